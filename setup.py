@@ -16,7 +16,7 @@ PACKAGE = "gpu_platform"
 FOLDERS = ("infra", "policies", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(FOLDERS)})\b)", re.MULTILINE)
 
-# Parts of packages. Of the programs, the modules that infra/ imports; none of them imports torch.
+# Modules of packages that are copied in part: what infra/ imports of programs, without torch.
 PARTS = {
     # The plugin and the commands of teams start from a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},

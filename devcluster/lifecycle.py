@@ -138,7 +138,7 @@ def _make_volumes(layout: Layout) -> None:
 
 
 def _free_port(layout: Layout) -> int:
-    """Return the first port of the control plane: of its first start, as kwokctl keeps it, or free.
+    """Return the first port of the control plane: that of its first start, else a free one.
 
     Raises:
         DevclusterError: If another program listens on one of the ports.

@@ -18,7 +18,7 @@ NAMESPACES: Final[Mapping[Operator, Sequence[str]]] = {
     "training-operator": ("kubeflow",),
     "trainer": ("jobset-system", "kubeflow-system"),
 }
-"""Namespaces of their manifests."""
+"""Namespaces that the manifests of an operator create."""
 
 READY_SECONDS: Final = 180
 
@@ -40,7 +40,9 @@ def of_stack(file: Path, registry: str) -> Demands:
         document = yaml.safe_load(file.read_text("utf-8"))
         kinds = {value for value in _values(document, "kind") if isinstance(value, str)}
     except RecursionError:
-        raise DevclusterError(f"{file} has an alias of a mapping that is inside itself") from None
+        raise DevclusterError(
+            f"{file}: a YAML alias refers to a mapping that contains it"
+        ) from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DevclusterError(f"{file} cannot be read: {error}") from error
     needed = {kind.operator for name, kind in KINDS.items() if name in kinds}

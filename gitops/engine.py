@@ -61,7 +61,7 @@ class Ended:
     """Result of a command: exit status, whole output, and stdout if it is separate."""
 
     status: int
-    said: str
+    output: str
     out: str = ""
 
 
@@ -157,8 +157,8 @@ def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) ->
     ended = run(stack, *arguments, directory=directory)
     if ended.status != 0:
         shown = " ".join(argument for argument in arguments if len(argument) < 80)
-        raise GitopsError(f"`pulumi {shown}` failed:\n{ended.said.strip()}")
-    return ended.said
+        raise GitopsError(f"`pulumi {shown}` failed:\n{ended.output.strip()}")
+    return ended.output
 
 
 def read_resources(stack: Stack) -> frozenset[str]:
@@ -169,7 +169,7 @@ def read_resources(stack: Stack) -> frozenset[str]:
     """
     ended = run(stack, "stack", "export", "--stack", stack.name)
     if ended.status != 0:
-        raise GitopsError(f"`pulumi stack export` failed:\n{ended.said.strip()}")
+        raise GitopsError(f"`pulumi stack export` failed:\n{ended.output.strip()}")
     resources = json.loads(ended.out)["deployment"].get("resources") or []
     return frozenset(each["urn"] for each in resources if each.get("external"))
 

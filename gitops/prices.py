@@ -39,7 +39,8 @@ class Host(_Settings):
     memory: Product
     """Price of one GiB."""
     gpu_pods: bool = False
-    """Whether pods with GPUs pay for CPUs and memory too, or the prices of GPUs include them."""
+    """True if CPUs and memory of pods with GPUs cost extra, false if the prices of GPUs include
+    them."""
 
 
 class Utilisation(_Settings):

@@ -40,7 +40,7 @@ def values(stack: Stack) -> list[str]:
             f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
             "or the login of its secrets provider, or preview with --rendered:\n"
             # stdout may contain the secrets that could be decrypted.
-            f"{ended.said.removeprefix(ended.out)}"
+            f"{ended.output.removeprefix(ended.out)}"
         )
     shown = json.loads(ended.out)
     return [text for path in paths for text in _texts(_at(shown, path))]

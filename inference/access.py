@@ -48,7 +48,7 @@ class Access:
     def __init__(self, file: str) -> None:
         """Allow everyone if `file` is empty. Raises ConfigurationError if it has no valid keys."""
         self.required = bool(file)
-        """Whether requests need a key."""
+        """True if requests need a key."""
         self._path = Path(file) if file else None
         self._stamp: object = None
         self._keys: tuple[Key, ...] = ()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infra.manifests import NOT_AWAITED, Manifest, compact, standard_labels
-from infra.pods import GpuNodes, Pod, Volume, pod_template
+from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
 
 _DNS: Final = 53
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -13,11 +13,10 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, kw_only=True)
 class ApiClient:
-    """A program by its name, its namespace and the labels of its pods."""
+    """A program by its name and its namespace."""
 
     name: str
     namespace: str
-    selector: Mapping[str, str]
     program: str | None = None
     """Value of the label `app.kubernetes.io/name`; None takes the name."""
     awaited: bool = False
@@ -31,8 +30,17 @@ class ApiClient:
     @property
     def _metadata(self) -> Manifest:
         annotations = {} if self.awaited else dict(NOT_AWAITED)
-        labels = standard_labels(self.program or self.name, self.name)
-        return compact({"name": self.name, "labels": labels, "annotations": annotations})
+        return compact({"name": self.name, "labels": self._labels, "annotations": annotations})
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        return standard_labels(self.program or self.name, self.name)
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """Labels of its pods. A run may have the same name, but not the instance."""
+        names = ("instance",) if self.program else ("name", "instance")
+        return {f"app.kubernetes.io/{name}": self.name for name in names}
 
     def account(self, pull_secret: str | None) -> Manifest:
         """Return the service account, with which only pods that ask for it get a token."""
@@ -96,14 +104,50 @@ class ApiClient:
             "kind": "NetworkPolicy",
             "metadata": self.metadata,
             "spec": {
-                "podSelector": {"matchLabels": dict(self.selector)},
+                "podSelector": {"matchLabels": self.selector},
                 "policyTypes": ["Egress"],
                 "egress": [{"ports": allowed}],
             },
         }
 
+    def pod(
+        self,
+        container: str,
+        gpu_nodes: GpuNodes,
+        *,
+        image: Any,
+        command: Sequence[str],
+        cpu: str,
+        memory: str,
+        grace_seconds: int = 10,
+        mounts: Sequence[Mount] = (),
+        volumes: Sequence[Volume] = (),
+        node_selector: Mapping[str, str] | None = None,
+    ) -> Pod:
+        """Return its pod, which has a token, no GPU, and prefers nodes without GPUs.
+
+        It has no workload label, so it may run on the node of a `whole_node` job.
+        """
+        return Pod(
+            container=container,
+            image=image,
+            command=command,
+            cpu=cpu,
+            memory=memory,
+            shm="1Mi",
+            gpus=0,
+            gpu_nodes=gpu_nodes,
+            service_account=self.name,
+            grace_seconds=grace_seconds,
+            labels=self._labels,
+            mounts=mounts,
+            volumes=[TOKEN, *volumes],
+            node_selector=node_selector or {},
+            affinity=_elsewhere(gpu_nodes),
+        )
+
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return the Deployment of its only pod. None is the strategy of Kubernetes."""
+        """Return the Deployment of its only pod. Strategy None is the default of Kubernetes."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -111,7 +155,7 @@ class ApiClient:
             "spec": {
                 "replicas": 1,
                 "revisionHistoryLimit": 1,
-                "selector": {"matchLabels": dict(self.selector)},
+                "selector": {"matchLabels": self.selector},
                 **({"strategy": dict(strategy)} if strategy else {}),
                 "template": pod_template(pod),
             },
@@ -122,7 +166,7 @@ class ApiClient:
         return {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
 
 
-def elsewhere(gpu_nodes: GpuNodes) -> Manifest:
+def _elsewhere(gpu_nodes: GpuNodes) -> Manifest:
     """Return an affinity that prefers nodes without GPUs."""
     without = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
     if not without:

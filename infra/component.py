@@ -72,6 +72,18 @@ class Component(pulumi.ComponentResource):
         """Create a Kubernetes object as a child."""
         return KubernetesObject(name, manifest, options or self.options())
 
+    def create_in_order(
+        self,
+        name: str,
+        manifests: Iterable[Manifest],
+        after: Sequence[pulumi.Resource] = (),
+    ) -> None:
+        """Create objects of different kinds as children, each after all before it."""
+        earlier = list(after)
+        for manifest in manifests:
+            options = self.options(after=earlier)
+            earlier.append(self.create(f"{name}-{manifest['kind'].lower()}", manifest, options))
+
 
 def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOptions:
     """Return options with a function that decides whether to retry failed operations.

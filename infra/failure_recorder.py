@@ -6,22 +6,17 @@ from typing import Any, Final, Self
 
 import pulumi
 
-from infra.api_client import TOKEN, ApiClient, elsewhere
+from infra.api_client import ApiClient
 from infra.component import Component
 from infra.configuration import RegistryLogin
-from infra.manifests import PULL_SECRET, Manifest, standard_labels
+from infra.manifests import PULL_SECRET, Manifest
 from infra.pods import GpuNodes, Mount, Pod
 from infra.settings import StackSettings
 from infra.settings.monitoring import RecorderSettings
 
 RECORDER: Final = "failure-recorder"
-SELECTOR: Final = {
-    f"app.kubernetes.io/{label}": RECORDER
-    for label in ("name", "instance")  # a job may share the name, but no run the instance
-}
-"""Labels of its pod. Without a workload label it may share a node with a `whole_node` job."""
 CLAIMS_PATH: Final = "/claims"
-# Two pods write the same files, which is harmless; a gap would miss failures.
+# During an update, both pods write the same files, which is harmless; a gap would miss failures.
 _STRATEGY: Final = {
     "type": "RollingUpdate",
     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
@@ -35,7 +30,7 @@ _READS: Final = [
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRecorderArgs:
-    """Settings of the recorder, the names of the claims and the image, maybe a Pulumi output."""
+    """Settings of the recorder, the claims' names, and the image (a string or a Pulumi output)."""
 
     recorder: RecorderSettings
     namespace: str
@@ -68,57 +63,46 @@ class FailureRecorderArgs:
 
 
 class FailureRecorder(Component):
-    """A Deployment with one pod that only reads the API. Pulumi does not wait for it."""
+    """Deployment of one pod with read-only access to the API. Pulumi does not wait for it."""
 
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("FailureRecorder", name, opts)
-        earlier: list[pulumi.Resource] = []
-        for manifest in manifests(args):
-            resource_name = f"{name}-{manifest['kind'].lower()}"
-            options = self.options(after=earlier)
-            earlier = [*earlier, self.create(resource_name, manifest, options)]
+        self.create_in_order(name, manifests(args))
         self.register_outputs({})
 
 
 def manifests(args: FailureRecorderArgs) -> list[Manifest]:
     """Return the objects in the order of creation."""
-    client = ApiClient(name=RECORDER, namespace=args.namespace, selector=SELECTOR)
+    client = ApiClient(name=RECORDER, namespace=args.namespace)
     ports = args.recorder.api_ports
     return [
         client.account(args.pull_secret),
         client.role(_READS),
         client.binding(),
         *([client.allow_ports(ports)] if args.isolated else []),
-        client.deployment(_pod(args), _STRATEGY),
+        client.deployment(_pod(client, args), _STRATEGY),
     ]
 
 
-def _pod(args: FailureRecorderArgs) -> Pod:
+def _pod(client: ApiClient, args: FailureRecorderArgs) -> Pod:
     settings = args.recorder
     bounds = {name: getattr(settings, name) for name in ("lines", "kib", "failures", "pods")}
     names = [args.claims[key] for key in settings.claims]
-    return Pod(
-        container="recorder",
+    return client.pod(
+        "recorder",
+        args.gpu_nodes,
         image=args.image,
+        cpu=settings.cpu,
+        memory=settings.memory,
         command=[
             *("python3", "-m", "recorder", "watch", f"--claims={CLAIMS_PATH}"),
             *(f"--{name}={value}" for name, value in bounds.items()),
         ],
-        cpu=settings.cpu,
-        memory=settings.memory,
-        shm="1Mi",
-        gpus=0,
-        gpu_nodes=args.gpu_nodes,
-        service_account=RECORDER,
-        grace_seconds=10,
-        labels=standard_labels(RECORDER, RECORDER),
         mounts=[
             Mount(name=f"claim-{number}", claim=name, path=f"{CLAIMS_PATH}/{name}")
             for number, name in enumerate(names)
         ],
-        volumes=[TOKEN],
         node_selector=settings.node_selector,
-        affinity=elsewhere(args.gpu_nodes),
     )

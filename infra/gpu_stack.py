@@ -61,11 +61,7 @@ class GpuStack(Component):
     ) -> None:
         super().__init__("GpuStack", name, opts)
         self.gpu_nodes = gpu_nodes(args.gpu)
-        earlier: list[pulumi.Resource] = []
-        for manifest in manifests(args):
-            resource_name = f"{name}-{manifest['kind'].lower()}"
-            options = self.options(after=earlier)
-            earlier = [*earlier, self.create(resource_name, manifest, options)]
+        self.create_in_order(name, manifests(args))
         if args.gpu.provider == "gpu-operator":
             values = gpu_operator.chart_values(args.gpu, plugin_config(args.gpu))
             chart = args.gpu.operator

@@ -102,25 +102,25 @@ def routes(args: InferenceServiceArgs) -> list[Manifest]:
 
 def summary(args: InferenceServiceArgs) -> InferenceOutput:
     """Return the service's entry in the output `inference`, without asking its pods."""
-    told: InferenceOutput = {
+    entry: InferenceOutput = {
         "url": args.url,
         "service": args.key,
         "namespace": args.namespace,
         "model": args.model,
     }
-    _tell(told, args.stable)
+    _set_model(entry, args.stable)
     canary, settings = args.canary, args.service.canary
     if canary is not None and settings is not None:
         new: CanaryOutput = {"service": canary.name, "weight": settings.weight}
-        _tell(new, canary)
-        told["canary"] = new
-    return told
+        _set_model(new, canary)
+        entry["canary"] = new
+    return entry
 
 
-def _tell(told: VersionOutput, version: Version) -> None:
+def _set_model(entry: VersionOutput, version: Version) -> None:
     if version.run is not None:
-        told["run"] = version.run
+        entry["run"] = version.run
     if version.url is not None:
-        told["export"] = version.url
+        entry["export"] = version.url
     if version.digest is not None:
-        told["digest"] = version.digest
+        entry["digest"] = version.digest

@@ -129,7 +129,7 @@ def system_namespace(name: str, app: str) -> list[Manifest]:
                 "labels": standard_labels(app, name),
             },
             "spec": {
-                # More than a cluster has: the quota permits and does not limit.
+                # More than any cluster has: the quota only permits such pods.
                 "hard": {"pods": "1000000"},
                 "scopeSelector": {"matchExpressions": [scope]},
             },

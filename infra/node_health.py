@@ -7,16 +7,15 @@ from urllib.parse import urlsplit
 
 import pulumi
 
-from infra.api_client import TOKEN, ApiClient, elsewhere
+from infra.api_client import ApiClient
 from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import PULL_SECRET, Manifest, standard_labels
-from infra.pods import GpuNodes, Pod
+from infra.pods import GpuNodes
 from infra.settings import StackSettings
 from infra.settings.node_health import NodeHealthSettings
 
 CONTROLLER: Final = "node-health"
-SELECTOR: Final = {f"app.kubernetes.io/{label}": CONTROLLER for label in ("name", "instance")}
 _EVENTS: Final = "default"
 """The API server accepts events of nodes in this namespace only."""
 _DNS: Final = 53
@@ -33,7 +32,7 @@ _OF_EVENTS: Final = [{"apiGroups": [""], "resources": ["events"], "verbs": ["cre
 
 @dataclass(frozen=True, kw_only=True)
 class NodeHealthArgs:
-    """Settings of the controller, the namespace of the runs, and the image, maybe an output."""
+    """Settings of the controller, the runs' namespace, and the image (a string or an output)."""
 
     health: NodeHealthSettings
     namespace: str
@@ -63,7 +62,7 @@ class NodeHealthArgs:
 
 
 class NodeHealth(Component):
-    """A Deployment with one pod in a namespace of its own. Pulumi does not wait for it."""
+    """Deployment of one pod in a separate namespace. Pulumi does not wait for it."""
 
     def __init__(
         self, name: str, args: NodeHealthArgs, opts: pulumi.ResourceOptions | None = None
@@ -79,7 +78,7 @@ class NodeHealth(Component):
 def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
     """Return the objects in the order of creation, by their logical names."""
     own = args.health.namespace
-    client = ApiClient(name=CONTROLLER, namespace=own, selector=SELECTOR)
+    client = ApiClient(name=CONTROLLER, namespace=own)
     cluster_role, cluster_binding = client.cluster_role(_OF_NODES)
     built = {"namespace": _namespace(own)}
     if args.login is not None:
@@ -95,8 +94,17 @@ def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
     }
     if args.isolated:
         built["network"] = client.allow_ports(_ports(args.health))
-    # Two controllers together could cordon more nodes than one may.
-    return {**built, "deployment": client.deployment(_pod(args), {"type": "Recreate"})}
+    pod = client.pod(
+        CONTROLLER,
+        args.gpu_nodes,
+        image=args.image,
+        cpu=args.health.cpu,
+        memory=args.health.memory,
+        command=["python3", "-m", "recorder.node_health", *_options(args)],
+        node_selector=args.health.node_selector,
+    )
+    # Two controllers at once could exceed the limit of cordoned nodes.
+    return {**built, "deployment": client.deployment(pod, {"type": "Recreate"})}
 
 
 def _namespace(name: str) -> Manifest:
@@ -117,26 +125,6 @@ def _ports(health: NodeHealthSettings) -> list[int]:
         url = urlsplit(health.prometheus)
         found += [_DNS, url.port or (443 if url.scheme == "https" else 80)]
     return found
-
-
-def _pod(args: NodeHealthArgs) -> Pod:
-    health = args.health
-    return Pod(
-        container=CONTROLLER,
-        image=args.image,
-        command=["python3", "-m", "recorder.node_health", *_options(args)],
-        cpu=health.cpu,
-        memory=health.memory,
-        shm="1Mi",
-        gpus=0,
-        gpu_nodes=args.gpu_nodes,
-        service_account=CONTROLLER,
-        grace_seconds=10,
-        labels=standard_labels(CONTROLLER, CONTROLLER),
-        volumes=[TOKEN],
-        node_selector=health.node_selector,
-        affinity=elsewhere(args.gpu_nodes),
-    )
 
 
 def _options(args: NodeHealthArgs) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The ConfigMap by which members of a team know the platform without the stack's state."""
+"""The ConfigMap that describes the platform to members, who cannot read the stack's state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ KEY: Final = "platform.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformDescriptionArgs:
-    """What `python -m gpu_platform run` needs to make the same runs as the stack.
+    """Data that `python -m gpu_platform run` needs to create the same runs as the stack.
 
     `outputs` are those of the stack, `identities` of the images by key, `labels` and `annotations`
-    those of the site. Images may be Pulumi outputs. Nothing of it is secret.
+    those of the site. Images may be Pulumi outputs. It contains no secret.
     """
 
     namespace: str

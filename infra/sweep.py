@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from infra.api_client import TOKEN, ApiClient, elsewhere
-from infra.manifests import Manifest, standard_labels, with_metadata
+from infra.api_client import ApiClient
+from infra.manifests import Manifest, with_metadata
 from infra.pods import GpuNodes, Mount, Pod, Volume
 from infra.settings.training.sweep import Parameters, SweepControllerSettings, SweepSettings
 from infra.training_run import TrainingJobArgs, manifests, run_name
@@ -19,7 +19,6 @@ from kube.names import (
 )
 
 CONTROLLER: Final = "sweep-controller"
-SELECTOR: Final = {f"app.kubernetes.io/{label}": CONTROLLER for label in ("name", "instance")}
 PLAN: Final = "plan.json"
 PLAN_PATH: Final = "/plan"
 CLAIMS_PATH: Final = "/claims"
@@ -126,7 +125,7 @@ class SweepControllerArgs:
 
 def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
     """Return the objects of the controller in the order of creation."""
-    client = ApiClient(name=CONTROLLER, namespace=args.namespace, selector=SELECTOR)
+    client = ApiClient(name=CONTROLLER, namespace=args.namespace)
     return [
         client.account(args.pull_secret),
         client.role(_rights(args)),
@@ -138,8 +137,8 @@ def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
             "metadata": client.metadata,
             "data": {PLAN: args.plan},
         },
-        # Only one may decide; a lock on the claim holds back a second one.
-        client.deployment(_pod(args), {"type": "Recreate"}),
+        # Only one pod may decide; a second one waits for a lock on the claim.
+        client.deployment(_pod(client, args), {"type": "Recreate"}),
     ]
 
 
@@ -157,31 +156,25 @@ def _rights(args: SweepControllerArgs) -> list[dict[str, Any]]:
     ]
 
 
-def _pod(args: SweepControllerArgs) -> Pod:
+def _pod(client: ApiClient, args: SweepControllerArgs) -> Pod:
     settings = args.controller
     keys = sorted({sweep.settings.job.checkpoints for sweep in args.sweeps.values()})
     source = {"configMap": {"name": CONTROLLER}}
-    return Pod(
-        container="controller",
+    return client.pod(
+        "controller",
+        args.gpu_nodes,
         image=args.image,
+        cpu=settings.cpu,
+        memory=settings.memory,
         command=[
             *("python3", "-m", "sweeps", f"--plan={PLAN_PATH}/{PLAN}"),
             f"--claims={CLAIMS_PATH}",
             f"--interval={settings.interval_seconds}",
         ],
-        cpu=settings.cpu,
-        memory=settings.memory,
-        shm="1Mi",
-        gpus=0,
-        gpu_nodes=args.gpu_nodes,
-        service_account=CONTROLLER,
-        grace_seconds=10,
-        labels=standard_labels(CONTROLLER, CONTROLLER),
         mounts=[
             Mount(name=f"claim-{number}", claim=args.claims[key], path=f"{CLAIMS_PATH}/{key}")
             for number, key in enumerate(keys)
         ],
-        volumes=[TOKEN, Volume(name="plan", source=source, path=PLAN_PATH, read_only=True)],
+        volumes=[Volume(name="plan", source=source, path=PLAN_PATH, read_only=True)],
         node_selector=settings.node_selector,
-        affinity=elsewhere(args.gpu_nodes),
     )

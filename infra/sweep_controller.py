@@ -17,21 +17,18 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The trials are no resources of the stack, which only bounds them. Pulumi does not wait for it.
+    The trials are not resources of the stack; it only bounds them. Pulumi does not wait for it.
     """
 
     def __init__(
         self, name: str, args: SweepControllerArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("SweepController", name, opts)
-        earlier: list[pulumi.Resource] = [
+        templates = [
             self.create(f"{name}-template-{key}", template(sweep))
             for key, sweep in args.sweeps.items()
         ]
-        for manifest in controller_manifests(args):
-            resource_name = f"{name}-{manifest['kind'].lower()}"
-            options = self.options(after=earlier)
-            earlier = [*earlier, self.create(resource_name, manifest, options)]
+        self.create_in_order(name, controller_manifests(args), after=templates)
         self.register_outputs({})
 
 

@@ -73,7 +73,7 @@ KNOWN_ACCELERATORS: Final = (
     "amd.com/gpu",
     "google.com/tpu",
 )
-"""Names that no setting declares another device."""
+"""Accelerators that no setting may declare to be another device."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the extended resource that each DRA device class provides implicitly."""

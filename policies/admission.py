@@ -13,7 +13,7 @@ import yaml
 from kube.accelerators import OTHER_DEVICES
 from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration
-from policies.inputs import UnusableInputError, read_configuration
+from policies.inputs import UnusableInputError, add_rule_arguments, read_configuration
 from policies.own_rules import with_own
 from policies.rule import ConfigurationError as ConfigurationError
 from policies.rule import Rule, RuleConfig
@@ -74,7 +74,7 @@ def manifests(
     """Return policies with their bindings for the enabled rules that one object decides alone.
 
     The rules about the same objects are one policy, since the API server converts an object for
-    each policy again. Advisory rules are policies of their own. Raises `ConfigurationError` if an
+    each policy again. Advisory rules are separate policies. Raises `ConfigurationError` if an
     exemption is refused.
     """
     if configuration.exemptions.refused:
@@ -203,19 +203,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
+    add_rule_arguments(parser)
     parser.add_argument(
         "--mode",
         choices=get_args(Mode),
         default="audit",
         help="what a violation does (default: audit)",
-    )
-    parser.add_argument(
-        "--rules",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file with additional rules; may be repeated",
     )
     parser.add_argument(
         "--exclude-namespace",

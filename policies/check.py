@@ -12,7 +12,13 @@ from pathlib import Path
 from policies.configuration import Configuration
 from policies.documents import Document, DocumentError
 from policies.evaluation import applied, evaluate
-from policies.inputs import STDIN, UnusableInputError, read_configuration, read_manifests
+from policies.inputs import (
+    STDIN,
+    UnusableInputError,
+    add_rule_arguments,
+    read_configuration,
+    read_manifests,
+)
 from policies.interchange import junit, openreports, sarif
 from policies.own_rules import with_own
 from policies.reports import FAIL_ON, Report, as_json, github, human
@@ -140,14 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         version=str(Path(__file__).parent),
         help="print the directory of the policy pack, for `pulumi --policy-pack`",
     )
-    parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
-    parser.add_argument(
-        "--rules",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file with additional rules; may be repeated",
-    )
+    add_rule_arguments(parser)
     parser.add_argument(
         "--format", choices=list(_FORMATS), default="human", help="how to report (default: human)"
     )

@@ -47,7 +47,7 @@ def pause(handler: Node) -> Decimal:
 
 
 def _succeeds(words: Sequence[str]) -> bool:
-    """Return whether a command succeeds whatever happens around it.
+    """Return whether a command always succeeds.
 
     Redirections count as its arguments: in a usual container, none of them fails.
     """

@@ -37,7 +37,8 @@ class Container:
     def level(self, resource: str) -> Node:
         """Return the resources that state CPU or memory: its own, or else those of the pod."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
-        # Of a pod that is partial, what replaces the other part is all there is.
+        # In a partial pod, a complete list replaces the other part, so only its own resources
+        # count.
         alone = self.node.partial and not self.resources.partial
         for level in [self.resources] if alone else [self.resources, shared]:
             if any(not level[fields][resource].absent for fields in ("requests", "limits")):
@@ -51,7 +52,7 @@ class Container:
 
     @property
     def is_init_sidecar(self) -> bool:
-        """True if it starts among the init containers and goes on next to the others."""
+        """True if it starts among the init containers and keeps running next to the others."""
         return self.kind == "sidecar" and "initContainers" in self.node.steps
 
     def gpu_counts(self, accelerators: Accelerators) -> dict[str, Decimal]:

@@ -79,7 +79,7 @@ class Workload:
 
     @property
     def additional_retries(self) -> int:
-        """What the kind counts as a retry beyond the retries."""
+        """Number by which the kind counts more retries than there are."""
         return self._record.extra
 
     @property

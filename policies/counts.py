@@ -1,4 +1,4 @@
-"""Numbers of pods: what a manifest requests, and the largest number that it may ever run."""
+"""Numbers of pods: the requested one, and the largest one that may ever run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The most pods and accelerators that the objects of a stack may ever run at the same time."""
+"""Maximum numbers of pods and accelerators that a stack may ever run at the same time."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ class Document:
 def read(
     source: str, text: str | bytes, skip: Callable[[str], None] | None = None
 ) -> Iterator[Document]:
-    """Return the objects of a text, lists unfolded. Raises `DocumentError`.
+    """Return the objects of a text, including the items of lists. Raises `DocumentError`.
 
-    A document that is not a Kubernetes object, such as a kustomization or Helm values, is passed to
-    `skip` by its place and the reason; without `skip` it is an error.
+    For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
+    is called with its location and the reason; without `skip` it is an error.
     """
     number = 1
     loader = None
@@ -114,7 +114,7 @@ def _objects(
     if items is None:
         yield Document(source, value, node, base)
         return
-    # kubectl takes every object with items for a list, whatever its kind is.
+    # kubectl treats every object with items as a list, whatever its kind.
     if not isinstance(items, list):
         raise DocumentError(f"{place}: items: found {show(items)}; write a list of objects")
     holder = next(child for key, child in node.value if key_of(key) == "items")

@@ -178,7 +178,7 @@ def _problems(entry: Any, rules: Collection[str], today: date) -> Iterator[str]:
     yield from _rule_problems(entry, rules)
     reason = entry.get("reason")
     if not isinstance(reason, str) or not reason.strip():
-        yield f"reason: found {reason!r}; write why this workload cannot keep the rule yet"
+        yield f"reason: found {reason!r}; write why this workload cannot follow the rule yet"
     yield from _expiry_problems(entry.get("expires"), today)
 
 

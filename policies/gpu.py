@@ -47,9 +47,7 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
             if request.absent or UNKNOWN in (request.value, limit.value):
                 continue
             if limit.absent:
-                yield Violation(
-                    limit, f"{show(request.value)}, because {name} stands in requests only"
-                )
+                yield Violation(limit, f"{show(request.value)}, because {name} is only in requests")
             elif quantity_or_none(request.value) != quantity_or_none(limit.value):
                 yield Violation(request, f"{show(limit.value)}, the same as the limit, or nothing")
 

@@ -108,7 +108,7 @@ def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
 
 
 def _workers_without_gpus(pods: list[Pod], lacking: list[Pod], config: LimitConfig) -> list[Pod]:
-    """Return the pods that lack a GPU and are not launchers: neither by name nor the minority."""
+    """Return the pods that lack a GPU and are not launchers, by their name or as a minority."""
     workers = [pod for pod in lacking if not is_cpu_task(pod, config)]
     computing = [pod.replicas for pod in pods if pod not in lacking]
     starting = [pod.replicas for pod in workers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from policies.documents import Document, read
 from policies.rule import ConfigurationError, Rule
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""Ends of the names of manifests."""
+"""Suffixes of manifest files."""
 STDIN = "stdin"
 """Name of the standard input in reports."""
 
@@ -62,6 +63,18 @@ def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
                 yield str(file), file.read_bytes()
             except OSError as error:
                 raise UnusableInputError(f"{file}: {error.strerror}") from error
+
+
+def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the configuration file and the files with additional rules."""
+    parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
+    parser.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with additional rules; may be repeated",
+    )
 
 
 def manifests_in(folder: Path) -> list[Path]:

@@ -67,7 +67,7 @@ def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
         yield Violation(patch, "the fields of the pod, because no rule reads a patch as text")
     for count in pod.replica_counts():
         if count.present and (isinstance(count.value, bool) or not isinstance(count.value, int)):
-            yield Violation(count, "a whole number")
+            yield Violation(count, "an integer")
     for container in pod.containers:
         if not isinstance(container.node.value, dict):
             continue

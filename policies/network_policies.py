@@ -117,7 +117,7 @@ _UNDOING: Final[list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[N
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
 ]
-"""What undoes the default of a namespace, by kinds of policies."""
+"""Fields that undo the default of a namespace, by kinds of policies."""
 
 
 @stack_rule(

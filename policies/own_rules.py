@@ -1,4 +1,4 @@
-"""Rules that users write in files of their own, with the same decorators as the pack's."""
+"""Rules in files of users, with the same decorators as those of the pack."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[
 
 
 def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node | None:
-    """Return where a queue of the installed systems belongs, None if there is one."""
+    """Return the field that lacks a queue of the installed systems, None if there is one."""
     if admitted_by_kueue(workload, pod, config):
         return None
     if "volcano" not in config.queue_systems:

@@ -70,7 +70,7 @@ class Report:
 
     @property
     def summary(self) -> list[str]:
-        """What was evaluated and what was not, in lines."""
+        """Lines about the evaluated and the skipped rules and documents."""
         advisory = len(self.findings) - self.mandatory
         lines = [
             f"{self.objects} objects, {len(self.rules)} rules: "

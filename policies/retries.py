@@ -54,7 +54,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     by_pod = most * int(workload.size or 1) + workload.additional_retries
     stated = workload.retry_limit
     if stated is not None and stated.known:
-        # Kubeflow's operator takes the limit itself as too many.
+        # Kubeflow's operator fails a job whose number of retries reaches the limit.
         highest = by_pod if workload.counts_each_pod else most
         least = workload.least_retries
         count = quantity_or_none(stated.value)

@@ -73,7 +73,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
         # Each pod works on its own.
         together = sum(pod.gpus(accelerators).values(), Decimal(0))
     elif record.completed:
-        # The objects that run it choose how many.
+        # The objects that run it set the number of pods.
         together = UNLIMITED
     else:
         together = _total(pod.siblings, accelerators)
@@ -102,7 +102,7 @@ def _total(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
     for pod in pods:
         if pod.gpu_containers(accelerators):
             most = pod.most()
-            # A role depends on what is requested if nothing limits how often.
+            # If nothing limits the number of pods, the requested number determines the role.
             most = pod.replicas if most == UNLIMITED else most
             own = sum(pod.gpus(accelerators).values(), Decimal(0))
             claimed = any(container.gpu_claims(accelerators) for container in pod.containers)

@@ -106,7 +106,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
     limits = resource.root.at(update.at)
     stated = limits["maxUnavailable"]
     missing = _missing(update.unavailable if stated.absent else stated.value, workload.size)
-    # Who has no spare GPU for a surge can only replace one pod after the other.
+    # Without a spare GPU for a surge, pods can only be replaced one after the other.
     least = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
     if missing > least:
         wanted = f"{least}, since {missing} of the pods may be missing otherwise"

@@ -144,7 +144,7 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
 
 
 def _is_password(key: str, value: Any) -> bool:
-    """Return whether a field of a custom resource states a password."""
+    """Return whether a field of a custom resource contains a password."""
     named = isinstance(value, str) and bool(value) and _names_password(key)
     return named and not TEMPLATE.search(value)
 

@@ -23,7 +23,7 @@ class PreemptsConfig(RuleConfig):
 
 
 class WaitsConfig(RuleConfig):
-    """How long new gangs may wait."""
+    """Maximum waiting time of new gangs."""
 
     minutes: float = Field(
         default=24 * 60, ge=0, description="Minutes that each new gang may wait at most."
@@ -33,7 +33,7 @@ class WaitsConfig(RuleConfig):
 FITS: Final = own_rule(
     name="plan-fits",
     description="Every new gang starts before the horizon of the simulation.",
-    reason="A gang that nothing makes room for waits until someone notices.",
+    reason="A gang for which no capacity becomes free waits until someone notices.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Request fewer GPUs, add nodes, raise the queue's share, or end other runs.",

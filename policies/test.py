@@ -14,7 +14,7 @@ from policies.catalogue import RULES
 from policies.configuration import Configuration
 from policies.documents import DocumentError, read
 from policies.evaluation import applied, evaluate
-from policies.inputs import UnusableInputError, manifests_in, read_configuration
+from policies.inputs import UnusableInputError, add_rule_arguments, manifests_in, read_configuration
 from policies.own_rules import with_own
 from policies.rule import ConfigurationError, Rule
 
@@ -83,14 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", metavar="DIRECTORY", help="manifests with expectations")
-    parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
-    parser.add_argument(
-        "--rules",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file with additional rules; may be repeated",
-    )
+    add_rule_arguments(parser)
     parser.add_argument(
         "--no-stack-rules",
         action="store_true",

@@ -104,7 +104,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Whether each node is healthy (None: unknown), and since when."""
+"""Health of each node (None: unknown), and the time since which it has it."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:

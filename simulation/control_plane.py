@@ -38,7 +38,7 @@ class ControlPlane:
 
     @property
     def exists(self) -> bool:
-        """Whether an earlier start has created it."""
+        """True if an earlier start has created it."""
         return self._complete.exists()
 
     @property

@@ -208,7 +208,7 @@ class Study:
         self._study.set_user_attr("rebuilt", True)
 
     def ledger(self) -> dict[str, Any]:
-        """Return what is recorded of the GPU time of the runs."""
+        """Return the recorded GPU time of the runs."""
         try:
             found: dict[str, Any] = json.loads((self._folder / LEDGER).read_bytes())
         except FileNotFoundError:
@@ -216,7 +216,7 @@ class Study:
         return found
 
     def write_ledger(self, ledger: Mapping[str, Any]) -> None:
-        """Replace what is recorded of the GPU time of the runs."""
+        """Replace the recorded GPU time of the runs."""
         write_atomically(self._folder / LEDGER, json.dumps(ledger).encode())
 
     def _trial(self, run: str) -> optuna.trial.Trial:

@@ -21,7 +21,7 @@ LAST = HERE / "cluster" / "real" / "test_9_down.py"
 LONG = (HERE / "training", HERE / "inference")
 """Their files take the longest, and share no fixtures."""
 
-# Their tests share a cluster, or look at what a machine has one of: processes, ports and mounts.
+# Their tests share a cluster, or inspect processes, ports and mounts of the whole machine.
 # The group of the innermost folder applies, and those that take longest start first.
 ONE_AFTER_ANOTHER = {
     "devcluster": "devcluster",
@@ -96,8 +96,8 @@ def _folder(place: Path) -> str:
 class FolderOrFile(LoadFileScheduling):
     """Gives a process whole files, which share fixtures, or whole directories.
 
-    Groups by mark (`--dist loadgroup`) would say the same, but pytest-xdist 3.8.0 passes over
-    them with pytest 9.2: https://github.com/pytest-dev/pytest-xdist/issues/1386
+    Groups by mark (`--dist loadgroup`) would do the same, but pytest-xdist 3.8.0 ignores them with
+    pytest 9.2: https://github.com/pytest-dev/pytest-xdist/issues/1386
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,4 +1,4 @@
-"""Virtual environments of programs by others, which agree with nothing else here."""
+"""Virtual environments for third-party programs with conflicting requirements."""
 
 import subprocess
 import sys

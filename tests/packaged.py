@@ -13,7 +13,7 @@ FOLDERS = ("gpu_platform", "kube", "workload", "infra", "training", "inference",
 
 
 def copy_sources(target: Path) -> Path:
-    """What the package is built from, and the plugin: a checkout without everything else."""
+    """Return the sources of the package and the plugin: a checkout without everything else."""
     for name in SOURCES:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes((ROOT / name).read_bytes())

@@ -14,7 +14,7 @@ class Block:
     commands: tuple[str, ...]
     own_cluster: bool
     needs: str = ""
-    """What a first line such as `# needs a real cluster on EKS` says."""
+    """Requirement in a first line such as `# needs a real cluster on EKS`."""
 
     @property
     def script(self) -> str:

@@ -1,4 +1,4 @@
-"""`tests/run.sh`, which `make test` runs, with a program in pytest's place that notes its calls."""
+"""`tests/run.sh`, which `make test` runs, with a stand-in for pytest that records its calls."""
 
 import os
 import shlex
@@ -20,7 +20,7 @@ Run = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Gives the status and the calls; `unit` and `others` are what pytest's two parts end with."""
+    """Returns status and calls; `unit` and `others` are the exit statuses of pytest's two parts."""
 
     def start(
         *arguments: str, unit: int = 0, tools: int = 0, others: int = 0
@@ -57,7 +57,7 @@ def test_the_engine_tier_is_run_in_one_process(run: Run):
     assert run("engine") == (0, [TOOLS, f"-m pytest -m engine {PATHS}"])
 
 
-def test_tools_that_cannot_be_built_are_told_by_the_tests_that_need_them(run: Run):
+def test_tools_that_cannot_be_built_are_reported_by_the_tests_that_need_them(run: Run):
     assert run("", tools=1) == (0, [UNIT, TOOLS, OTHERS])
 
 

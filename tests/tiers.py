@@ -1,4 +1,4 @@
-"""What a test does whose tier this machine can not run: skip with the reason, but fail in CI."""
+"""Tests whose tier this machine cannot run: they are skipped with the reason, and fail in CI."""
 
 import os
 from typing import NoReturn

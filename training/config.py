@@ -75,6 +75,12 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=1, le=2**53)]
 
+TENSORFLOW_FIELDS: Final = frozenset((
+    "model", "dataset", "run_dir", "epochs", "batch_size", "learning_rate", "seed",
+    "checkpoint_every", "keep_checkpoints", "peer_timeout",
+))  # fmt: skip
+"""Fields that `examples.tensorflow` reads; it takes `batch_size` per GPU, or for the CPU."""
+
 LENGTHS: Final = ("epochs", "train_steps", "train_samples", "train_tokens")
 """Settings of which one is the length of a run."""
 
@@ -541,6 +547,19 @@ class TrainingConfig(BaseModel):
             ),
         ]
         return {name: written(getattr(self, name)) for name in names}
+
+    def tensorflow_problems(self) -> list[str]:
+        """Return a sentence for each setting that the program `examples.tensorflow` refuses."""
+        problems = [
+            f"{name} is not supported by the TensorFlow program: leave it out"
+            for name in sorted(self.model_fields_set - TENSORFLOW_FIELDS)
+        ]
+        if (self.model, self.dataset) != ("digits-net", "digits"):
+            problems.append(
+                f"model {self.model!r} with dataset {self.dataset!r} is not supported by the "
+                "TensorFlow program: write model digits-net and dataset digits"
+            )
+        return problems
 
     def to_args(self) -> list[str]:
         """Return the flags for `python -m training` that reproduce this configuration.

@@ -25,7 +25,7 @@ SAMPLE = (
 )
 """The first test sample of the digits data set: 8 rows of 8 pixels from 0 to 16.
 
-It is kept here, since reading the data set takes scikit-learn: 200 MB and some seconds.
+It is a constant, since reading the data set needs scikit-learn: 200 MB and a few seconds.
 """
 
 

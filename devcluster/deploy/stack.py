@@ -149,8 +149,8 @@ def _explain(command: str, text: str, log: Path) -> str:
     """Return the errors in pulumi's output, without the tree of resources above them."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(("Diagnostics:", "Policies:"))]
-    said = "\n".join(lines[min(starts) :] if starts else lines[-30:])
-    return f"`pulumi {command}` failed; its log is {log}\n{said}"
+    shown = "\n".join(lines[min(starts) :] if starts else lines[-30:])
+    return f"`pulumi {command}` failed; its log is {log}\n{shown}"
 
 
 class EventFollower:
@@ -188,14 +188,14 @@ class EventFollower:
 def describe(changes: Mapping[str, int]) -> str:
     """Return text such as `12 created, 1 updated`, or `unchanged`."""
     words = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
-    said = [f"{n} {words.get(op, op)}" for op, n in changes.items() if op not in UNCHANGED and n]
-    return ", ".join(said) or "unchanged"
+    counts = [f"{n} {words.get(op, op)}" for op, n in changes.items() if op not in UNCHANGED and n]
+    return ", ".join(counts) or "unchanged"
 
 
 def describe_plan(changes: Mapping[str, int]) -> str:
     """Return text such as `12 to create, 1 to update`, or `unchanged`."""
-    said = [f"{n} to {op}" for op, n in changes.items() if op not in UNCHANGED and n]
-    return ", ".join(said) or "unchanged"
+    counts = [f"{n} to {op}" for op, n in changes.items() if op not in UNCHANGED and n]
+    return ", ".join(counts) or "unchanged"
 
 
 def is_unchanged(changes: Mapping[str, int]) -> bool:

@@ -81,7 +81,7 @@ class Docker:
         try:
             lines = await self._talk(process, stdin)
         except BaseException:  # also when the operation is cancelled
-            # With its plugins, which would keep the pipe open and continue to build.
+            # Plugins too: they would keep the pipe open and continue to build.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

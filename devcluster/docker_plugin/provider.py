@@ -43,7 +43,7 @@ class EngineLog:
         return cls(engine_pb2_grpc.EngineStub(channel))
 
     async def say(self, message: str, urn: str = "", *, passing: bool = False) -> None:
-        """Show a line for a resource; a passing one disappears at the end of the operation."""
+        """Show a line for a resource; a transient one disappears at the end of the operation."""
         line = engine_pb2.LogRequest(
             severity=engine_pb2.INFO, message=message, urn=urn, ephemeral=passing
         )

@@ -64,7 +64,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be built from one module."""
+    """Packages and programs to build from one module."""
 
     module: Module
     programs: tuple[Program, ...]

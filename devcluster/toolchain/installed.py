@@ -68,8 +68,8 @@ def _prints_its_pin(executable: str, program: Program) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     version = re.escape(program.answer or "")
-    said = answer.stdout + answer.stderr
-    return re.search(rf"(?<![\w.]){version}(?![\w.+-])", said) is not None
+    output = answer.stdout + answer.stderr
+    return re.search(rf"(?<![\w.]){version}(?![\w.+-])", output) is not None
 
 
 def _plugin(plugin: str, name: str, cache: Path) -> Path | None:

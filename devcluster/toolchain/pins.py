@@ -59,7 +59,7 @@ class File(_Pin):
 
 
 class Overlay(_Pin):
-    """A Go module of which some files are replaced by those in a directory of ours."""
+    """A Go module with files that are replaced by those in a directory of this project."""
 
     module: str = Field(alias="from")
     folder: str
@@ -88,7 +88,7 @@ class Program(_Pin):
 
 
 class Module(_Pin):
-    """A Go module of ours: it pins everything that its programs are built from."""
+    """A Go module of this project, which pins everything that its programs are built from."""
 
     name: str
     version: str = ""
@@ -97,7 +97,7 @@ class Module(_Pin):
     shared: bool = False
     """Requires the same versions as the other shared modules and is compiled with them."""
     cpu_minutes: float = Field(gt=0)
-    """Processor time of a build with empty caches, measured, for the estimate that is printed."""
+    """Measured processor time of a build with empty caches, for the printed estimate."""
     variables: dict[str, str] = {}
     tags: tuple[str, ...] = ()
     """Build constraints that hold. `cgo` also enables C in Go packages."""
@@ -112,12 +112,12 @@ class Module(_Pin):
 
     @property
     def folder(self) -> Path:
-        """Directory with go.mod, go.sum and, for a main package of ours, its source."""
+        """Directory with go.mod, go.sum and, for a main package of this project, its source."""
         return HERE / "modules" / self.name
 
     @property
     def cgo(self) -> bool:
-        """Whether packages may contain C, so that the build needs a C compiler."""
+        """True if packages may contain C, so that the build needs a C compiler."""
         return "cgo" in self.tags
 
     @property

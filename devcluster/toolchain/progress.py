@@ -10,7 +10,7 @@ Report = Callable[[str], None]
 COMPILED_PER_SECOND = 150_000
 """Bytes of Go source that one processor compiles in a second, measured over all tools."""
 DOWNLOAD_MINUTES = 1.0
-"""Time to download and unpack the modules, if the registry is not far away."""
+"""Time to download and unpack the modules over a fast connection."""
 LINK = 10 * COMPILED_PER_SECOND
 """Bytes of source whose compilation takes as long as linking a program."""
 TRUSTED = 60.0

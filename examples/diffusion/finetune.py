@@ -1,4 +1,4 @@
-"""The fine-tune, in the order of its steps."""
+"""Fine-tuning of a UNet, with checkpoints and an export."""
 
 import argparse
 import math
@@ -40,8 +40,8 @@ def finetune(options: argparse.Namespace) -> int:
     # A scheduler prepared by accelerate advances by one step per process.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
-    # Not shuffled: every picture is random, and this way a step always has the same pictures.
-    # A separate generator, because a loader draws a number that a resumed run would not draw.
+    # Not shuffled: the pictures are random anyway, and each step always gets the same ones.
+    # The loader has its own generator: a draw from the global one would change a resumed run.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
 
@@ -60,7 +60,7 @@ def finetune(options: argparse.Namespace) -> int:
             report(accelerator, step, loss)
         if stop:
             accelerator.set_trigger()
-        if accelerator.check_trigger():  # in any process
+        if accelerator.check_trigger():  # true in all processes if any of them was signalled
             save(accelerator, options.run_dir, step)
             if accelerator.is_main_process:
                 conclude("interrupted", step=step)
@@ -112,7 +112,7 @@ def sizes_of(unet: UNet2DConditionModel) -> Sizes:
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(
             f"the UNet has addition_embed_type {config.addition_embed_type} and "
-            f"{config.in_channels} channels: a UNet of SDXL's type has text_time and 4"
+            f"{config.in_channels} input channels: SDXL's UNet has text_time and 4"
         )
     caption = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
     return Sizes(config.sample_size, config.cross_attention_dim, caption)
@@ -201,7 +201,7 @@ def resume(accelerator: Accelerator, run_dir: Path) -> int:
         return 0
     try:
         accelerator.load_state(str(found[-1]))
-    except Exception as error:  # each file in it has its own errors
+    except Exception as error:  # each file format raises other errors
         raise ConfigurationError(f"cannot resume from {found[-1]}: {error}") from None
     return int(found[-1].name.removeprefix("step-"))
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 
 from examples.tensorflow.cluster import Worker, read_worker
-from examples.tensorflow.settings import check
 from training.command_line import read_config
 from training.config import TrainingConfig
 from workload import exit_codes
@@ -22,7 +21,8 @@ def main() -> int:
     """Run the program and return its exit code."""
     try:
         config = read_config(sys.argv[1:], os.environ)
-        check(config)
+        if problems := config.tensorflow_problems():
+            raise ConfigurationError("; ".join(problems))
         worker = read_worker(os.environ)
     except ConfigurationError as error:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)

@@ -73,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
             )
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
-            f"{', '.join(sorted(both))} cannot update, because it previews: write two"
+            f"{', '.join(sorted(both))} is a group of previews and of updates: write two "
+            "different groups"
         )
     stack = Stack(options.stack)
     made: list[Mapping[str, Any]] = []
@@ -117,5 +118,5 @@ def _plan(stack: "Stack") -> "Plan":
         ended = engine.wait()
         found = plan(read(engine.log)) if engine.log.exists() else None
     if found is None or not found.succeeded:
-        raise GitopsError(found.errors[0] if found and found.errors else ended.said.strip())
+        raise GitopsError(found.errors[0] if found and found.errors else ended.output.strip())
     return found

@@ -31,7 +31,7 @@ _AWAITED: Final = {
     "apps": ("replicasets", "controllerrevisions"),
     "discovery.k8s.io": ("endpointslices",),
 }
-"""What Pulumi reads of a namespace while it waits for workloads, Services and claims."""
+"""Resources that Pulumi reads while it waits for workloads, Services and claims."""
 
 
 @dataclass(frozen=True, order=True)

@@ -33,7 +33,7 @@ class GangAnswer(_Model):
     """Null if neither a deadline nor an estimate is known, or the end is beyond the horizon."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
-    """Times without the change; null if it adds the gang, or they are unknown then as well."""
+    """Times without the change; null if the change adds the gang, or if they are unknown."""
     added: bool = False
     """True if the change adds the gang."""
     reason: str = ""

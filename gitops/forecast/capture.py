@@ -148,7 +148,7 @@ def _groups(
 
 
 def _suspended(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
-    """Yield suspended Volcano Jobs; a suspended job of another kind has no PodGroup's shape."""
+    """Yield suspended Volcano Jobs. Suspended jobs of other kinds do not state their gang."""
     for job in snapshot.all(volcano.JOB.name):
         shapes = planned(job)
         if state_of(volcano.JOB, job, 0) is JobState.SUSPENDED and shapes:

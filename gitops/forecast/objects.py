@@ -80,7 +80,7 @@ def group(name: str, gang: Gang) -> Manifest:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
     made = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-    # The scheduler admits pending groups only while there is room, and these run already.
+    # The scheduler admits pending groups only to free capacity, but these run already.
     return made | ({"status": {"phase": "Running"}} if gang.state == "running" else {})
 
 

@@ -20,7 +20,7 @@ _PREEMPTING_SESSIONS: Final = 16
 """The same with preemption, which Volcano 1.14 misses in some sessions if there are several queues
 (https://github.com/volcano-sh/volcano/issues/5140)."""
 _LISTS: Final = 5
-"""Minimum time between two looks, as a multiple of the time that listing the pods takes: on a busy
+"""Minimum time between two polls, as a multiple of the time that listing the pods takes: on a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _POLL: Final = 0.02
 _PATIENCE: Final = 120.0
@@ -48,12 +48,12 @@ class Run:
 
     @property
     def runs(self) -> bool:
-        """Whether the gang has started and not ended."""
+        """True if the gang has started and not ended."""
         return self.start is not None and self.end is None
 
     @property
     def expected_end(self) -> float | None:
-        """Time of the end if it runs on; None if it is unknown."""
+        """Time of the end if it keeps running; None if it is unknown."""
         return None if self.start is None or self.left is None else self.start + self.left
 
     @property

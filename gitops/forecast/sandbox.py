@@ -45,7 +45,7 @@ PATIENCE = 90.0
 PERIOD: Final = 0.1
 """Seconds between two sessions of the scheduler, whose default is one second."""
 _SESSION: Final = b"] Close Session "
-"""What the scheduler writes at the end of a session, at level 3."""
+"""Log line of the scheduler at the end of a session, at verbosity 3."""
 _CONFIGURATION: Final = "scheduler.conf"
 _NEW: Final = "node.kubernetes.io/not-ready"
 _FORCED: Final = {"gracePeriodSeconds": "0"}
@@ -87,7 +87,8 @@ class Sandbox:
         for each in self._new(surroundings(state)):
             self._until(partial(self._apply, each), f"refuses {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
-        # A tenth of the time of an apply, and nodes of an earlier state that differ exist.
+        # Creation takes a tenth of the time of an apply, which only existing nodes that differ
+        # need.
         self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
         self._until(lambda: self._not_ready(len(nodes)), "does not make its nodes Ready")
         account = f"{_CORE}/{_INSIDE}/serviceaccounts/default"

@@ -1,4 +1,4 @@
-"""Shapes of pods: what the scheduler reads of their specs."""
+"""Shapes of pods: the parts of a pod's spec on which scheduling depends."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _MILLI: Final = Decimal("0.001")
 
 
 def requests(spec: Mapping[str, Any]) -> Amounts:
-    """Return the requests of a pod: of its containers, or of an init container that needs more."""
+    """Return the requests of a pod: the larger of its containers' sum and its init containers'."""
     sidecars: dict[str, Decimal] = {}
     most: dict[str, Decimal] = {}
     for container in spec.get("initContainers", ()):
@@ -54,7 +54,7 @@ def texts(amounts: Mapping[str, Decimal]) -> Amounts:
 
 
 def shapes_of(pods: Iterable[Object]) -> list[PodShape]:
-    """Return the pods, identical ones together."""
+    """Group identical pods into shapes."""
     found: dict[str, tuple[PodShape, list[str]]] = {}
     for pod in sorted(pods, key=key):
         shape = pod_shape(pod["spec"], pod["metadata"].get("labels", {}), 1)

@@ -32,7 +32,7 @@ class _Played:
 def simulate(
     state: State, now: datetime, horizon: int = HORIZON, *, base: State | None = None
 ) -> Answer:
-    """Simulate in a cluster of its own until nothing waits, or for `horizon` ends of gangs.
+    """Simulate in a separate cluster until nothing waits, or for `horizon` ends of gangs.
 
     `base` is the snapshot without the change, which is simulated first for comparison.
 
@@ -203,5 +203,5 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     found.append("no checkpoint times are known: lost GPU-hours count from the start of the gang")
     found.append("quotas, volumes and pods of no gang that would start are not simulated")
     if replay.unsettled:
-        found.append("the scheduler did not come to rest: results may differ in the cluster")
+        found.append("the scheduler reached no stable placement: results may differ in the cluster")
     return found

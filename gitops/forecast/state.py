@@ -53,7 +53,7 @@ class PriorityClass(_Model):
 
 
 class PodShape(_Model):
-    """Identical pods of a gang. `nodes` are those of the pods that have one."""
+    """Identical pods of a gang. `nodes` lists the nodes of those that are scheduled."""
 
     count: int = Field(ge=1)
     requests: Amounts

@@ -1,4 +1,4 @@
-"""What a change does to claims and their data."""
+"""Effects of a change on claims and their data."""
 
 from collections.abc import Iterable, Iterator
 

@@ -278,14 +278,14 @@ def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
     from gitops.hidden import plan_without_literals
     from gitops.preview.events import Plan, read, useful
 
-    said = (hide(useful(ended.said)),)
+    errors = (hide(useful(ended.output)),)
     if not log.exists():
         # The CLI failed before the engine started: no such stack, no login, no passphrase.
-        return Plan(steps=(), errors=said, succeeded=False, complete=False)
+        return Plan(steps=(), errors=errors, succeeded=False, complete=False)
     found = plan_without_literals(read(log), hide)
     if found.succeeded or found.errors or found.findings:
         return found
-    return Plan(found.steps, errors=said, succeeded=False, complete=False)
+    return Plan(found.steps, errors=errors, succeeded=False, complete=False)
 
 
 class _Progress:

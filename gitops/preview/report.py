@@ -34,9 +34,10 @@ class ResourceChange(_Model):
 
 
 class PoolRow(_Model):
-    """GPUs of one queue and model; `fewest_after` is lower if an autoscaler decides.
+    """Amount of one resource in a queue: GPUs of a model, cores, or GiB of memory.
 
-    For CPUs and memory: cores or GiB, with the host of the price table as `product`.
+    `fewest_after` is the minimum if an autoscaler chooses the number. `product` is the GPU model;
+    for cores and memory, it is the host in the price table.
     """
 
     queue: str
@@ -73,11 +74,11 @@ class StorageRow(_Model):
     storage_class: str
     """Empty if neither the claim nor the price table names one."""
     now: Number | None
-    """GiB that it requests; 0 if the update creates it."""
+    """Requested GiB; 0 if the update creates the claim."""
     after: Number | None
-    """GiB, 0 if it is deleted with its volume."""
+    """Requested GiB; 0 if the claim is deleted with its volume."""
     stays: bool
-    """True if the claim leaves the stack, and it or its volume stays."""
+    """True if the claim leaves the stack, but the claim or its volume stays in the cluster."""
     price: Number | None
     now_month: Number | None
     after_month: Number | None
@@ -169,7 +170,7 @@ class Report(_Model):
     """Cost of these GPUs for an hour; null if a price is unknown."""
     new_runs: list[RunRow]
     waiting: list[str]
-    """Queues without capacity for new runs next to the earlier ones."""
+    """Queues that cannot start new runs while earlier runs continue."""
     costs: list[CostRow]
     """Cost of the GPUs."""
     host_costs: list[CostRow]

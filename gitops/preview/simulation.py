@@ -1,4 +1,4 @@
-"""What the scheduler does with a plan: the snapshot of a cluster with the changes of the plan."""
+"""Simulation of a plan: the scheduler's decisions on a snapshot with the changes of the plan."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence

@@ -17,7 +17,7 @@ from kube.kinds import KINDS
 
 _SECONDS: Final = 20
 _PATH: Final = 256
-"""Characters; the contents of a kubeconfig, which the provider takes as well, have more."""
+"""Maximum length of a path; a longer setting is the content of a kubeconfig."""
 
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""
@@ -27,7 +27,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return why the API server will not validate a preview; nothing if it will.
 
     Without `dry_run`, check only that the API server answers. The program of another project may
-    use a cluster that its configuration does not name, so there nothing is an error.
+    use a cluster that its configuration does not name, so no failure is an error there.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not answer.

@@ -18,7 +18,7 @@ Object = Mapping[str, Any]
 
 _JOBS: Final = {(resource.group, resource.kind): resource.name for resource in RESOURCES}
 ALWAYS: Final = ("pods", "events", "nodes")
-"""What every cluster has, and the API resources of runs that some have."""
+"""Kinds that every cluster has, and the API resources of runs that some clusters have."""
 IF_INSTALLED: Final = (
     *_JOBS.values(),
     "podgroups.scheduling.volcano.sh",

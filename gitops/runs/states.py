@@ -20,16 +20,16 @@ def state_of(resource: Resource, job: Object, running: int) -> State:
 
 
 def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]:
-    """Return what a failed job and its failed pods say about the reason, which may be nothing.
+    """Return the reasons that a failed job and its failed pods state, if any.
 
-    Volcano has no reason: it stops restarting a job whose `retryCount` has reached `maxRetry`.
+    Volcano states none: it stops restarting a job whose `retryCount` has reached `maxRetry`.
     """
     status = job.get("status", {})
     most = job.get("spec", {}).get("maxRetry")
     found = [
         f"{resource.title}: {text}"
         for record in _records(resource, status)
-        if (text := said(record))
+        if (text := reason(record))
     ]
     if most is not None and (used := resource.restart_count(status)) >= most:
         found.append(f"{resource.title}: {used} of {most} restarts are used up")
@@ -41,7 +41,7 @@ def ending(pod: Object) -> str:
     status = pod.get("status", {})
     if status.get("phase") != "Failed":
         return ""
-    ends = [said(status)]
+    ends = [reason(status)]
     for container in status.get("containerStatuses", ()):
         end = container.get("state", {}).get("terminated", {})
         if code := end.get("exitCode"):
@@ -49,7 +49,7 @@ def ending(pod: Object) -> str:
     return "; ".join(filter(None, ends))
 
 
-def said(record: Object) -> str:
+def reason(record: Object) -> str:
     """Return reason and message of a status or a condition, as far as it has them."""
     return ": ".join(filter(None, (record.get("reason"), record.get("message"))))
 

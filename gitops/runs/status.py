@@ -23,7 +23,8 @@ from gitops.runs.snapshot import (
 )
 from gitops.runs.states import causes, is_controlled, stage, state_of, steps
 from gitops.runs.waiting import Waiting, positions, waiting
-from infra.failure_recorder import RECORDER, SELECTOR
+from infra.api_client import ApiClient
+from infra.failure_recorder import RECORDER
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
@@ -67,7 +68,7 @@ class RunStatus:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data. Unknown numbers are null."""
-        told = self.progress or Progress()
+        reported = self.progress or Progress()
         return {
             "namespace": self.namespace,
             "name": self.name,
@@ -80,12 +81,14 @@ class RunStatus:
             "restarts": self.restarts,
             "created": None if self.created is None else self.created.isoformat(),
             "progress": {
-                "epoch": told.epoch,
-                "epochs": told.epochs,
-                "step": told.step,
-                "loss": told.loss,
-                "accuracy": told.accuracy,
-                "secondsLeft": None if told.left_seconds is None else round(told.left_seconds),
+                "epoch": reported.epoch,
+                "epochs": reported.epochs,
+                "step": reported.step,
+                "loss": reported.loss,
+                "accuracy": reported.accuracy,
+                "secondsLeft": None
+                if reported.left_seconds is None
+                else round(reported.left_seconds),
             },
             "queuePosition": self.position,
             "held": self.held,
@@ -227,9 +230,10 @@ class _Reader:
         failed = state in (State.FAILED, State.RESTARTING) or _restarts(one) > 0
         if not failed or state is State.SUCCEEDED:
             return ""
+        selector = ApiClient(name=RECORDER, namespace=namespace).selector
         for pod in self.snapshot.active():
             metadata = pod["metadata"]
-            recorder = SELECTOR.items() <= metadata.get("labels", {}).items()
+            recorder = selector.items() <= metadata.get("labels", {}).items()
             if recorder and metadata["namespace"] == namespace:
                 shown = f"python3 -m recorder show {name}"
                 return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {shown}"

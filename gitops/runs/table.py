@@ -67,7 +67,7 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
 
 
 def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """Return the table with the reasons of waiting runs and the last words of failed ones."""
+    """Return the table with the reasons of waiting runs and the last log lines of failed ones."""
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
@@ -139,12 +139,12 @@ def _state(run: RunStatus) -> str:
 
 
 def _epochs(run: RunStatus) -> RenderableType:
-    told = run.progress
-    if told is None or told.share is None:
-        return "" if told is None or told.step is None else f"step {told.step}"
+    progress = run.progress
+    if progress is None or progress.share is None:
+        return "" if progress is None or progress.step is None else f"step {progress.step}"
     row = Table.grid(padding=(0, 1))
-    count = f"{told.epoch:g}/{told.epochs:g}"
-    row.add_row(ProgressBar(total=1, completed=told.share, width=8), count)
+    count = f"{progress.epoch:g}/{progress.epochs:g}"
+    row.add_row(ProgressBar(total=1, completed=progress.share, width=8), count)
     return row
 
 

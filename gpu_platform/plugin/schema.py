@@ -188,7 +188,7 @@ def _properties(
 
 
 def _enum(field: Field, owner: str, types: dict[str, TypeDefinition]) -> PropertyDefinition | None:
-    """Return a property of one of several words, whose type is added to `types`, else None."""
+    """Return the property of an enum, whose type is added to `types`; None for other types."""
     written = [each for each in alternatives(field.schema) if each.get("type") != "null"]
     words = written[0].get("enum") if len(written) == 1 else None
     if words is None or not all(isinstance(word, str) for word in words):

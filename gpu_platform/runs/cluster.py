@@ -26,7 +26,7 @@ _EXISTS: Final = "AlreadyExists"
 
 @dataclass(frozen=True)
 class Member:
-    """A namespace as a member of its team reaches it; `kubectl` is the command with its options."""
+    """Access of a team's member to a namespace; `kubectl` is the command with its options."""
 
     kubectl: Sequence[str]
     namespace: str

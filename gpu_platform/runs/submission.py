@@ -32,7 +32,7 @@ from policies.views import View
 
 
 class Description(BaseModel):
-    """What a stack says of itself in the namespace of its workloads."""
+    """Description of a platform, which its stack writes to the namespace of the workloads."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -118,7 +118,7 @@ def submissions(
 def violations(
     submission: Submission, platform: Platform, settings: Mapping[str, Any]
 ) -> list[Finding]:
-    """Return what the policies say of a run next to the objects of its platform.
+    """Return the findings of the policies for a run next to the objects of its platform.
 
     `settings` are those of the policy pack; the platform's queues, claims and namespace exist.
     Raises GitopsError if they are not valid.

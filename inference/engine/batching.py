@@ -71,7 +71,7 @@ class Request:
         self.pending = 0
         """Pieces without outputs."""
         self.retried = False
-        """Whether a worker died while it computed this; it is then computed in separate batches."""
+        """True if a worker died while it computed this; it is then computed in separate batches."""
         self.outputs: dict[int, Tensors] = {}
         """Outputs of computed pieces, by their first sample."""
         self.queue_seconds = self.compute_seconds = 0.0
@@ -186,7 +186,7 @@ class Queue:
 
     @property
     def has_full_batch(self) -> bool:
-        """Whether the next batch could not become larger by waiting."""
+        """True if the next batch could not become larger by waiting."""
         return self.samples >= self._max_batch
 
     def has_capacity(self, request: Request) -> bool:

@@ -31,7 +31,7 @@ class ModelEngine:
         self.pool: Pool | None = None
         """The loaded version; None before the first model is loaded."""
         self.draining = False
-        """Whether shutdown has begun: requests are still answered, but none should be sent."""
+        """True if shutdown has begun: requests are still answered, but none should be sent."""
         self._observer = observer or Observer()
         self._policy = policy
         self._folder = Path(config.model_path)

@@ -98,12 +98,12 @@ class Pool:
 
     @property
     def idle(self) -> bool:
-        """Whether no request is queued or being computed."""
+        """True if no request is queued or being computed."""
         return not (self._queue or any(worker.batches for worker in self._workers))
 
     @property
     def broken(self) -> bool:
-        """Whether a worker could not be replaced."""
+        """True if a worker could not be replaced."""
         return bool(self._supervisor.broken)
 
     @property
@@ -169,7 +169,7 @@ class Pool:
 
     @property
     def _hopeless(self) -> bool:
-        """Whether no worker is ready or expected soon."""
+        """True if no worker is ready or expected soon."""
         return not any(worker.ready for worker in self._workers) and (
             not self._supervisor.replacing
         )

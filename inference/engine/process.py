@@ -295,7 +295,7 @@ class Worker:
     ) -> None:
         self.spec = spec
         self.ready = False
-        """Whether it has loaded the model."""
+        """True if it has loaded the model."""
         self.loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         """Its first message: `ready` with the model's tensors, or `failed` with the reason."""
         self.expected_samples = 0
@@ -320,7 +320,7 @@ class Worker:
 
     @property
     def killed(self) -> bool:
-        """Whether the server killed or stopped it."""
+        """True if the server killed or stopped it."""
         return bool(self._exit_reason)
 
     async def start(self) -> None:

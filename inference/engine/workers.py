@@ -119,7 +119,7 @@ class Supervisor:
 
     @property
     def replacing(self) -> bool:
-        """Whether a replacement is expected soon."""
+        """True if a replacement is expected soon."""
         return bool(self._replacing) and not self.reason
 
     async def start(self) -> Message:

@@ -82,8 +82,8 @@ class Gang:
 def command(gang: Gang) -> list[str]:
     """Return the container's command; Kubernetes replaces $(NAME) with the variable's value.
 
-    The pods of a gang meet through RANK, MASTER_ADDR and MASTER_PORT, which the kind provides. A
-    single pod needs no address.
+    The pods of a gang find each other by RANK, MASTER_ADDR and MASTER_PORT, which the kind
+    provides. A single pod needs no address.
     """
     if gang.custom_command:
         return list(gang.pod.command)

@@ -36,7 +36,7 @@ def job_set_spec(
 
     When a pod fails, the Job fails, and JobSet restarts all pods unless the exit code is fatal.
     """
-    # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service like itself.
+    # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service <JobSet>.
     pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")
     job = compact(
         {

@@ -49,7 +49,7 @@ def build(gang: Gang) -> list[Manifest]:
 
 
 def _word(word: str) -> str:
-    """Quote a word of the command for the shell, which writes $(NAME) as ${NAME}."""
+    """Quote an argument for the shell, with Kubernetes' $(NAME) as ${NAME}."""
     parts = _REFERENCE.split(word)
     if len(parts) == 1:
         return shlex.quote(word)

@@ -47,7 +47,7 @@ def build(gang: Gang) -> list[Manifest]:
     master = {
         "name": "master",
         "replicas": 1,
-        # The others meet at rank 0, so an elastic gang cannot run without it.
+        # Rank 0 hosts the rendezvous, so an elastic gang cannot run without it.
         "minAvailable": 1 if gang.is_elastic else None,
         "policies": COMPLETES_THE_JOB if gang.success == "first" else None,
         "template": template,

@@ -101,8 +101,8 @@ def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
     groups = [group("gpu-platform-series", series, every)]
     topics = alerts(settings.thresholds, scraped=_expected(settings))
     for topic, found in topics.items():
-        told = [alert.manifest(settings.runbooks) for alert in found]
-        groups.append(group(f"gpu-platform-{topic}", told, every))
+        rules = [alert.manifest(settings.runbooks) for alert in found]
+        groups.append(group(f"gpu-platform-{topic}", rules, every))
     return groups
 
 

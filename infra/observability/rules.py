@@ -14,7 +14,7 @@ from typing import Any, Final
 from kube.accelerators import NOT_ACCELERATORS
 
 ON_POD: Final = "on (namespace, pod)"
-"""How series of kube-state-metrics are joined."""
+"""Labels on which series of kube-state-metrics are joined."""
 
 NOT_ENDED: Final = (
     f"{ON_POD} group_left () "
@@ -41,7 +41,7 @@ POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED: Final = "gpu_platform:run_placed_pods"
 
 OF_GPUS: Final = f'resource!~"{NOT_ACCELERATORS}"'
-"""Selects the series of GPUs, whose resources device plugins name as they like."""
+"""Selects the series of GPUs by all names that device plugins may choose."""
 
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{OF_GPUS}}}) "

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from infra.api_client import TOKEN, ApiClient, elsewhere
-from infra.manifests import Manifest, standard_labels
+from infra.api_client import ApiClient
+from infra.manifests import Manifest
 from infra.pods import Pod
 from infra.serving.deployment import deployment
 from infra.serving.description import InferenceServiceArgs
@@ -52,14 +52,11 @@ def program(args: InferenceServiceArgs, stable: Mapping[str, list[Manifest]]) ->
     if limits is None:
         return []
     name = f"{args.key}-rollback"
-    selector = {"app.kubernetes.io/instance": name}
-    client = ApiClient(
-        name=name, namespace=args.namespace, selector=selector, program=_PROGRAM, awaited=True
-    )
+    client = ApiClient(name=name, namespace=args.namespace, program=_PROGRAM, awaited=True)
     url = urlsplit(limits.prometheus)
     ports = [*limits.api_ports, url.port or _PORTS[url.scheme]]
     deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
-    deployment = client.deployment(_pod(args, limits, name, stable))
+    deployment = client.deployment(_pod(client, args, limits, stable))
     return [
         client.account(args.pull_secret),
         client.role(_rules(args, stable)),
@@ -89,9 +86,9 @@ def _rules(args: InferenceServiceArgs, routes: Mapping[str, Any]) -> list[dict[s
 
 
 def _pod(
+    client: ApiClient,
     args: InferenceServiceArgs,
     limits: RollbackSettings,
-    name: str,
     stable: Mapping[str, list[Manifest]],
 ) -> Pod:
     plan = {
@@ -103,20 +100,14 @@ def _pod(
         "limits": queries(limits, args.namespace, args.key),
         "stable": stable,
     }
-    return Pod(
-        container="rollback",
+    return client.pod(
+        "rollback",
+        args.gpu_nodes,
         image=args.rollback_image,
-        command=["python3", "-m", "recorder", "rollback", json.dumps(plan)],
         cpu=limits.cpu,
         memory=limits.memory,
-        shm="1Mi",
-        gpus=0,
-        gpu_nodes=args.gpu_nodes,
-        service_account=name,
+        command=["python3", "-m", "recorder", "rollback", json.dumps(plan)],
         grace_seconds=5,
-        labels=standard_labels(_PROGRAM, name),
-        volumes=[TOKEN],
-        affinity=elsewhere(args.gpu_nodes),
     )
 
 

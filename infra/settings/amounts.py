@@ -17,7 +17,7 @@ from kube.kinds import KINDS
 from kube.quantities import parse_quantity
 
 PODS: Final = "pods"
-"""Name of the number of pods among resources."""
+"""Resource name under which the number of pods is counted."""
 
 
 @dataclass(frozen=True)

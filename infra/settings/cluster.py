@@ -239,7 +239,7 @@ class GpuSettings(Settings):
     )
     time_slicing: TimeSlicingSettings | None = Field(
         default=None,
-        description="Time slicing of whole GPUs. null gives each pod a GPU of its own.",
+        description="Time slicing of whole GPUs. null gives each pod a whole GPU.",
     )
     node_health: NodeHealthSettings | None = Field(
         default=None,

@@ -158,7 +158,7 @@ DiskQuantity = Annotated[
     AfterValidator(_disk),
     _format("size", "string", "number"),
 ]
-"""A size on the node's disk, which has room for /tmp."""
+"""A size on the node's disk, which includes /tmp."""
 
 CpuQuantity = Annotated[
     str,

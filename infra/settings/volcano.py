@@ -18,10 +18,8 @@ from infra.settings.types import (
 from kube.quantities import parse_quantity
 
 Eviction = Literal["none", "surplus", "gangs"]
-"""Whose pods may be evicted: none, those that elastic jobs run above their minimum, or whole
-gangs'.
-
-One evicted pod ends its whole gang, and the job returns to its queue.
+"""Pods that may be evicted: none, those that elastic jobs run above their minimum, or any. One
+evicted pod ends its whole gang, and the job returns to its queue.
 """
 
 FIRST_WITH_TOPOLOGY: Final = (1, 12)
@@ -40,7 +38,7 @@ class SlaSettings(Settings):
     )
     reserve: bool = Field(
         default=True,
-        description="Reserve what becomes free for such a job until its whole gang fits.",
+        description="Reserve resources that become free for such a job until its whole gang fits.",
     )
 
 
@@ -49,7 +47,7 @@ class SchedulerSettings(Settings):
 
     share: Literal["proportion", "capacity"] = Field(
         default="proportion",
-        description="What a queue may claim: proportion divides the cluster by the queues' "
+        description="Shares of queues: proportion divides the cluster by the queues' "
         "`weight`, capacity gives each queue its `deserved` and supports parent queues.",
     )
     placement: Literal["binpack", "spread"] = Field(
@@ -63,13 +61,13 @@ class SchedulerSettings(Settings):
     )
     preempt: Eviction = Field(
         default="none",
-        description="Whether jobs preempt jobs of lower priority in the same queue: surplus "
+        description="Preemption of jobs of lower priority in the same queue: surplus "
         "evicts only pods that elastic jobs run above their minimum, gangs evicts any pod, "
         "whose job then starts again.",
     )
     reclaim: Eviction = Field(
         default="none",
-        description="Whether a queue reclaims its share from queues that use more than theirs. "
+        description="Reclaiming of a queue's share from queues that use more than theirs. "
         "Same values as `preempt`.",
     )
     enqueue: bool | None = Field(
@@ -204,7 +202,7 @@ class QueueSettings(Settings):
         for low, high in itertools.combinations(rising, 2):
             upper = getattr(self, high)
             for resource, amount in getattr(self, low).items():
-                # What is not deserved explicitly, is as it is guaranteed.
+                # Without an explicit amount, a queue deserves what it is guaranteed.
                 limited = upper and (high == "capability" or resource in upper)
                 if limited and parse_quantity(amount) > parse_quantity(upper.get(resource, "0")):
                     raise ValueError(
@@ -222,9 +220,9 @@ class PriorityClassSettings(Settings):
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
-        description="Whether pods may preempt pods of lower priority.",
+        description="Preemption of pods of lower priority.",
     )
-    description: str = Field(default="", description="Who should use the class.")
+    description: str = Field(default="", description="Intended users of the class.")
 
 
 class VolcanoSettings(Settings):

@@ -19,8 +19,6 @@ JOB: Final = Resource(
     },
 )
 
-_CLUSTER: Final = ("spec", "rayClusterSpec")
-
 KIND: Final = Kind(
     resource=JOB,
     capabilities=frozenset({"deadline_seconds", "state: suspended", "launcher"}),

@@ -183,7 +183,7 @@ _PATCHED: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
     *("spec.*.*.template.spec", "spec.*.*.template.spec.template.spec"),
 )
-"""Where most kinds have their pods."""
+"""Path of the pods in most kinds."""
 
 PATTERNS: Final = [
     WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),

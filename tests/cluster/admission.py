@@ -88,8 +88,8 @@ class Cluster:
 def denial(name: str) -> list[Manifest]:
     """Return a policy that denies a Service.
 
-    The API server takes over all policies that it has received at once, so that the last one's
-    denial says that the others are in use.
+    The API server activates all received policies at once, so a denial by the last one shows that
+    all are in use.
     """
     version = "admissionregistration.k8s.io/v1"
     metadata = {"name": name, "labels": {"app.kubernetes.io/part-of": "gpu-platform"}}

@@ -1,4 +1,4 @@
-"""Work that goes on in a thread of its own while something else is done."""
+"""Work in a background thread while a test does something else."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Background(ABC):
-    """Works while it is entered, and has ended when it is left."""
+    """Context manager around the work, which has ended on exit."""
 
     def __init__(self) -> None:
         self._ending = threading.Event()
@@ -15,7 +15,7 @@ class Background(ABC):
 
     @abstractmethod
     def _work(self) -> None:
-        """Runs in the thread until `_ending` is set."""
+        """Run in the thread until `_ending` is set."""
 
     def __enter__(self) -> Self:
         self._thread.start()

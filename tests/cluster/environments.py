@@ -18,7 +18,7 @@ REFERENCE = f"registry.example.com/gpu-platform/workload@sha256:{'0' * 64}"
 
 
 def carry_over(checkout: Path, stack: str) -> None:
-    """Edits a stack's file to what differs: the context, what is installed, what volumes are."""
+    """Adapt a stack's file to the embedded cluster: context, installed components and volumes."""
     file = checkout / f"Pulumi.{stack}.yaml"
     document = yaml.safe_load(file.read_text())
     config = document["config"]
@@ -39,7 +39,7 @@ def carry_over(checkout: Path, stack: str) -> None:
 
 
 def configure_scheduler(platform: Platform, stack: str) -> None:
-    """Gives the embedded scheduler what the stack would give its own release."""
+    """Configure the embedded scheduler as the stack would configure its own release."""
     document = yaml.safe_load((platform.checkout / f"Pulumi.{stack}.yaml").read_text())
     written = document["config"]["gpu-platform:volcano"]["scheduler"]
     text = scheduler_configuration(SchedulerSettings.model_validate(written), hierarchical=False)
@@ -49,7 +49,7 @@ def configure_scheduler(platform: Platform, stack: str) -> None:
 
 
 def _static(claims: dict[str, Any]) -> dict[str, Any]:
-    """The same claims, each bound to a volume of its class: no storage driver runs here."""
+    """Return the same claims, each bound to a volume of its class: no storage driver runs here."""
     volumes = {
         f"volume-{key}": {
             "capacity": claim["size"],
@@ -64,7 +64,7 @@ def _static(claims: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_nodes(platform: Platform, numbers: range, product: str, **devices: str) -> None:
-    """Adds simulated nodes of eight GPUs of a product, and waits until they are ready."""
+    """Add simulated nodes of eight GPUs of a product, and wait until they are ready."""
     nodes = [simulated_nodes.manifest(n, product) for n in numbers]
     for node in nodes:
         amounts = {**simulated_nodes.CAPACITY, **devices}

@@ -1,4 +1,4 @@
-"""What tests of scheduling look at: which pods have nodes, and whether gangs stay whole."""
+"""Assertions of tests of scheduling: which pods have nodes, and whether gangs stay complete."""
 
 import itertools
 import time
@@ -24,7 +24,7 @@ PATIENCE = 60.0
 
 
 def placed(volcano: Scheduling, **pods: int) -> None:
-    """Waits until exactly these pods have nodes, by job, and sees that it stays so."""
+    """Wait until exactly these pods have nodes, by job, and check that this remains so."""
     wanted = {name.replace("_", "-"): count for name, count in pods.items()}
     await_(lambda: volcano.placed() == wanted, PATIENCE, f"{wanted} placed")
     for _ in range(3):
@@ -33,7 +33,7 @@ def placed(volcano: Scheduling, **pods: int) -> None:
 
 
 def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[dict[str, int]]:
-    """The pods with nodes at every look until something holds."""
+    """Return the pods with nodes at every poll until a condition holds."""
     seen = []
 
     def look() -> bool:
@@ -45,7 +45,7 @@ def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[d
 
 
 def whole(seen: list[dict[str, int]], job: str, size: int) -> bool:
-    """Whether no part of a gang had nodes for longer than it takes to bind its pods."""
+    """Return whether no partial gang had nodes for longer than it takes to bind its pods."""
     partial = [look.get(job, 0) not in (0, size) for look in seen]
     return not any(first and then for first, then in itertools.pairwise(partial))
 

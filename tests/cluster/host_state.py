@@ -24,7 +24,7 @@ VOLATILE += ("kernel.pty.nr", "net.netfilter.nf_conntrack_count", "fs.aio-nr", "
 
 @dataclass(frozen=True)
 class HostState:
-    """A picture of the host; equal pictures mean that nothing is left."""
+    """A snapshot of the host; equal snapshots mean that nothing is left."""
 
     processes: frozenset[str]
     mounts: frozenset[str]
@@ -47,7 +47,7 @@ class HostState:
         )
 
     def added_since(self, before: "HostState") -> dict[str, list[str]]:
-        """What is here and was not, or is another; empty when nothing is left behind."""
+        """Return what was added or changed; empty if nothing is left behind."""
         added = {
             name: sorted(set(getattr(self, name)) - set(getattr(before, name)))
             for name in self.__dataclass_fields__
@@ -58,7 +58,7 @@ class HostState:
 def _processes() -> list[str]:
     """Processes in other process namespaces, where all of a cluster's are, and their launchers.
 
-    Clusters of simulated nodes are passed over: their tests run beside those of real nodes.
+    Clusters of simulated nodes are ignored: their tests run at the same time.
     """
     here = Path("/proc/self/ns/pid").readlink()
     found: dict[Path, list[str]] = {}

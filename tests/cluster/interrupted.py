@@ -21,20 +21,20 @@ from tests.readme import blocks
 
 NAME = "interrupted"
 Objects = Counter[tuple[str, str, str]]
-"""How many there are by kind, namespace and name."""
+"""Number of objects by kind, namespace and name."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack of its own beside that of the platform, whose cluster, tools and backend it uses."""
+    """A separate stack that uses cluster, tools and backend of the platform."""
 
     platform: Platform
     environment: dict[str, str]
     kinds: tuple[str, ...]
-    """All that `kubectl get` knows."""
+    """All resources that `kubectl get` can list."""
 
     def configure(self, turn: int) -> None:
-        """Writes a configuration of which much differs from every other turn's."""
+        """Write a configuration that differs from that of every other turn in many settings."""
         document = yaml.safe_load((ROOT / "Pulumi.simulated.yaml").read_text())
         document["config"] = _small(document["config"], turn)
         file = self.platform.checkout / f"Pulumi.{NAME}.yaml"
@@ -44,7 +44,7 @@ class Stack:
         return self.type(shlex.join(["pulumi", *arguments, "--stack", NAME, "--non-interactive"]))
 
     def type(self, command: str) -> "subprocess.CompletedProcess[str]":
-        """Runs a command, which may fail."""
+        """Run a command, which may fail."""
         return subprocess.run(
             ["bash", "-c", command],
             cwd=self.platform.checkout,
@@ -60,7 +60,7 @@ class Stack:
         return len(dict.fromkeys(_said(done.stdout.splitlines())))
 
     def kill_update(self, things: int, seconds: float) -> str:
-        """Kills every process of an update that has said so many things; returns the last one."""
+        """Kill all processes of an update after this number of events; return the last one."""
         process = subprocess.Popen(
             ["pulumi", "up", "--yes", "--skip-preview", "--stack", NAME, "--non-interactive"],
             cwd=self.platform.checkout,
@@ -84,7 +84,7 @@ class Stack:
         return "it had ended" if process.returncode == 0 else ["nothing yet", *said][-1]
 
     def settle(self) -> None:
-        """Waits until the cluster has what the stack has: nothing twice, and nothing left over."""
+        """Wait until the cluster has exactly the objects of the stack, none twice or left over."""
         deployment = self.deployment()
         assert not deployment.get("pending_operations")
         declared = Counter(
@@ -103,7 +103,7 @@ class Stack:
             return Counter(map(_identity, last)) == declared
 
         try:
-            # The cluster's garbage collector ends a run's Job after its pods, when it gets to it.
+            # The cluster's garbage collector deletes a run's Job some time after its pods.
             await_(same, 120, "the cluster has what the stack has")
         except AssertionError as error:
             more = [_fate(item) for item in last if _identity(item) not in declared]
@@ -127,11 +127,11 @@ class Stack:
         return list(json.loads(said.stdout)["items"])
 
     def is_locked(self) -> bool:
-        """Whether an update is at work, or was when it was killed."""
+        """Return whether an update is in progress, or was when it was killed."""
         return any((self._backend / "locks").rglob(f"{NAME}/*.json"))
 
     def deployment(self) -> dict[str, Any]:
-        """What the stack's state has; read from its file, since the CLI takes a second for it."""
+        """Return the objects in the stack's state, from its file: the CLI takes a second."""
         file = self._backend / "stacks" / "gpu-platform" / f"{NAME}.json"
         return dict(json.loads(file.read_text())["checkpoint"]["latest"])
 
@@ -141,7 +141,7 @@ class Stack:
 
 
 def made(platform: Platform) -> Stack:
-    """The stack; nothing is in it yet."""
+    """The stack, which is still empty."""
     kinds = platform.shell("kubectl api-resources --verbs=list,create,patch --output=name")
     said = platform.shell("env --null")
     environment = dict(entry.split("=", 1) for entry in said.split("\0") if "=" in entry)
@@ -153,7 +153,7 @@ def made(platform: Platform) -> Stack:
 
 
 def commands(platform: Platform, page: str, containing: str) -> list[str]:
-    """What a page of the documentation has typed for `prod`, for this stack."""
+    """Return the commands that a page shows for `prod`, with the name of this stack."""
     found = blocks(platform.checkout / "docs" / page)
     (block,) = (b for b in found if any(containing in command for command in b.commands))
     here = (command.replace("--stack prod", f"--stack {NAME}") for command in block.commands)
@@ -161,7 +161,7 @@ def commands(platform: Platform, page: str, containing: str) -> list[str]:
 
 
 def _small(config: dict[str, Any], turn: int) -> dict[str, Any]:
-    """Queues, classes and a run by turns, all under names that no other stack has."""
+    """Return queues, classes and a run of a turn, under names that no other stack has."""
     suffix = f"-{NAME}"
     training = config["gpu-platform:training"]["jobs"]["sweep"]
     hyperparameters = {**training["hyperparameters"], "epochs": 5 + turn}
@@ -188,7 +188,7 @@ def _small(config: dict[str, Any], turn: int) -> dict[str, Any]:
 
 
 def _said(lines: Iterable[str]) -> Iterator[str]:
-    """What lines say of objects, without seconds: what takes long is said again every second."""
+    """Return the objects in lines, without seconds: long operations are printed every second."""
     for line in lines:
         if "kubernetes:" in line:
             yield " ".join(line.partition(" (")[0].split())
@@ -215,7 +215,7 @@ def _ours(item: dict[str, Any]) -> bool:
 
 
 def _session(leader: int) -> Iterator[psutil.Process]:
-    """Processes of a session, plugins with groups of their own included, that still run."""
+    """Return the running processes of a session, including plugins in other process groups."""
     for process in psutil.process_iter():
         try:
             ended = process.status() == psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""The product as its users have it: a checkout, `make`, and the shell that `make env` makes."""
+"""The product as users run it: a checkout, `make`, and a shell with `make env`."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ def copy_checkout(target: Path) -> Path:
 
 @dataclass(frozen=True)
 class Platform:
-    """One checkout with a cluster state of its own; tools and images come from the usual cache."""
+    """One checkout with a separate cluster state; tools and images come from the usual cache."""
 
     checkout: Path
     state: Path
@@ -64,7 +64,7 @@ class Platform:
 
     @contextlib.contextmanager
     def started(self, *targets: str) -> Iterator["subprocess.Popen[str]"]:
-        """Yields a running make; what is left of it at the end is killed.
+        """Yield a running make, and kill it at the end.
 
         It would block all later commands of the platform.
         """
@@ -86,7 +86,7 @@ class Platform:
             kill_all(process)
 
     def make(self, *targets: str, status: int = 0, timeout: float = 900) -> str:
-        """Runs make and returns what it printed; fails when its exit status is another."""
+        """Run make and return its output; fail if its exit status is another one."""
         with self.started(*targets) as process:
             output, _ = process.communicate(timeout=timeout)
         assert process.returncode == status, (
@@ -157,13 +157,13 @@ class Platform:
         return str(self.outputs()["runs"][key]["name"])
 
     def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Edits the stack's configuration."""
+        """Edit the stack's configuration."""
         document = yaml.safe_load(self.stack_file.read_text())
         change(document["config"])
         self.stack_file.write_text(yaml.safe_dump(document, sort_keys=False))
 
     def hyperparameters(self, **changed: object) -> None:
-        """Edits the hyperparameters of the job `digits`."""
+        """Edit the hyperparameters of the job `digits`."""
         self.edit(
             lambda config: config["gpu-platform:training"]["jobs"]["digits"][
                 "hyperparameters"
@@ -176,13 +176,13 @@ class Platform:
         return list(found["items"])
 
     def logs(self, run: str) -> list[dict[str, Any]]:
-        """What the first process of a run has printed since its last start."""
+        """Return the output of rank 0 of a run since its last start."""
         text = self.shell(f"kubectl logs -n {self.namespace} {run}-master-0 || true")
         lines = (line for line in text.splitlines() if line.startswith("{"))
         return [json.loads(line) for line in lines]
 
     def await_epoch(self, run: str, epoch: int, timeout: float = 120) -> None:
-        """Waits until a run has finished an epoch."""
+        """Wait until a run has finished an epoch."""
 
         def reached() -> bool:
             return any(
@@ -193,7 +193,7 @@ class Platform:
 
 
 def kill_all(process: "subprocess.Popen[str]") -> None:
-    """Kills a process with all that it started, in whatever session, and waits for its end."""
+    """Kill a process with all its descendants, in any session, and wait for its end."""
     if process.poll() is None:
         below = psutil.Process(process.pid).children(recursive=True)
         for pid in (process.pid, *(child.pid for child in below)):
@@ -203,7 +203,7 @@ def kill_all(process: "subprocess.Popen[str]") -> None:
 
 
 def await_(condition: Callable[[], bool], timeout: float, what: str) -> None:
-    """Waits for a condition; fails with what was waited for."""
+    """Wait for a condition; on a timeout, fail with its description."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"
@@ -211,6 +211,6 @@ def await_(condition: Callable[[], bool], timeout: float, what: str) -> None:
 
 
 def created(output: str) -> int:
-    """How many resources the update in make's output created."""
+    """Return the number of resources that the update in make's output created."""
     found = re.search(r"pulumi up of stack \w+: (\d+) created", output)
     return int(found[1]) if found else 0

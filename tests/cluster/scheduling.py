@@ -1,4 +1,4 @@
-"""Jobs and queues of a stack on simulated nodes under real Volcano, without Pulumi in between."""
+"""Jobs and queues of a stack on simulated nodes under real Volcano, without Pulumi."""
 
 import json
 import subprocess
@@ -57,7 +57,7 @@ def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
 
 
 def surroundings(settings: StackSettings) -> list[Manifest]:
-    """What jobs need besides themselves."""
+    """Return the objects that jobs need in addition."""
     claim = {"namespace": NAMESPACE, "name": "checkpoints"}
     space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=GPU)
     return [
@@ -74,7 +74,7 @@ def surroundings(settings: StackSettings) -> list[Manifest]:
 
 
 def job_objects(settings: StackSettings, key: str, claim: str = "checkpoints") -> list[Manifest]:
-    """Objects of a job, whose run is named like its key, with a claim for its checkpoints."""
+    """Return the objects of a job, whose run has the name of its key, with its claim."""
     args = TrainingJobArgs(
         key=key,
         job=settings.training.jobs[key],
@@ -88,31 +88,31 @@ def job_objects(settings: StackSettings, key: str, claim: str = "checkpoints") -
 
 
 class Scheduling:
-    """A simulated cluster with a stack's queues, and what Volcano does with its jobs."""
+    """A simulated cluster with a stack's queues, in which Volcano schedules jobs."""
 
     def __init__(self, platform: Platform, nodes: int) -> None:
         self.platform = platform
         self._nodes = nodes
-        # Pods of Jobs are over at once on kwok's nodes: its configuration has the exception, and
-        # is read when it starts.
+        # kwok completes pods of Jobs at once. Its configuration, which it reads at start, has an
+        # exception.
         self.devcluster("up", "--simulated-nodes=0")
         self.devcluster("down")
         self._let_pods_last()
         self.devcluster("up", f"--simulated-nodes={nodes}")
 
     def devcluster(self, command: str, *options: str) -> str:
-        """What `python -m devcluster` prints."""
+        """Return the output of `python -m devcluster`."""
         words = (".venv/bin/python", "-m", "devcluster", command, "--nodes", "simulated", *options)
         return self.platform.run(" ".join(words))
 
     def configure(self, scheduler: SchedulerSettings) -> None:
-        """Gives the scheduler another configuration, which it reads at once."""
+        """Change the configuration of the scheduler, which it reads at once."""
         file = self.platform.state / "simulated" / "volcano" / "scheduler.conf"
         file.write_text(scheduler_configuration(scheduler, hierarchical=False))
 
     @contextmanager
     def queues(self, settings: StackSettings) -> Iterator[None]:
-        """The scheduler and the queues of another stack, until its jobs are deleted with them."""
+        """Use scheduler and queues of another stack inside; its jobs are deleted with them."""
         self.configure(settings.volcano.scheduler)
         self.apply(*(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()))
         try:
@@ -122,26 +122,26 @@ class Scheduling:
             self.kubectl("delete", "queues.scheduling.volcano.sh", *settings.volcano.queues)
 
     def apply(self, *objects: Manifest) -> None:
-        """Creates or changes objects, in one request after the other."""
+        """Create or change objects, one request after another."""
         document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.kubectl("apply", "--server-side", "--filename=-", text=json.dumps(document))
 
     def submit(self, settings: StackSettings, *keys: str) -> None:
-        """Submits jobs of the stack, all together."""
+        """Submit jobs of the stack, all at once."""
         self.apply(*(made for key in keys for made in job_objects(settings, key)))
 
     def delete(self, *names: str) -> None:
-        """Deletes Volcano Jobs and waits until their pods are gone."""
+        """Delete Volcano Jobs and wait until their pods are gone."""
         self.kubectl("delete", "jobs.batch.volcano.sh", "-n", NAMESPACE, *names, "--timeout=60s")
 
     def clear(self) -> None:
-        """Deletes all jobs."""
+        """Delete all jobs."""
         kinds = ["jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "jobs.batch", "pods"]
         kinds.append("podgroups.scheduling.volcano.sh")
         self.kubectl("delete", ",".join(kinds), "-n", NAMESPACE, "--all", "--timeout=120s")
 
     def all(self, kind: str) -> list[dict[str, Any]]:
-        """All objects of a kind in the namespace."""
+        """Return all objects of a kind in the namespace."""
         return list(json.loads(self.kubectl("get", kind, "-n", NAMESPACE, "-o=json"))["items"])
 
     def pods(self, job: str) -> list[dict[str, Any]]:
@@ -149,11 +149,11 @@ class Scheduling:
         return [pod for pod in self.all("pods") if _job_of(pod) == job]
 
     def placed(self) -> Counter[str]:
-        """How many pods of each job have a node."""
+        """Return the number of pods with a node, by job."""
         return Counter(_job_of(pod) for pod in self._with_a_node())
 
     def nodes(self, job: str) -> list[str]:
-        """The nodes of a job's pods, a node for each."""
+        """Return the nodes of a job's pods, one per pod."""
         return sorted(pod["spec"]["nodeName"] for pod in self._with_a_node() if _job_of(pod) == job)
 
     def _with_a_node(self) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ class Scheduling:
         ]
 
     def evicted(self, why: str) -> set[str]:
-        """Jobs of which Volcano has evicted pods for a reason (`preempt`, `reclaim`)."""
+        """Return the jobs with pods that Volcano evicted for a reason (`preempt`, `reclaim`)."""
         return {
             event["involvedObject"]["name"].rpartition("-worker-")[0]
             for event in self.all("events")
@@ -183,7 +183,7 @@ class Scheduling:
         return str(self.job(name).get("status", {}).get("state", {}).get("phase"))
 
     def command(self, job: str, action: str) -> None:
-        """What `vcctl job suspend` (AbortJob) and `vcctl job resume` (ResumeJob) send."""
+        """Send the command of `vcctl job suspend` (AbortJob) or `vcctl job resume` (ResumeJob)."""
         found = self.job(job)
         owner = {
             "apiVersion": "batch.volcano.sh/v1alpha1",
@@ -212,7 +212,7 @@ class Scheduling:
         self.kubectl("annotate", "pod", "-n", NAMESPACE, name, f"{LASTS}-")
 
     def fail(self, pod: dict[str, Any], code: int, message: str = "") -> None:
-        """Lets a simulated pod end with an exit code and a termination message."""
+        """Let a simulated pod end with an exit code and a termination message."""
         finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         terminated = {"exitCode": code, "reason": "Error", "message": message}
         ended = {
@@ -230,7 +230,7 @@ class Scheduling:
         )
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """What kubectl prints; fails when it fails."""
+        """Return the output of kubectl, which must succeed."""
         done = subprocess.run(
             [*self._kubectl, *arguments], input=text, capture_output=True, text=True
         )

@@ -1,4 +1,4 @@
-"""A machine of the test's own: its folders, and programs that stand in for others on PATH."""
+"""An isolated machine: its directories, and programs that replace others on PATH."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from tests.devcluster.programs import Install
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Cache and state below a folder that only this test knows."""
+    """Cache and state in a directory that only this test uses."""
     folder = tmp_path / "platform"
     monkeypatch.setenv("GPU_PLATFORM_CACHE", str(folder))
     monkeypatch.delenv("GPU_PLATFORM_STATE", raising=False)
@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def alone(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without any embedded cluster, also of other users."""
-    (tmp_path / "proc" / "1").mkdir(parents=True)  # psutil takes it that there is one process
+    (tmp_path / "proc" / "1").mkdir(parents=True)  # psutil assumes that there is one process
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
 
 
@@ -47,7 +47,7 @@ def simulated(home: Path) -> Layout:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a shell script first on PATH, under the name of the program that it stands in for."""
+    """Puts a shell script first on PATH, under the name of the program that it replaces."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

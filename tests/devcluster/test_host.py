@@ -29,7 +29,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def roomy(alone: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
-    """A disk with room, no route to anywhere, and no other cluster."""
+    """A disk with free space, no routes, and no other cluster."""
     monkeypatch.setattr(host, "GIB", 1)
     install("ip", "echo '[]'")
 

@@ -1,4 +1,4 @@
-"""The record of a cluster's process, recognised later or not; and what is done with it."""
+"""The record of a cluster's process: when it is recognised, and how the process is stopped."""
 
 import json
 import os

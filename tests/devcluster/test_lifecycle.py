@@ -1,4 +1,4 @@
-"""The cluster's start as it is followed from outside, with a real process in its place."""
+"""The start of a cluster as observed from outside, with a real process in its place."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: `python -m devcluster`."""
+"""The command line of `python -m devcluster`."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def words(text: str) -> str:
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a command ends with."""
+    """Return the only line of a failed command's error."""
     assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
     return line

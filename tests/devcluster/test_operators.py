@@ -69,7 +69,7 @@ def test_manifests_are_applied_in_their_order_and_all_pods_are_waited_for(
     assert said[0] == "trainer: applying jobset"
 
 
-def test_what_kubectl_says_of_a_failure_is_told(tmp_path: Path, install: Install):
+def test_the_error_of_kubectl_is_reported(tmp_path: Path, install: Install):
     kubectl = str(install("kubectl", "echo no such webhook >&2; exit 1"))
     with pytest.raises(DevclusterError, match=r"apply .*failed:\nno such webhook"):
         operators.install([kubectl], {"trainer": [tmp_path]}, lambda _: None)

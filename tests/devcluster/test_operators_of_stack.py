@@ -1,4 +1,4 @@
-"""What a stack's file asks of the embedded cluster."""
+"""Requirements of a stack's file on the embedded cluster."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ REGISTRY = "127.0.0.1:5000"
 
 
 def asked(tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.reference}") -> Demands:
-    """The demands of a stack with jobs of these kinds and an image upon a base."""
+    """Return the demands of a stack with jobs of these kinds and an image with a base."""
     file = tmp_path / "Pulumi.dev.yaml"
     images = {"registry": REGISTRY, "workloads": {"training": {"build": {"base_image": base}}}}
     jobs = {f"job-{number}": {"kind": kind} for number, kind in enumerate(kinds)}

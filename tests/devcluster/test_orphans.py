@@ -1,4 +1,4 @@
-"""Processes that look like clusters of a kind that only this test knows."""
+"""Processes that look like clusters of a kind that only this test uses."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Start = Callable[[Path], subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a cluster's process, as `ps` shows it, over a state folder."""
+    """Start a process that `ps` shows like a cluster's, with a state directory."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(state: Path) -> subprocess.Popen[bytes]:

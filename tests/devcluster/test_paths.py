@@ -1,4 +1,4 @@
-"""Where files are kept, as the user's environment says."""
+"""Locations of files, by the user's environment."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a person sees of a step, on a terminal and in a log."""
+"""Output of a step, on a terminal and in a log."""
 
 import io
 

@@ -81,7 +81,7 @@ BROKEN = """{"ImportPath":"fine.example/a","Action":"build-output","Output":"fin
 
 @dataclass
 class World:
-    """A machine with a Go of our own, an empty cache and nothing else."""
+    """A machine with a stand-in for Go, an empty cache and nothing else."""
 
     fake: Path
     cache: Path
@@ -123,7 +123,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def system_tools(folder: Path) -> Path:
-    """What the scripts of this file need, and no tool that this machine may have besides."""
+    """The programs that the scripts of this file need, without other tools of this machine."""
     tools = folder / "system"
     tools.mkdir()
     for name in ("basename", "dirname", "chmod", "cat", "mkdir", "sleep"):

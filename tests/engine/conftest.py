@@ -33,14 +33,14 @@ def tools() -> Toolchain:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command of the CLI ended."""
+    """Result of a command of the CLI."""
 
     status: int
     text: str
 
 
 class Stack:
-    """A stack of the project with a configuration of its own, in a backend of its own."""
+    """A stack of the project with a separate configuration and backend."""
 
     def __init__(self, folder: Path, tools: Toolchain, stack: str, edit: Edit | None) -> None:
         self.rendered = folder / "rendered"
@@ -72,7 +72,7 @@ class Stack:
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
 
     def read_configuration(self, text: str) -> Outcome:
-        """What the CLI reads in a configuration file with this text, as JSON."""
+        """Return what the CLI reads in a configuration file with this text, as JSON."""
         self._file.write_text(text)
         return self._pulumi("config", "--json")
 
@@ -83,12 +83,12 @@ class Stack:
         assert outcome.status == 0, outcome.text
 
     def contains(self, text: str) -> bool:
-        """Whether a text occurs in the state, its history, backups or rendered manifests."""
+        """Return whether a text occurs in the state, its history, backups or rendered manifests."""
         folder = self._file.parent
         return any(text.encode() in f.read_bytes() for f in folder.rglob("*") if f.is_file())
 
     def preview(self, *arguments: str) -> Outcome:
-        """What an update would do."""
+        """Preview an update."""
         return self._pulumi("preview", "--diff", *arguments)
 
     def up(self, *arguments: str) -> Outcome:
@@ -113,7 +113,7 @@ class Stack:
         return [yaml.safe_load(file.read_text()) for file in files]
 
     def _pulumi(self, command: str, *arguments: str) -> Outcome:
-        # The CLI writes the salt of a stack without one beside the project that it stands in.
+        # The CLI writes the salt of a stack without one next to the project.
         self._command("stack", "select", "--create", self._name, cwd=self._folder)
         options = ("--stack", self._name, "--config-file", str(self._file))
         return self._command(*command.split(), *options, *arguments)
@@ -137,7 +137,7 @@ MakeStack = Callable[..., Stack]
 
 @pytest.fixture(scope="session")
 def engine(tools: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
-    """Makes stacks: `engine("simulated", edit)`, where `edit` changes the configuration."""
+    """Creates stacks: `engine("simulated", edit)`, where `edit` changes the configuration."""
 
     def make(stack: str, edit: Edit | None = None) -> Stack:
         return Stack(tmp_path_factory.mktemp(stack), tools, stack, edit)

@@ -1,4 +1,4 @@
-"""What Pulumi programs in YAML and TypeScript need, built or downloaded once."""
+"""Requirements of Pulumi programs in YAML and TypeScript, built or downloaded once."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Pulumi programs beside the stack's own: projects in folders, run by the real engine."""
+"""Pulumi programs other than the stack's: projects in directories, run by the real engine."""
 
 import json
 import os
@@ -16,13 +16,13 @@ from tests.engine.conftest import Outcome
 
 @dataclass(frozen=True)
 class Program:
-    """A project in a folder, with one stack in a backend of its own."""
+    """A project in a directory, with one stack in a separate backend."""
 
     folder: Path
     tools: Toolchain
     backend: Path
     also: tuple[Path, ...] = ()
-    """Further folders for PATH."""
+    """Additional directories for PATH."""
     stack: str = "test"
     variables: dict[str, str] = field(default_factory=dict)
 
@@ -42,19 +42,19 @@ class Program:
         return dict(json.loads(text))
 
     def dependencies(self, kind: str) -> set[str]:
-        """Names of the resources that the one resource of a type waits for."""
+        """Return the names of the resources on which the only resource of a type depends."""
         exported = json.loads(self.run("stack", "export", "--stack", self.stack).text)
         (found,) = (r for r in exported["deployment"]["resources"] if r["type"] == kind)
         return {urn.rpartition("::")[2] for urn in found["dependencies"]}
 
     def manifests(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """What was rendered, by kind and name."""
+        """Return the rendered manifests by kind and name."""
         read = [yaml.safe_load(f.read_text()) for f in (self.folder / "rendered").rglob("*.yaml")]
         return {(made["kind"], made["metadata"]["name"]): made for made in read}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of a command."""
+        """Return the variables of a command."""
         folders = [*map(str, self.also), str(self.tools.bin), os.environ["PATH"]]
         return {
             "PATH": ":".join(folders),

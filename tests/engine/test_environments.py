@@ -25,7 +25,7 @@ SYSTEM = {
 
 @dataclass(frozen=True)
 class Environment:
-    """A rendered stack, and what the engine and the pack said meanwhile."""
+    """A rendered stack, with the output of the engine and the pack."""
 
     manifests: list[Manifest]
     outputs: dict[str, Any]
@@ -147,7 +147,7 @@ def test_prods_gang_has_bounded_retries_and_attempts(prod: Environment) -> None:
     assert {pod["activeDeadlineSeconds"] for pod in prod.gang()} == {3 * 24 * 3600}
 
 
-def test_prods_quota_has_room_for_the_gang_and_for_serving_while_it_is_updated(
+def test_prods_quota_suffices_for_the_gang_and_for_an_update_of_serving(
     prod: Environment,
 ) -> None:
     deployment = prod.all("Deployment")["cifar"]["spec"]

@@ -1,4 +1,4 @@
-"""New environments and protected resources in the hands of the real engine."""
+"""New environments and protected resources under the real engine."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What happens after a merge: options take effect, and every checkout sees the same stack."""
+"""Updates after a merge: options take effect, and every checkout sees the same stack."""
 
 import os
 import shutil

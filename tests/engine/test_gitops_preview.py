@@ -1,4 +1,4 @@
-"""A scripted pull request: what the comment says of a change, by the real engine and pack."""
+"""A scripted pull request: the comment about a change, with the real engine and pack."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TOKEN = "tok_en*<42>@staple"
 
 @dataclass(frozen=True)
 class Previewed:
-    """How the command ended, and what it wrote."""
+    """Result of the command, and the files that it wrote."""
 
     status: int
     said: str
@@ -58,7 +58,7 @@ def gitops(
 
 
 def merged(config: dict[str, Any]) -> None:
-    """What the base has beyond the environment's file: a login for the registry."""
+    """Add what the base has beyond the environment's file: a login for the registry."""
     config["gpu-platform:images"] |= {"registry": "127.0.0.1:5000", "username": "robot"}
 
 

@@ -20,7 +20,7 @@ from tests.readme import blocks
 
 
 def clean(config: dict[str, Any]) -> None:
-    """What does not matter here, left out: an update is quicker so."""
+    """Remove what does not matter here, so that updates are faster."""
     config["gpu-platform:inference"]["services"] = {}
 
 
@@ -58,7 +58,7 @@ def test_two_concurrent_updates_of_a_stack_do_not_damage_it(
     with updating(stack) as first, updating(stack) as second:
         said = [process.communicate(timeout=300)[0] for process in (first, second)]
         statuses = [process.returncode for process in (first, second)]
-    # Each may see the other's lock in the same moment, and then both give way.
+    # Each may see the other's lock in the same moment, and then both abort.
     for status, text in zip(statuses, said, strict=True):
         assert status == 0 or "locked" in text, text
     outcome = stack.up()

@@ -15,7 +15,7 @@ MODULE = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 
 @pytest.fixture(scope="session")
 def actionlint() -> Path:
-    """The one on PATH, or the pinned one, built once."""
+    """The program on PATH, else the pinned one, built once."""
     if installed := shutil.which("actionlint"):
         return Path(installed)
     folder = cache_root() / "tools" / MODULE.rpartition("/")[2].replace("@", "-")

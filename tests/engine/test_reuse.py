@@ -1,4 +1,4 @@
-"""The components in programs of others: a Python package, and a plugin for YAML and TypeScript."""
+"""The components in other programs: a Python package, and a plugin for YAML and TypeScript."""
 
 import json
 import re
@@ -85,7 +85,7 @@ print("pulumi" in sys.modules)
 
 
 def test_the_package_has_the_types_of_the_components(installed: Path, tmp_path: Path) -> None:
-    """The examples and the program below are right, and mypy sees what is not."""
+    """Mypy accepts the examples and the program below, and reports a wrong argument."""
     program = (DATA / "python" / "__main__.py").read_text()
     (tmp_path / "right.py").write_text(program)
     (tmp_path / "wrong.py").write_text(program.replace("nodes=2", "nodes='two'"))

@@ -1,4 +1,4 @@
-"""The stack in the hands of the real engine and provider: manifests, outputs, refusals."""
+"""The stack under the real engine and provider: manifests, outputs and refusals."""
 
 import re
 from typing import Any

@@ -82,7 +82,7 @@ class Arena:
                 yield made
             finally:
                 self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)
-                # A kubelet that takes their volumes down takes along what is mounted there next.
+                # A kubelet that unmounts their volumes also unmounts what is mounted there next.
                 await_(lambda: not self.pods_of(name), 180, f"the pods of {name} are gone")
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:

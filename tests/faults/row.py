@@ -11,14 +11,14 @@ class Row:
     repeated: int | None
     standstill: float | None
     lost: dict[str, int]
-    """Requests without an answer 200, by what came instead."""
+    """Requests without an answer 200, by status or error."""
     answered: int
     new_gang: float | None
-    """Until a gang that was submitted in the fault had run."""
+    """Time until a gang that was submitted during the fault had completed."""
     verdict: str
-    """`yes`, or what did not hold."""
+    """`yes`, or the failed assertion."""
     seconds: float
-    """Of the whole test, the run itself included."""
+    """Duration of the whole test, including the run."""
     at: str = ""
 
     @property

@@ -1,6 +1,6 @@
-"""A node whose processor is slow: found before the first step, cordoned, and left by the gang.
+"""A node with a slow CPU is detected before the first step and cordoned; the gang moves away.
 
-The gang has three pods, two of them on the other node, so that one of three processes is slow.
+Two of the gang's three pods are on the other node, so that one of three processes is slow.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from tests.cluster.platform import ROOT, Platform, await_
 GOOD, SLOW = "gpu-node-0", "gpu-node-1"
 GPU = "nvidia.com/gpu"
 CORES = 0.08
-"""On a busy machine the processes on the other node are slow as well."""
+"""CPU limit of the slow node: low, because a busy host slows the other node as well."""
 PERIOD = 100_000
-"""Microseconds of a period of the quota, Kubernetes' default."""
+"""Period of the CPU quota in microseconds, Kubernetes' default."""
 PATIENCE = 300.0
 
 
@@ -32,7 +32,7 @@ def with_node_health(config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def platform(real: Platform) -> Iterator[Platform]:
-    """The stack with the controller that cordons nodes, and at the end the stack as it was."""
+    """The stack with the controller that cordons nodes. The former stack is restored at the end."""
     before = real.stack_file.read_text()
     shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
     real.edit(with_node_health)
@@ -68,7 +68,7 @@ def free_gpus(platform: Platform, node: str) -> int:
 
 @contextlib.contextmanager
 def filled(platform: Platform, node: str, left: int) -> Iterator[None]:
-    """Occupy the GPUs of a node but for some."""
+    """Occupy the GPUs of a node except `left` of them."""
     service = platform.outputs()["inference"]["digits"]
     deployment = f"deploy/{service['service']}"
     template = platform.kubectl("get", deployment, "-n", service["namespace"])["spec"]["template"]

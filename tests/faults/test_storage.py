@@ -16,7 +16,7 @@ SMALL = 64
 
 def test_a_damaged_newest_checkpoint(arena: Arena) -> None:
     def damage(gang: Gang) -> None:
-        # Rank 0 alone writes here, and it is not to write another one after the damage.
+        # Only rank 0 writes here, and it must not write another checkpoint after the damage.
         found = [arena.units.container(arena.container(pod))[0] for pod in gang.pods]
         for process in found:
             process.kill()
@@ -35,7 +35,7 @@ def test_a_full_claim(arena: Arena) -> None:
     node = "gpu-node-1"
 
     def alone(pod: dict[str, Any]) -> None:
-        # A volume that is small enough to be filled can be had on one node alone.
+        # Only one node has a volume that is small enough to be filled.
         pod["nodeSelector"] = {**pod.get("nodeSelector", {}), "kubernetes.io/hostname": node}
         pod.pop("topologySpreadConstraints", None)
 

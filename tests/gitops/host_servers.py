@@ -1,4 +1,4 @@
-"""Code hosts that behave like GitHub's and GitLab's APIs where the product speaks to them."""
+"""Servers that implement the parts of the APIs of GitHub and GitLab that the product uses."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Events as the engine writes them, and small manifests, for tests to put together."""
+"""Builders of events as the engine writes them, and of small manifests."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def step(
     retain: bool = False,
     keys: list[str] | None = None,
 ) -> dict[str, Any]:
-    """A `resourcePreEvent`; the name is that of the object unless said otherwise."""
+    """A `resourcePreEvent`; the name is that of the object by default."""
     manifest = new or old
     assert manifest is not None
     flags = {"protect": protect, "retainOnDelete": retain}
@@ -59,7 +59,7 @@ def step(
 def refreshed(
     operation: str, old: Manifest, new: Manifest | None = None, **options: Any
 ) -> list[dict[str, Any]]:
-    """What a refresh writes about an object: first that it is read, then its result."""
+    """Return the events of a refresh about an object: the read, then its result."""
     (begin,) = step("refresh", old, old, **options).values()
     (result,) = step(operation, old, new, **options).values()
     return [{"resourcePreEvent": begin}, {"resOutputsEvent": result}]
@@ -90,7 +90,7 @@ def summary(result: str = "succeeded") -> dict[str, Any]:
 
 
 def judged() -> dict[str, Any]:
-    """What the engine writes when everything has been registered."""
+    """Return the event that the engine writes when everything has been registered."""
     return {"policyAnalyzeStackSummaryEvent": {"policyPackName": "gpu-platform"}}
 
 

@@ -1,4 +1,4 @@
-"""The pages about pull requests and environments: their commands exist, and their facts are so."""
+"""The pages about pull requests and environments: their commands and facts are correct."""
 
 import re
 import shlex

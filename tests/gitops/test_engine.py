@@ -80,8 +80,8 @@ def test_the_pack_and_its_configuration_are_given(stack: Stack, tmp_path: Path) 
         ended = preview.wait()
         arguments = json.loads(preview.log.read_text())["arguments"]
     assert {"--policy-pack", "--policy-pack-config"} <= set(arguments)
-    assert "said on stdout" in ended.said
-    assert "said on stderr" in ended.said
+    assert "said on stdout" in ended.output
+    assert "said on stderr" in ended.output
 
 
 def test_an_abandoned_preview_is_terminated(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

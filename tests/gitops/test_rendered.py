@@ -1,4 +1,4 @@
-"""What is taken of a revision and of a configuration for a preview without a cluster."""
+"""Revisions and configurations for a preview without a cluster."""
 
 import subprocess
 from pathlib import Path
@@ -23,7 +23,7 @@ def commit(project: Path, text: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A branch that left main after its first commit; both have gone on."""
+    """A branch that left main after its first commit; both have later commits."""
     folder = tmp_path / "project"
     folder.mkdir()
     git(folder, "init", "--quiet", "--initial-branch", "main")

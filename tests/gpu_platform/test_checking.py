@@ -1,4 +1,4 @@
-"""Arguments from other languages: numbers, and errors under the keys as they were written."""
+"""Arguments from other languages: types of numbers, and names of keys in errors."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def problems(values: dict[str, Any], key: str = "digits") -> dict[str, str]:
     return {detail["property_path"]: detail["reason"] for detail in found.value.errors or []}
 
 
-def test_whole_numbers_stay_whole() -> None:
+def test_integers_stay_integers() -> None:
     job = checked(TrainingSettings, JOB, "jobs", "digits").jobs["digits"]
     assert job.nodes == 2
     assert job.hyperparameters is not None
@@ -31,7 +31,7 @@ def test_whole_numbers_stay_whole() -> None:
     assert job.hyperparameters.learning_rate == 0.5
 
 
-def test_each_mistake_stands_under_its_key_as_it_was_written() -> None:
+def test_each_error_has_the_path_of_its_key_in_camel_case() -> None:
     wrong = {
         **JOB,
         "gpus_per_node": 0.0,
@@ -49,12 +49,12 @@ def test_each_mistake_stands_under_its_key_as_it_was_written() -> None:
     assert found["nodes"] == "must be an integer"
 
 
-def test_keys_inside_a_sentence_are_written_alike() -> None:
+def test_keys_inside_a_message_are_in_camel_case() -> None:
     (reason,) = problems({**JOB, "min_nodes": 3.0}).values()
     assert "minNodes" in reason
     assert "min_nodes" not in reason
 
 
-def test_the_resources_name_is_checked_since_names_are_made_from_it() -> None:
+def test_the_name_of_the_resource_is_checked() -> None:
     (path,) = problems(JOB, key="Digits")
     assert path == "name"

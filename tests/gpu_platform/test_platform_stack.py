@@ -98,7 +98,7 @@ def test_a_stack_of_another_project_is_refused_with_what_it_lacks() -> None:
     assert STACK in str(found.value)
 
 
-def test_all_that_does_not_fit_is_told_at_once_with_what_there_is() -> None:
+def test_everything_that_does_not_fit_is_reported_with_the_existing_names() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     volumes = {"more": {"path": "/more", "claim": "more"}}
     wrong = job(queue="langauge", datasets="datasets", volumes=volumes)

@@ -79,7 +79,7 @@ def test_namespace_and_claims_of_a_run_may_be_outputs() -> None:
     assert placed.namespace is OUTPUT
 
 
-def test_what_is_written_decides_about_the_name_of_a_run() -> None:
+def test_only_explicit_settings_determine_the_name_of_a_run() -> None:
     """Settings of the package are subclasses of those of the stack."""
     written = {**JOB, "kind": "mpi", "launcher": {"cpu": "2"}}
     ours = TrainingJobSettings(**written)

@@ -1,4 +1,4 @@
-"""The plugin's schema, made from the settings."""
+"""The plugin's schema, which is generated from the settings."""
 
 import inspect
 import json
@@ -32,11 +32,11 @@ def test_everything_in_the_schema_has_a_description() -> None:
         assert made["description"], name
         for key, field in {**made.get("properties", {}), **made.get("inputProperties", {})}.items():
             assert field.get("description"), f"{name}.{key}"
-            # A plain value could not be an output of another resource.
+            # A plain property accepts no output of another resource.
             assert not field.get("plain"), f"{name}.{key}"
 
 
-def test_values_of_a_list_of_words_are_an_enum() -> None:
+def test_a_literal_type_becomes_an_enum() -> None:
     schema = json.loads(Provider().schema or "")
     kind = schema["resources"]["gpu-platform:index:TrainingJob"]["inputProperties"]["kind"]
     assert kind["$ref"] == "#/types/gpu-platform:index:TrainingJobKind"
@@ -46,7 +46,7 @@ def test_values_of_a_list_of_words_are_an_enum() -> None:
 
 
 def test_a_default_is_described_but_not_sent() -> None:
-    # A program's SDK would send it, and what is written decides about the name of a run.
+    # An SDK would send the default, and explicitly set values change the name of a run.
     assert '"default"' not in (Provider().schema or "")
 
 

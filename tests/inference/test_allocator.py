@@ -1,4 +1,4 @@
-"""Which freed memory a process keeps."""
+"""Freed memory that a process keeps."""
 
 import ctypes
 import subprocess

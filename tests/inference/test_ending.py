@@ -85,7 +85,7 @@ def test_sigterm_makes_it_unready_and_finishes_requests_in_flight(
 
 def test_a_second_signal_exits_at_once(trained: Path, tmp_path: Path) -> None:
     with serving(tmp_path, trained, notice_seconds=300) as server:
-        # A client that ends while it starts a worker ends CPython's fork server, which tests share.
+        # If it exited while starting a worker, CPython's fork server, which tests share, would end.
         server.wait_until_ready()
         server.program.signal(signal.SIGTERM)
         until(lambda: server.ready.status_code == 503)

@@ -1,4 +1,4 @@
-"""The whole program with Pulumi's engine mocked: what it would register, and how."""
+"""The whole program with Pulumi's engine mocked, and the resources that it registers."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ class Engine(Mocks):
 
 
 class Monitor(MockMonitor):
-    """Remembers the requests, which say more than the resources do."""
+    """Records the requests, which contain more than the resources."""
 
     def __init__(self) -> None:
         super().__init__(Engine())
@@ -68,7 +68,7 @@ class Plan:
         return self.resources[name]
 
     def inputs(self, name: str) -> Any:
-        """Inputs of a resource; secrets are laid open."""
+        """Return the inputs of a resource with secrets unwrapped."""
         return _open(rpc.deserialize_properties(self.resources[name].object))
 
     def names(self, kind: str) -> list[str]:
@@ -76,7 +76,7 @@ class Plan:
         return [name for name, request in self.resources.items() if request.type == kind]
 
     def dependencies(self, name: str) -> set[str]:
-        """Names of the resources that one waits for."""
+        """Return the names of the resources on which one depends."""
         return {urn.rpartition("::")[2] for urn in self.resources[name].dependencies}
 
 

@@ -1,4 +1,4 @@
-"""A small configuration that is right, for tests to bend."""
+"""A small valid configuration, which tests change."""
 
 import copy
 from typing import Any
@@ -51,12 +51,12 @@ _GOOD: dict[str, Any] = {
 
 
 def good() -> dict[str, Any]:
-    """A fresh copy of a configuration that is right."""
+    """Return a new copy of a valid configuration."""
     return copy.deepcopy(_GOOD)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The right configuration with one value changed, which the path's dots lead to."""
+    """Return the valid configuration with one value changed, at a path with dots."""
     values = good()
     *parents, last = path.split(".")
     place = values
@@ -67,7 +67,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def without(path: str) -> dict[str, Any]:
-    """The right configuration without one value."""
+    """Return the valid configuration without one value."""
     values = good()
     *parents, last = path.split(".")
     place = values
@@ -78,12 +78,12 @@ def without(path: str) -> dict[str, Any]:
 
 
 def settings(path: str | None = None, value: Any = None) -> StackSettings:
-    """Settings of the right configuration, perhaps with one value changed."""
+    """Return the settings of the valid configuration, optionally with one value changed."""
     return validate(good() if path is None else changed(path, value))
 
 
 def problems(values: dict[str, Any], secrets: frozenset[str] = frozenset()) -> list[str]:
-    """Everything that is wrong with a configuration."""
+    """Return all problems of a configuration."""
     try:
         validate(values, secrets)
     except SettingsError as error:

@@ -1,4 +1,4 @@
-"""One small job of every kind, its objects, and what the pack says of them in a whole stack."""
+"""One small job of every kind, its objects, and their violations in a whole stack."""
 
 import json
 from typing import Any, Final
@@ -22,7 +22,7 @@ NODES: Final = GpuNodes(
     node_selector={"nvidia.com/gpu.present": "true"},
     tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
 )
-# What the pack allows is the user's own choice; here it is all that the settings allow.
+# Users configure what the pack allows; here it is everything that the settings allow.
 PACK: Final[dict[str, Any]] = {
     "training-retries-bounded": {"maxRetries": 100},
     "training-gang-whole": {
@@ -39,7 +39,7 @@ PACK: Final[dict[str, Any]] = {
 
 
 def job(kind: str, **changes: Any) -> dict[str, Any]:
-    """A job of the kind, as it is written in the configuration."""
+    """Return a job of the kind, as it is written in the configuration."""
     described = {
         "kind": kind,
         "queue": "research",
@@ -75,7 +75,7 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def problems_of(described: dict[str, Any]) -> list[str]:
-    """Everything that is wrong with a job."""
+    """Return all problems of a job."""
     return problems(configuration(described))
 
 
@@ -91,7 +91,7 @@ def kind_of(described: dict[str, Any], kind: str) -> Manifest:
 
 
 def refused(described: dict[str, Any]) -> list[str]:
-    """Mandatory complaints of the pack about a whole stack with the job."""
+    """Return the mandatory violations of a whole stack with the job."""
     settings = validate(configuration(described))
     stack = [*surroundings(configuration(described)), *_objects(settings, "job-0123abcd")]
     texts = [json.dumps(manifest, ensure_ascii=False) for manifest in stack]

@@ -1,4 +1,4 @@
-"""A stack with a sweep, for tests to bend."""
+"""A stack with a sweep, which tests change."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SPACE: dict[str, Any] = {
 
 
 def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """The right configuration, whose job is searched; `changes` are settings of the sweep."""
+    """Return the valid configuration with a sweep of its job, whose settings are `changes`."""
     found = good()
     searched = {**found["training"]["jobs"].pop("digits"), "retries": 5, **(job or {})}
     searched["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": 9}

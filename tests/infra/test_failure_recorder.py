@@ -1,4 +1,4 @@
-"""The pod that keeps what failed pods have said: what it may, what it reaches, where it writes."""
+"""The failure recorder: the rights, network access and volumes of its pod."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_its_pod_has_no_gpu_no_root_and_no_writable_root() -> None:
     assert "runtimeClassName" not in spec
 
 
-def test_it_goes_where_no_gpus_are_and_keeps_nobody_from_a_whole_node() -> None:
+def test_it_prefers_nodes_without_gpus_and_blocks_no_job_on_whole_nodes() -> None:
     template = built()["Deployment"]["spec"]["template"]
     assert WORKLOAD_LABEL not in template["metadata"]["labels"]
     affinity = template["spec"]["affinity"]["nodeAffinity"]
@@ -91,7 +91,7 @@ def test_an_isolated_network_lets_it_reach_the_api_servers_ports_alone() -> None
     assert "NetworkPolicy" not in built(isolated=False)
 
 
-def test_bounds_are_given_to_the_program() -> None:
+def test_limits_are_passed_to_the_program() -> None:
     container = built(lines=7, pods=2)["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     assert {"--lines=7", "--kib=64", "--failures=10", "--pods=2"} < set(container["command"])
 
@@ -120,7 +120,7 @@ def test_an_image_that_is_not_declared_is_named() -> None:
     assert "gpu-platform:logs.recorder.image is 'nowhere'" in problem
 
 
-def test_claims_must_be_there_and_writable_by_many() -> None:
+def test_claims_must_exist_and_be_read_write_many() -> None:
     values = configured(claims=["nothing"])
     [problem] = problems(values)
     assert "gpu-platform:logs.recorder.claims[0] is 'nothing'" in problem

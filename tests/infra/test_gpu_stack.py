@@ -32,7 +32,7 @@ def test_a_cluster_that_has_everything_gets_nothing() -> None:
     assert objects(gpu(provider="existing")) == {}
 
 
-def test_the_runtime_class_can_be_made_or_only_used() -> None:
+def test_the_runtime_class_can_be_created_or_only_used() -> None:
     made = gpu(provider="existing", runtime_class={})
     used = gpu(provider="existing", runtime_class={"create": False})
     assert objects(made)["RuntimeClass"]["handler"] == "nvidia"

@@ -1,4 +1,4 @@
-"""What waits for what when a service is rolled out, and what the stack says of it."""
+"""Order of a service's rollout, and its entry in the stack's outputs."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_the_stable_version_waits_for_no_canary(provision: Provision) -> None:
         assert not any("canary" in name for name in waited_for)
 
 
-def test_one_line_less_is_the_way_back(provision: Provision) -> None:
+def test_a_removed_canary_restores_the_service(provision: Provision) -> None:
     before, after = provision(with_canary()), provision(with_canary(weight=0))
     assert before.resources.keys() == after.resources.keys()
     different = {
@@ -58,7 +58,7 @@ def test_promotion_changes_the_pods_of_the_service_and_ends_the_canary(
     assert {"name": "RUN_NAME", "value": CANARY["run"]} in env["env"]
 
 
-def test_what_is_not_known_before_the_training_ends_is_not_told() -> None:
+def test_a_digest_that_is_unknown_until_the_training_ends_is_omitted() -> None:
     assert summary(serving()) == {
         "url": "http://digits.ml.svc.cluster.local:8080",
         "service": "digits",
@@ -68,7 +68,7 @@ def test_what_is_not_known_before_the_training_ends_is_not_told() -> None:
     }
 
 
-def test_a_pinned_digest_an_address_and_a_canary_are_told() -> None:
+def test_the_output_has_a_pinned_digest_an_address_and_a_canary() -> None:
     url = "s3://models/digits/export"
     told = summary(serving(job=None, url=url, digest=DIGEST, route=GATEWAY, canary=CANARY))
     assert (told["export"], told["digest"]) == (url, DIGEST)

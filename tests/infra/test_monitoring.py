@@ -1,4 +1,4 @@
-"""What Prometheus is given, with its operator and without."""
+"""Configuration of Prometheus, with its operator and without."""
 
 import subprocess
 from pathlib import Path
@@ -38,7 +38,7 @@ def args(*, isolated: bool = True, **settings: Any) -> MonitoringArgs:
     )
 
 
-def test_nothing_is_made_unless_asked_for() -> None:
+def test_nothing_is_created_by_default() -> None:
     assert built() == {}
 
 
@@ -72,7 +72,7 @@ def test_series_of_a_run_carry_its_name_and_queue() -> None:
     ]
 
 
-def test_model_servers_with_tls_are_asked_by_tls(files: Path) -> None:
+def test_model_servers_with_tls_are_scraped_over_tls(files: Path) -> None:
     told = "__meta_kubernetes_pod_annotation_prometheus_io_scheme"
     (endpoint,) = built(prometheus="operator")["PodMonitor/inference"]["spec"][
         "podMetricsEndpoints"
@@ -99,7 +99,7 @@ def test_series_of_gpus_are_about_the_pods_that_have_them_or_about_none() -> Non
 
 
 def _named(job: dict[str, Any]) -> set[str]:
-    """The labels that a job's targets are given."""
+    """Return the labels of a job's targets."""
     return {each["target_label"] for each in job["relabel_configs"] if "target_label" in each}
 
 
@@ -113,12 +113,12 @@ def test_the_exporter_runs_where_the_gpus_are() -> None:
     assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
-def test_an_exporter_that_is_there_is_left_alone() -> None:
+def test_an_existing_exporter_is_left_alone() -> None:
     found = built(prometheus="operator", dcgm_exporter={"install": False})
     assert not any("gpus" in name or "dcgm" in name for name in found)
 
 
-def test_prometheus_comes_through_where_the_network_is_isolated() -> None:
+def test_an_isolated_network_admits_prometheus() -> None:
     policy = built(prometheus="plain", scraped_from=["watching"])["NetworkPolicy/allow-prometheus"]
     (rule,) = policy["spec"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == [8080, 9090]
@@ -141,7 +141,7 @@ def files(tmp_path: Path) -> Path:
 def test_promtool_accepts_the_files_of_a_plain_prometheus(files: Path) -> None:
     scraped = yaml.safe_load((files / "scrape.yaml").read_text())
     for job in scraped["scrape_configs"]:
-        (discovery,) = job.pop("kubernetes_sd_configs")  # Debian's promtool knows nothing of it
+        (discovery,) = job.pop("kubernetes_sd_configs")  # Debian's promtool does not support it
         assert discovery["namespaces"]["names"]
         job["static_configs"] = [{"targets": ["127.0.0.1:9"]}]
     # Prometheus reads `scrape_config_files` since 2.43; an older promtool gets them in one file.

@@ -110,7 +110,7 @@ def test_a_pod_without_gpus_may_run_on_any_node() -> None:
     assert spec["containers"][0]["resources"]["limits"] == {"memory": "16Gi"}
 
 
-def test_any_gpu_resource_can_be_asked_for() -> None:
+def test_any_gpu_resource_can_be_requested() -> None:
     pod = replace(POD, gpu_nodes=GpuNodes(resource="amd.com/gpu"))
     limits = pod_template(pod)["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"memory": "16Gi", "amd.com/gpu": "2"}
@@ -132,7 +132,7 @@ def test_rdma_adds_its_device_and_path_but_no_capability() -> None:
     assert {"name": "NCCL_IB_HCA", "value": "mlx5_0"} in container["env"]
 
 
-def test_variables_of_the_workload_win_over_the_defaults() -> None:
+def test_variables_of_the_workload_override_the_defaults() -> None:
     container = pod_template(replace(POD, env={"HOME": "/home"}))["spec"]["containers"][0]
     assert container["env"][0] == {"name": "HOME", "value": "/home"}
 
@@ -225,6 +225,6 @@ def test_alone_on_its_node_means_no_other_workload_of_any_namespace() -> None:
     }
 
 
-def test_what_says_nothing_is_left_out() -> None:
+def test_empty_fields_are_omitted() -> None:
     fields = {"none": None, "empty": {}, "zero": 0, "no": False, "list": [], "text": ""}
     assert compact(fields) == {"zero": 0, "no": False, "list": [], "text": ""}

@@ -1,4 +1,4 @@
-"""The program as a whole: what depends on what, and what is kept."""
+"""The whole program: dependencies, and resources that are kept."""
 
 import base64
 import json
@@ -57,7 +57,7 @@ def test_a_run_is_never_changed_or_deleted_by_an_edit(provision: Provision) -> N
     assert list(plan[name].ignoreChanges) == ["spec"]
 
 
-def test_a_run_is_replaced_when_that_is_asked_for(provision: Provision) -> None:
+def test_a_run_is_replaced_if_configured(provision: Provision) -> None:
     plan = provision(changed("training.jobs.digits.on_change", "replace"))
     (name,) = plan.names(VOLCANO_JOB)
     assert not plan[name].retainOnDelete
@@ -240,7 +240,7 @@ def is_object(plan: Plan, name: str) -> bool:
 
 
 def pod_metadata(value: Any) -> list[dict[str, Any]]:
-    """Metadata of the pods that an object is a template of."""
+    """Return the metadata of the pod templates in an object."""
     if isinstance(value, list):
         return [found for item in value for found in pod_metadata(item)]
     if not isinstance(value, dict):
@@ -250,7 +250,7 @@ def pod_metadata(value: Any) -> list[dict[str, Any]]:
 
 
 def secrets_only(properties: Any, secret: str) -> bool:
-    """Whether a text occurs inside values that are marked as secret, and nowhere else."""
+    """Return whether a text occurs only inside values that are marked as secret."""
     signature = "4dabf18193072939515e22adb298388d"
     encoded = base64.b64encode(f"robot:{secret}".encode()).decode()
 
@@ -302,7 +302,7 @@ def test_a_static_volume_is_reserved_for_its_claim(provision: Provision) -> None
     assert plan["storage-volume-old"].retainOnDelete
 
 
-def test_a_service_serves_the_present_run_of_its_job(provision: Provision) -> None:
+def test_a_service_serves_the_current_run_of_its_job(provision: Provision) -> None:
     plan = provision(good())
     (job,) = plan.names(VOLCANO_JOB)
     run = plan.inputs(job)["metadata"]["name"]

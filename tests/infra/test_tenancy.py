@@ -77,7 +77,7 @@ def test_everything_is_denied_but_what_is_needed() -> None:
     assert found["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
 
 
-def test_names_can_be_looked_up() -> None:
+def test_dns_is_allowed() -> None:
     (rule,) = policies(tenancy())["allow-dns"]["egress"]
     assert {port["protocol"] for port in rule["ports"]} == {"UDP", "TCP"}
     assert {port["port"] for port in rule["ports"]} == {53, 5353}

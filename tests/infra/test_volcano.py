@@ -185,7 +185,7 @@ def test_a_custom_text_is_left_as_it_is() -> None:
     )
 
 
-def test_the_controllers_have_the_pace_that_is_configured() -> None:
+def test_the_controllers_have_the_configured_rate_limits() -> None:
     settings = VolcanoSettings.model_validate(
         {
             "controllers": {"requests_per_second": 200, "burst": 400},
@@ -213,7 +213,7 @@ def test_the_webhooks_are_on_in_production() -> None:
 
 
 def configuration(**settings: Any) -> dict[str, Any]:
-    """Volcano's configuration as it reads it."""
+    """Return the configuration as Volcano reads it."""
     hierarchical = settings.pop("hierarchical", False)
     made = SchedulerSettings.model_validate(settings)
     return dict(yaml.safe_load(scheduler_configuration(made, hierarchical=hierarchical)))
@@ -280,7 +280,7 @@ def test_packing_by_two_devices_and_nothing_else() -> None:
     assert (arguments["binpack.cpu"], arguments["binpack.memory"]) == (0, 0)
 
 
-def test_who_has_waited_too_long_is_let_in_before_others_are_asked() -> None:
+def test_a_job_that_has_waited_too_long_is_admitted_first() -> None:
     first, second = configuration(sla={"longest_wait_seconds": 7200})["tiers"]
     assert first["plugins"] == [
         {
@@ -293,6 +293,6 @@ def test_who_has_waited_too_long_is_let_in_before_others_are_asked() -> None:
     assert "overcommit" in {plugin["name"] for plugin in second["plugins"]}
 
 
-def test_parents_are_the_capacity_plugins_own() -> None:
+def test_parent_queues_are_configured_in_the_capacity_plugin() -> None:
     assert plugins(share="capacity", hierarchical=True)["capacity"] == {"enableHierarchy": True}
     assert plugins(share="capacity")["capacity"] == {}

@@ -1,4 +1,4 @@
-"""Definitions of custom resources, from the Go modules of those who made them."""
+"""Definitions of custom resources, from the Go modules of their projects."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from tests.tiers import unavailable
 
 @dataclass(frozen=True)
 class GoModule:
-    """A module in a version, and the hash that it must have."""
+    """A version of a module, and its required hash."""
 
     name: str
     sum: str
@@ -27,7 +27,7 @@ GATEWAY_API = GoModule(
 
 
 def module_folder(module: GoModule, folder: Path) -> Path:
-    """Where the module's files are, read-only; `folder` is any outside of other modules."""
+    """Return the read-only directory of the module; `folder` is any outside of other modules."""
     if shutil.which("go") is None:
         unavailable(f"{module.name} comes from a Go module, and there is no Go")
     done = subprocess.run(

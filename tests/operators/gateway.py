@@ -1,4 +1,4 @@
-"""A real gateway before the cluster: Traefik, which reads the Gateway API's objects from it."""
+"""A real gateway in front of the cluster: Traefik, which reads objects of the Gateway API."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ CONTROLLER = "traefik.io/gateway-controller"
 
 
 def objects(port: int) -> str:
-    """A Gateway whose listener is at a port, and everything around it."""
+    """Return a Gateway that listens at a port, and the objects that it needs."""
     listener = {
         "name": "http",
         "protocol": "HTTP",

@@ -35,14 +35,14 @@ OPERATOR = GoModule(
     "github.com/prometheus-operator/prometheus-operator@v0.93.1",
     "h1:4Juk8v93RdG1DSGD/mGp+SeQKPmnlLIj2iq3blLZgFY=",
 )
-"""The one of the chart that infra/settings/monitoring.py names."""
+"""The version in the chart that infra/settings/monitoring.py names."""
 
 LOOKED_AT = "pods,nodes,resourcequotas,horizontalpodautoscalers"
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 
 
 def push_images(state: Path) -> None:
-    """Builds the programs where they are missing, and puts them into the cluster's registry."""
+    """Build missing programs, and push them to the cluster's registry."""
     paths = Layout(Layout.of(Kind.REAL).cache, state / "real")
     tools = ensure("real", paths.cache, sys.stderr.write, monitoring=True)
     spec = cluster_spec(Kind.REAL)
@@ -53,13 +53,13 @@ def push_images(state: Path) -> None:
 
 
 def of_page(start: str) -> str:
-    """The block of the page that begins with these words."""
+    """Return the block of the page that begins with these words."""
     blocks = re.findall(r"```\w*\n(.*?)```", PAGE, re.DOTALL)
     return next(str(block) for block in blocks if block.startswith(start))
 
 
 def configuration(interval_seconds: int) -> str:
-    """The page's prometheus.yml, in a hurry."""
+    """Return the page's prometheus.yml with short intervals."""
     document = yaml.safe_load(of_page("global:"))
     every = f"{interval_seconds}s"
     document["global"] = {f"{what}_interval": every for what in ("scrape", "evaluation")}
@@ -68,7 +68,7 @@ def configuration(interval_seconds: int) -> str:
 
 
 def objects(interval_seconds: int) -> list[dict[str, Any]]:
-    """Everything but the namespace and the stack's own ConfigMap."""
+    """Return all objects except the namespace and the stack's own ConfigMap."""
     account = {"name": "prometheus", "namespace": NAMESPACE}
     flags = of_page("--metric").split()
     return [
@@ -153,14 +153,14 @@ def _deployment(
 
 
 def apply(platform: Platform, manifests: list[dict[str, Any]]) -> None:
-    """Applies objects as a user would."""
+    """Apply objects as a user would."""
     file = platform.checkout / "monitoring.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
     platform.shell(f"kubectl apply --server-side --filename {file}")
 
 
 def namespace(platform: Platform) -> None:
-    """Makes the namespace, into which the stack puts its ConfigMap."""
+    """Create the namespace of the stack's ConfigMap."""
     apply(platform, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
 
 
@@ -177,28 +177,28 @@ class Prometheus:
         return answer.json()["data"]
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        """The series that a query gives now."""
+        """Return the current series of a query."""
         return list(self.get("query", query=query)["result"])
 
     def numbers(self, query: str) -> list[float]:
-        """What a query gives now, without what is not a number."""
+        """Return the current values of a query, without NaN."""
         found = (float(each["value"][1]) for each in self.ask(query))
         return [number for number in found if not math.isnan(number)]
 
     def firing(self) -> Iterator[dict[str, str]]:
-        """Labels of the alerts that fire."""
+        """Return the labels of the alerts that fire."""
         for alert in self.get("alerts")["alerts"]:
             if alert["state"] == "firing":
                 yield alert["labels"]
 
     def fired(self) -> Iterator[dict[str, str]]:
-        """Labels of the alerts that fire or have fired."""
+        """Return the labels of the alerts that fire or have fired."""
         for series in self.ask('last_over_time(ALERTS{alertstate="firing"}[1h])'):
             yield series["metric"]
 
 
 def start(platform: Platform, interval_seconds: int) -> Prometheus:
-    """Starts both and waits until Prometheus answers."""
+    """Start both and wait until Prometheus answers."""
     apply(platform, objects(interval_seconds))
     platform.shell(
         f"kubectl wait --for=condition=Available deployment --all -n {NAMESPACE} --timeout=120s"
@@ -210,7 +210,7 @@ def start(platform: Platform, interval_seconds: int) -> Prometheus:
 
 
 def stop(platform: Platform) -> None:
-    """Removes everything again."""
+    """Remove everything."""
     platform.shell(
         f"kubectl delete namespace {NAMESPACE} --ignore-not-found --wait=false && "
         "kubectl delete clusterrole,clusterrolebinding prometheus --ignore-not-found"

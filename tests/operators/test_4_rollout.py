@@ -51,7 +51,7 @@ class Rollout:
         return {name: value for name, value in {**common, **settings}.items() if value is not None}
 
     def update(self, status: int = 0, **settings: Any) -> str:
-        """Writes the service's settings and updates the stack, as a user would."""
+        """Write the service's settings and update the stack, as a user would."""
         services = {"digits": self.service(**settings)}
         self.platform.edit(
             lambda config: config["gpu-platform:inference"].update(services=services)
@@ -60,12 +60,12 @@ class Rollout:
         return self.platform.shell(up if status == 0 else f"! {up}")
 
     def settled(self) -> None:
-        """Waits until the stable pods are those of the last update, and no others."""
+        """Wait until the stable pods are those of the last update, and no others."""
         self.platform.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=120s")
         await_(lambda: len(self.pods()) == 2, 180, "two pods")
 
     def pods(self) -> list[str]:
-        """Names of the stable pods, also of those that are leaving."""
+        """Return the names of the stable pods, including terminating ones."""
         selector = "gpu-platform.dev/service=digits"
         found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)
         return [item["metadata"]["name"] for item in found["items"]]
@@ -110,7 +110,7 @@ def answers(infer: str) -> bool:
 
 @pytest.fixture(scope="module")
 def load(rollout: Rollout) -> Iterator[Load]:
-    """It never pauses: whatever the tests do is done to a busy service."""
+    """It never pauses, so that the service is busy during all tests."""
     url = f"{rollout.url}/v2/models/digits/infer"
     with Load(url, question(), CLIENTS, PAUSE) as made:
         yield made
@@ -188,7 +188,7 @@ def test_a_killed_worker_loses_only_what_it_was_computing(rollout: Rollout, load
 
 @pytest.fixture(scope="module")
 def keda(rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The API server knows KEDA's objects."""
+    """An API server with the definitions of KEDA."""
     module = module_folder(KEDA, tmp_path_factory.mktemp("keda"))
     definition = module / "config/crd/bases/keda.sh_scaledobjects.yaml"
     rollout.platform.shell(f"kubectl apply --server-side --filename {definition}")
@@ -219,7 +219,7 @@ def test_the_api_server_accepts_the_objects_of_other_settings(
     described = serving(**settings)
     made = [*build(described), *build_canary(described), *routes(described)]
     for manifest in made:
-        # Where nothing of that name is that it would be merged with.
+        # In a namespace without an object of this name, with which it would be merged.
         manifest["metadata"]["namespace"] = "default"
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(made))

@@ -1,6 +1,6 @@
-"""A real Prometheus watches real nodes: alerts fire by real faults, dashboards have data.
+"""A real Prometheus scrapes real nodes: faults fire alerts, and dashboards have data.
 
-All faults are there at once, and thresholds are a fraction of a minute.
+All faults exist at the same time, and thresholds are a fraction of a minute.
 """
 
 import json
@@ -120,7 +120,7 @@ def test_gpu_series_name_the_node_and_the_pod(watched: Watched) -> None:
     running = f'{asked} and on (namespace, pod) kube_pod_status_phase{{phase="Running"}} == 1'
 
     def owners() -> bool:
-        """Whether kubelet and API server say the same."""
+        """Return whether kubelet and API server agree."""
         by = "namespace, pod, container"
         has = watched.prometheus.ask(f'count by ({by}) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}})')
         wants = watched.prometheus.ask(f"sum by ({by}) ({running})")

@@ -1,4 +1,4 @@
-"""Servers by others: third-party clients call what the command of each runtime starts."""
+"""Third-party servers: third-party clients call what the command of each runtime starts."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A stack of which each job and service has some trouble, and alerts that come within seconds."""
+"""A stack in which each job and service has a fault, with alerts that fire within seconds."""
 
 import os
 from typing import Any
@@ -32,7 +32,7 @@ LEARNS = {
     "clip_norm": 5.0,
     "metrics_port": 9400,
 }
-# Nine times as large after each step, other way round; it is looked at after an epoch.
+# Each step multiplies the weights by -9; the loss is checked after an epoch.
 DIVERGES = {
     "optimizer": "sgd",
     "learning_rate": 10,
@@ -41,23 +41,23 @@ DIVERGES = {
     "step_delay": 0.3,
     "metrics_port": 9400,
 }
-# More than both nodes have, even overcommitted: Volcano does not let its pods be made.
+# More than both nodes have, even overcommitted: Volcano does not admit the gang.
 CORES = 4 * (os.cpu_count() or 1)
 
 
 def configure(config: dict[str, Any], served: str) -> None:
-    """Jobs and services of which each has some trouble."""
+    """Configure jobs and services that each have a fault."""
     config["gpu-platform:monitoring"] |= MONITORING
-    # What runs and serves uses up all GPUs.
+    # The running jobs and services use all GPUs.
     config["gpu-platform:tenancy"]["quota"] |= {"gpus": 6, "cpu": 2 * CORES}
     jobs = config["gpu-platform:training"]["jobs"]
-    # Ended with the stack's next update: nothing else is to run beside them.
+    # Replaced runs end with the stack's next update, so that nothing runs next to the new ones.
     common = {**jobs.pop("digits"), "on_change": "replace"}
     program = common["hyperparameters"]
     jobs["learning"] = {**common, "hyperparameters": {**program, **LEARNS}}
     alone = {**common, "nodes": 1}
     jobs["waiting"] = {**alone, "cpu": CORES}
-    # Kubernetes' own kind, whose pods have their queue as an annotation.
+    # Pods of an Indexed Job name their queue in an annotation.
     jobs["diverging"] = {**alone, "kind": "indexed", "hyperparameters": {**program, **DIVERGES}}
     jobs["crashing"] = {
         **alone,

@@ -1,4 +1,4 @@
-"""A platform that a Prometheus watches, and what is to be seen there."""
+"""A platform with a Prometheus, and queries of its alerts and pods."""
 
 import shlex
 from collections.abc import Iterator

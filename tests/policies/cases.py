@@ -1,4 +1,4 @@
-"""What breaks each rule: a change to the whole stack that is good, and what the message says."""
+"""Violations of each rule: a change to a whole good stack, and the expected message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Build = Callable[[], Manifest]
 
 @dataclass(frozen=True)
 class Case:
-    """One way to break a rule, by changing one manifest of the stack or leaving it out."""
+    """One violation of a rule, by a changed or missing manifest of the stack."""
 
     rule: str
     build: Build
@@ -31,7 +31,7 @@ class Case:
 
     @property
     def of_stack(self) -> bool:
-        """Whether it takes the whole stack to see it."""
+        """True if the rule needs the whole stack."""
         return RULES_BY_NAME[self.rule].scope == "stack"
 
     def stack(self) -> list[Manifest]:
@@ -116,7 +116,7 @@ CASES = [
     job(
         "gpu-requests-equal-limits",
         (f"{LIMITS}/nvidia.com~gpu", REMOVED),
-        says=('limits["nvidia.com/gpu"]: found nothing', 'write "1"', "requests only"),
+        says=('limits["nvidia.com/gpu"]: found nothing', 'write "1"', "is only in requests"),
     ),
     job(
         "gpu-requests-equal-limits",

@@ -1,4 +1,4 @@
-"""Runs rules as the engine does: through the policies made of them, over the SDK's proxies."""
+"""Runs rules as the engine does: as policies that read the SDK's proxies."""
 
 import copy
 from typing import Any
@@ -38,7 +38,7 @@ def options(protect: bool = False) -> PolicyResourceOptions:
 def stack_resource(
     manifest: Manifest, urn: str = "urn:of:it", protect: bool = False
 ) -> PolicyResource:
-    """A manifest as stack rules are given it."""
+    """Return a manifest as stack rules receive it."""
     props = proxy.unknown_checking_proxy(copy.deepcopy(manifest))
     settings = options(protect)
     return PolicyResource(type_of(manifest), props, urn, "resource", settings, None, None, [], {})
@@ -54,7 +54,7 @@ def arguments(
 
 
 def judge(name: str, *manifests: Manifest, config: Manifest | None = None) -> list[str]:
-    """The messages of one rule about some manifests, which are a whole stack to a stack rule."""
+    """Return the messages of a rule about manifests, which are the whole stack for a stack rule."""
     rule = rule_named(name)
     policy: Any = Binding().policies([rule])[0]
     messages: list[str] = []
@@ -72,7 +72,7 @@ def judge(name: str, *manifests: Manifest, config: Manifest | None = None) -> li
 
 
 def remediate(name: str, manifest: Manifest, config: Manifest | None = None) -> Manifest | None:
-    """What a remediation would register, serialized and read again as the engine does."""
+    """Return what a remediation would register, serialized and read again as the engine does."""
     policy: Any = Binding().policies([rule_named(name)])[0]
     props = deserialize_properties(copy.deepcopy(manifest), True)
     changed = policy.remediate(arguments(manifest, config, props))
@@ -80,7 +80,7 @@ def remediate(name: str, manifest: Manifest, config: Manifest | None = None) -> 
 
 
 def changed(manifest: Manifest, *edits: tuple[str, Any]) -> Manifest:
-    """A copy with values set (or `REMOVED`) at places such as `spec/tasks/0/replicas`."""
+    """Return a copy with values set (or `REMOVED`) at paths such as `spec/tasks/0/replicas`."""
     result = copy.deepcopy(manifest)
     for place, value in edits:
         *steps, last = [int(step) if step.isdigit() else step for step in split(place)]
@@ -98,5 +98,5 @@ def changed(manifest: Manifest, *edits: tuple[str, Any]) -> Manifest:
 
 
 def split(place: str) -> list[str]:
-    """Splits at slashes; `~` stands for a slash inside a key, as in `nvidia.com~gpu`."""
+    """Split at slashes; `~` stands for a slash inside a key, as in `nvidia.com~gpu`."""
     return [step.replace("~", "/") for step in place.split("/")]

@@ -1,4 +1,4 @@
-"""What stands between the rules and the engine."""
+"""Conversion of rules to policies of the engine."""
 
 import json
 from typing import Any
@@ -77,7 +77,7 @@ def test_wrong_configuration_is_explained_and_counts_as_a_violation():
     assert "shm-fits-memory.shar" in message
 
 
-def test_wrong_configuration_is_told_once_and_not_of_every_resource():
+def test_wrong_configuration_is_reported_once_and_not_for_every_resource():
     job = manifests.volcano_job()
     assert len(judge("shm-fits-memory", job, job, job, config={"share": 7})) == 1
 
@@ -129,7 +129,7 @@ def test_a_system_workload_is_named_and_only_that_one_is_trusted():
     assert judge("no-host-path", unknown, config=trusted)
 
 
-def test_stack_rules_judge_what_was_declared_and_not_what_the_cluster_answered():
+def test_stack_rules_evaluate_declared_and_not_returned_objects():
     deployment = changed(manifests.deployment(), ("spec/replicas", REMOVED))
     binding = Binding()
     first, stack_policy = (
@@ -208,6 +208,6 @@ def test_a_good_resource_is_not_touched_by_remediations():
             assert remediate(rule.name, manifests.batch_job()) is None
 
 
-def test_secrets_are_judged_by_their_value():
+def test_secrets_are_evaluated_by_their_value():
     job = changed(manifests.volcano_job(), (f"{MAIN}/securityContext/privileged", Secret(True)))
     assert judge("not-privileged", job)

@@ -57,7 +57,7 @@ def parameters(group: str) -> list[Any]:
 
 
 def settings(path: Path) -> dict[str, Any]:
-    """The settings of all cases with those of one case."""
+    """Return the settings of all cases with those of one case."""
     merged = dict(COMMON)
     for rule, value in SETTINGS[path.parent.name].get(path.stem, {}).items():
         common = merged.get(rule)
@@ -73,7 +73,7 @@ def refusing_rules(path: Path) -> set[str]:
 
 
 def fitting_rules(path: Path) -> set[str]:
-    """The rules that the file names, or all, and those that did not exist when it was written."""
+    """Return the rules that the file names, and those added after it was written, or all."""
     named = re.search(r"^# ought to be refused by: (.*)$", path.read_text(), re.MULTILINE)
     return {*named[1].split(), *LATER_RULES} if named else {rule.name for rule in RULES}
 

@@ -45,7 +45,7 @@ def test_a_good_stack_is_clean(good: str, capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == told
 
 
-def test_a_mandatory_violation_is_told_with_line_and_remedy(
+def test_a_mandatory_violation_is_reported_with_line_and_remedy(
     bad: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main([bad]) == 1
@@ -74,7 +74,7 @@ def test_advice_alone_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([path, "--config", str(config)]) == 1
 
 
-def test_standard_input_is_judged_by_a_process_of_its_own():
+def test_standard_input_is_checked_by_a_separate_process():
     done = subprocess.run(
         [sys.executable, "-m", "policies.check", "-", "--format", "json"],
         input=yaml.safe_dump_all([*manifests.whole_stack(), PRIVILEGED]),
@@ -109,7 +109,9 @@ def test_pulumi_is_not_needed():
     [case for case in CASES if not RULES_BY_NAME[case.rule].about_pulumi],
     ids=lambda case: case.rule,
 )
-def test_the_verdict_is_the_pack_s(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_findings_are_those_of_the_pack(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({case.rule: case.config} if case.config else {}))
     path = written(tmp_path / "f.yaml", *case.stack())
@@ -124,7 +126,7 @@ def test_the_verdict_is_the_pack_s(case: Case, tmp_path: Path, capsys: pytest.Ca
     assert all(item["file"] == path and item["line"] >= 1 for item in found if item["resource"])
 
 
-def test_rules_about_the_stack_can_be_left_out_and_that_is_said(
+def test_rules_about_the_stack_can_be_left_out_and_the_report_states_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     path = written(tmp_path / "job.yaml", manifests.volcano_job())
@@ -186,7 +188,9 @@ def exempted(tmp_path: Path, days: int) -> str:
     return str(config)
 
 
-def test_exemptions_hold_and_are_told(bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_exemptions_apply_and_are_reported(
+    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     assert main([bad, "--config", exempted(tmp_path, 1)]) == 0
     out = capsys.readouterr().out
     assert "advisory (critical): exemption-used" in out

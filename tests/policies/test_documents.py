@@ -1,4 +1,4 @@
-"""What is read of YAML, and what is refused rather than guessed."""
+"""YAML that is read, and YAML that is refused instead of guessed."""
 
 from typing import Any
 
@@ -151,7 +151,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
     ],
     ids=range(25),
 )
-def test_what_cannot_be_judged_is_one_plain_error(text: str, says: str):
+def test_text_that_cannot_be_checked_is_one_error(text: str, says: str):
     with pytest.raises(DocumentError) as caught:
         list(read("f.yaml", text))
     assert says in str(caught.value)

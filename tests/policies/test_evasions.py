@@ -1,4 +1,4 @@
-"""Ways around the rules that have been thought of, each with the rule that must notice."""
+"""Known ways around the rules, each with the rule that must refuse it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A named workload may break a named rule, for a reason, until a day, and every report says so."""
+"""Exemptions: a named workload may violate a named rule until a day, and every report shows it."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the rules know of single kinds of job."""
+"""Rules about single kinds of jobs."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_the_restarts_of_a_job_set_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("rule", ["training-gang-whole", "training-retries-bounded"])
-def test_the_template_of_a_job_flow_is_judged_like_the_job_it_becomes(rule: str) -> None:
+def test_the_template_of_a_job_flow_is_evaluated_like_the_job_it_becomes(rule: str) -> None:
     assert judge(rule, job_template()) == []
     bad = changed(job_template(), ("spec/minAvailable", 1), ("spec/maxRetry", 99))
     assert judge(rule, bad)

@@ -1,4 +1,4 @@
-"""Whatever is fed to them, no rule crashes, and no remediation makes things worse."""
+"""No input makes a rule fail, and no remediation adds violations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the rules about new versions take for granted, and what they leave to others."""
+"""Rules about new versions: their assumptions, and objects that they do not evaluate."""
 
 from tests.policies import manifests
 from tests.policies.harness import changed, judge
@@ -13,7 +13,7 @@ def test_a_route_may_send_to_what_the_configuration_names() -> None:
     assert not judge("route-backends-declared", elsewhere, config=named)
 
 
-def test_an_ingress_is_judged_like_a_route() -> None:
+def test_an_ingress_is_evaluated_like_a_route() -> None:
     backend = {"service": {"name": "nowhere", "port": {"name": "http"}}}
     ingress = {
         "apiVersion": "networking.k8s.io/v1",
@@ -25,7 +25,7 @@ def test_an_ingress_is_judged_like_a_route() -> None:
     assert 'service.name: found "nowhere"' in str(message)
 
 
-def test_services_of_other_namespaces_and_other_kinds_are_not_judged() -> None:
+def test_services_of_other_namespaces_and_other_kinds_are_not_evaluated() -> None:
     route = manifests.http_route()
     route["spec"]["rules"][0]["backendRefs"] = [
         {"name": "nowhere", "namespace": "elsewhere"},

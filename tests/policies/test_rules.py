@@ -30,7 +30,7 @@ def test_a_good_stack_passes(name: str):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_a_bad_stack_is_refused_with_place_value_and_remedy(case: Case):
+def test_a_bad_stack_is_refused_with_path_value_and_remedy(case: Case):
     messages = judge(case.rule, *case.stack(), config=case.config)
     assert messages
     for words in case.says:
@@ -50,7 +50,7 @@ def test_rule_names_are_unique_and_every_rule_is_described():
 
 
 def places(value: Any, steps: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place below a value, deepest last."""
+    """Yield the path of every value below a value, deepest last."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
         yield (*steps, key)
@@ -59,7 +59,7 @@ def places(value: Any, steps: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def unknown_at(manifest: Any, steps: tuple[Any, ...]) -> Any:
-    """A copy in which the value at one place is unknown."""
+    """Return a copy in which the value at one path is unknown."""
     head, *rest = steps
     inner = unknown_at(manifest[head], tuple(rest)) if rest else UNKNOWN
     copied = manifest.copy()
@@ -88,7 +88,7 @@ def test_an_unknown_value_anywhere_is_never_a_violation(rule: Rule[Any]):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
 def test_an_unknown_image_and_environment_silence_nothing(case: Case):
-    """What a preview does not know is usually the digest of an image or another stack's output."""
+    """Unknown in a preview are usually the digest of an image or another stack's output."""
     stack = case.stack()
     for manifest in stack:
         if manifest["kind"] == "Job" and not case.rule.startswith(("image-", "no-literal")):
@@ -100,7 +100,7 @@ def test_an_unknown_image_and_environment_silence_nothing(case: Case):
     assert judge(case.rule, *stack, config=case.config)
 
 
-def test_the_bad_value_itself_unknown_is_not_judged():
+def test_a_bad_value_that_is_unknown_is_not_evaluated():
     container = "spec/tasks/0/template/spec/containers/0"
     job = changed(
         manifests.volcano_job(),
@@ -113,6 +113,6 @@ def test_the_bad_value_itself_unknown_is_not_judged():
         assert judge(rule.name, *stack, job) == [], rule.name
 
 
-def test_plain_data_and_proxies_are_judged_alike():
+def test_plain_data_and_proxies_are_evaluated_alike():
     job = manifests.volcano_job()
     assert plain(job) == job

@@ -77,7 +77,7 @@ def test_a_stack_is_converted_once_for_all_rules(converted: list[Any]):
     assert len(converted) == len(resources)
 
 
-def test_what_was_checkerd_before_is_not_decoded_again_for_the_stack(converted: list[Any]):
+def test_what_was_checked_before_is_not_decoded_again_for_the_stack(converted: list[Any]):
     checker, manifest = ours(), manifests.volcano_job()
     checker.Analyze(request(manifest), None)
     resource = proto.AnalyzerResource(

@@ -193,7 +193,7 @@ def test_a_train_job_is_a_part_of_its_runtime():
         ("kubeflow.org/v1", "Notebook", template(GPUS_POD), {}, "interactive"),
     ],
 )
-def test_labels_and_kinds_tell_what_a_pod_is_for(
+def test_labels_and_kinds_determine_the_role_of_a_pod(
     version: str, kind: str, spec: Any, labels: dict[str, str], role: str
 ):
     (pod,) = pods(version, kind, spec, labels=labels)

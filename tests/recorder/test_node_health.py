@@ -1,4 +1,4 @@
-"""Which nodes are cordoned and returned, and what the controller writes."""
+"""Cordoning and returning of nodes, and the objects that the controller writes."""
 
 import json
 import random

@@ -61,7 +61,7 @@ class World:
         self.meanwhile: dict[str, str] = {}
         """Annotations that the stack writes just before a rollback."""
         self.interrupted = False
-        """Whether the connection ends at the next release of fields."""
+        """True if the connection ends at the next release of fields."""
         self.refuse_events = False
         self.events: list[dict[str, Any]] = []
         self.patches: list[Any] = []

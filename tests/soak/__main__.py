@@ -33,7 +33,7 @@ from tools.bench.outcome import FOLDER, conclude, load, say
 
 CLIENTS, PAUSE = 4, 0.2
 EVERY = 5.0
-"""Seconds between two looks at the memory."""
+"""Seconds between two samples of the memory."""
 
 
 def main() -> None:
@@ -84,7 +84,7 @@ def soak(platform: Platform, minutes: float) -> dict[str, Any]:
                 at = (time.monotonic() - began) / 60
                 say(f"minute {at:.1f} of {minutes:g}: turn {turn}, {churn.done}")
                 churn.turn(turn)
-            # Memory is looked at while the last turn is taken back, too.
+            # Memory is also sampled while the last turn is removed.
             churn.clear()
         seen = requests.seen()
     last = inventory.settled(platform, first)

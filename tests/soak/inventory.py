@@ -17,7 +17,7 @@ KINDS: Final = (
     "replicasets,serviceaccounts,commands.bus.volcano.sh"
 )
 SETTLING: Final = 90.0
-"""Seconds in which the last of it may go."""
+"""Maximum seconds until the last leftovers are gone."""
 
 Inventory = Mapping[str, frozenset[str]]
 _CHANGING: Final = re.compile(r"[0-9a-f]{12,}|\d+")

@@ -16,7 +16,7 @@ _MODULE: Final = re.compile(r"-m (devcluster[.\w]+)")
 PROC: Final = Path("/proc")
 
 PASSING: Final = frozenset({"containerd-shim-runc-v2", "runc", "pause", "unshare", "nsenter"})
-"""Programs that come and go with pods: a leak of them is seen by their number."""
+"""Programs that start and end with pods; the inventory counts them to find leaks."""
 
 
 def role(command: str, cgroup: str, pods: Mapping[str, str]) -> str | None:

@@ -226,7 +226,7 @@ def confidence(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def in_first_three(logits: Tensor, targets: Tensor) -> Tensor:
-    """Whether the target is among the three most probable classes."""
+    """Return whether the target is among the three most probable classes."""
     return (logits.topk(3).indices == targets[:, None]).any(1)
 
 

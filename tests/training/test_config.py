@@ -194,3 +194,20 @@ def test_credentials_in_a_url_are_refused_and_not_printed(url: str) -> None:
     sentence = "; ".join(problem_sentences(caught.value, {}))
     assert "without a user, a query" in sentence
     assert "secret" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"epochs": 2, "seed": 3, "batch_size": 8}, ""),
+        ({"weight_decay": 0.1}, "weight_decay is not supported by the TensorFlow program"),
+        ({"model": "mnist-net"}, "write model digits-net and dataset digits"),
+    ],
+)
+def test_the_tensorflow_program_supports_some_settings(
+    settings: dict[str, object], problem: str
+) -> None:
+    values = {"model": "digits-net", "dataset": "digits", **settings}
+    problems = TrainingConfig.model_validate(values).tensorflow_problems()
+    assert problem in "".join(problems)
+    assert len(problems) == bool(problem)

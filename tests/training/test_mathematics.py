@@ -76,7 +76,7 @@ CASES: Cases = {
 
 @dataclass
 class Result:
-    """What one process has after a run."""
+    """State of one process after a run."""
 
     weights: dict[str, Tensor]
     evaluation: tuple[float, float]

@@ -107,7 +107,7 @@ def test_an_older_server_finds_what_it_knows(tmp_path: Path) -> None:
     assert {"model", "input_shape", "classes", "metrics", "torch_version"} <= document.keys()
 
 
-def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
+def test_what_a_later_version_adds_is_ignored(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest(artifacts=[ARTIFACT | {"kind": "onnx"}]))
     path = tmp_path / "manifest.json"
     document = json.loads(path.read_text()) | {"later": 1}

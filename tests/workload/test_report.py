@@ -1,4 +1,4 @@
-"""Small programs, with a real terminal at their standard output, or with a pipe."""
+"""Output of small programs, to a real terminal or to a pipe."""
 
 import json
 import os
@@ -32,7 +32,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def on_terminal(before: str = "", shown: bool = True) -> str:
-    """What the program writes to a terminal, escape sequences and all."""
+    """Return what the program writes to a terminal, including escape sequences."""
     reader, writer = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     program = [sys.executable, "-c", RUN.format(before, shown)]
@@ -63,7 +63,7 @@ def test_a_terminal_shows_lines_and_a_bar_and_no_json() -> None:
     assert 0 < hidden < shown
 
 
-def test_a_process_that_does_not_lead_shows_no_bar() -> None:
+def test_ranks_above_0_show_no_bar() -> None:
     text = ESCAPES.sub("", on_terminal(shown=False))
     assert "samples/s" not in text
     assert "looks 0" in text

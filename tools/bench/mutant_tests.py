@@ -37,7 +37,6 @@ _UNCAPTURED = ["-s"]
 """Gangs redirect file descriptors, which pytest's streams do not have."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
-_CACHING = ("infra.", "policies.")
 _IMPORTED = ""
 """Context of a line that runs when modules are imported, not in a test."""
 

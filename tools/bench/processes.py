@@ -53,9 +53,9 @@ def measured_together(
             text=True,
         ) as process:
             running[process.pid] = process
-            said, _ = process.communicate()
+            output, _ = process.communicate()
             del running[process.pid]
-        failed = f"{' '.join(command)} failed:\n{said[-4000:]}"
+        failed = f"{' '.join(command)} failed:\n{output[-4000:]}"
         return failed if process.returncode else None
 
     peak, ended = [0], threading.Event()

@@ -104,10 +104,10 @@ def _fault(loss: Axes, rate: Axes, before: Attempt, after: Attempt) -> None:
     for axes in (loss, rate):
         axes.axvspan(before.ended, after.seconds[0], color=_RED, alpha=0.15, lw=0)
     took = after.seconds[0] - before.ended
-    said = f"killed; {took:.0f} s later\nit goes on after step {after.resumed_at}"
+    label = f"killed; {took:.0f} s later\nit goes on after step {after.resumed_at}"
     place = (before.ended, 0.97)
     loss.annotate(
-        said, place, xycoords=loss.get_xaxis_transform(), ha="left", va="top", fontsize="small"
+        label, place, xycoords=loss.get_xaxis_transform(), ha="left", va="top", fontsize="small"
     )
 
 

@@ -70,8 +70,8 @@ def _round(
         submitted = time.monotonic()
         while seen.count < total:
             if watch.problem or time.monotonic() - began > _PATIENCE:
-                said = watch.problem or f"{seen.count} of {total} pods after {_PATIENCE:.0f} s"
-                sys.exit(f"{name}: {said}")
+                problem = watch.problem or f"{seen.count} of {total} pods after {_PATIENCE:.0f} s"
+                sys.exit(f"{name}: {problem}")
             say(f"  {seen.count} of {total} pods have nodes")
             time.sleep(2)
     finally:

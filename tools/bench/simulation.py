@@ -1,6 +1,6 @@
-"""Truth and speed of simulations: `make bench-simulation`.
+"""Accuracy and speed of simulations: `make bench-simulation`.
 
-Truth: random states of a cluster with random plans are simulated as `python -m gitops simulate`
+Accuracy: random states of a cluster with random plans are simulated as `python -m gitops simulate`
 does, and in a second simulated cluster with other timing: its scheduler has its real period of a
 second, and gangs of the same age are submitted in random order. This compares a prediction with a
 simulation, not with a cluster that runs programs. Compared are the verdict on each gang, the
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=50, help="random states; default: 50")
     parser.add_argument("--horizon", type=int, default=HORIZON, help="ends; default: 20")
     parser.add_argument("--seed", type=int, default=24, help="of the states; default: 24")
-    parser.add_argument("--no-speed", action="store_true", help="measure the truth alone")
+    parser.add_argument("--no-speed", action="store_true", help="measure only the accuracy")
     options = parser.parse_args()
     ensure("simulated", cache_root(), say)
     goals: list[Goal] = []

@@ -1,4 +1,4 @@
-"""What is generated from the settings: docs/configuration.md and the editors' schema."""
+"""Files that are generated from the settings: docs/configuration.md and the editors' schema."""
 
 import json
 import re

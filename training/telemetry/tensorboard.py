@@ -78,7 +78,7 @@ def _writer_class() -> "type[SummaryWriter]":
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ConfigurationError(
-            f"tensorboard is asked for, but the package is not there ({error}): "
+            f"tensorboard is set, but the package cannot be imported ({error}): "
             "install tensorboard in the image, or leave the setting out"
         ) from None
     return SummaryWriter

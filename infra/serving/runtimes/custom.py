@@ -39,8 +39,12 @@ class Custom(Runtime):
 
     def environment(self, launch: Launch) -> dict[str, str]:
         """Return the environment variables."""
-        told = {"PORT": str(launch.port), "MODEL_NAME": launch.model, "MODEL_PATH": launch.path}
-        return told | ({"MODEL_REVISION": launch.revision} if launch.revision else {})
+        variables = {
+            "PORT": str(launch.port),
+            "MODEL_NAME": launch.model,
+            "MODEL_PATH": launch.path,
+        }
+        return variables | ({"MODEL_REVISION": launch.revision} if launch.revision else {})
 
     @property
     def endpoints(self) -> Endpoints:

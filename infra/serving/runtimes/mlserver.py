@@ -41,7 +41,7 @@ class Mlserver(Runtime):
 
     def environment(self, launch: Launch) -> dict[str, str]:
         """Return the environment variables. By default it writes to its working directory."""
-        told: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "HOST": "0.0.0.0",  # noqa: S104  the pod's network namespace
             "HTTP_PORT": launch.port,
             "GRPC_PORT": _GRPC_PORT,
@@ -58,7 +58,9 @@ class Mlserver(Runtime):
             "MODEL_MAX_BATCH_TIME": self.max_batch_time,
             "MODEL_EXTRA": json.dumps(self.parameters) if self.parameters else None,
         }
-        return {f"MLSERVER_{key}": str(value) for key, value in told.items() if value is not None}
+        return {
+            f"MLSERVER_{key}": str(value) for key, value in variables.items() if value is not None
+        }
 
     @property
     def queue_series(self) -> str | None:

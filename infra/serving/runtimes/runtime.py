@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 Source = Literal["run", "url", "claim", "hub", "artifact", "image"]
-"""Where a model comes from. `image`: the model is part of the image."""
+"""Source of a model. `image`: the model is part of the image."""
 
 LATENCY: Final = "inference_request_seconds_bucket"
 REQUESTS: Final = "inference_requests_total"
@@ -73,7 +73,8 @@ class Runtime(BaseModel, ABC):
     decided: ClassVar[Mapping[str, str]] = {}
     """Settings of the program that the stack determines, with the key to write instead."""
     recordings: ClassVar[Mapping[str, str]] = {}
-    """PromQL expressions of `inference_…` series of the stack, which the program has not."""
+    """PromQL expressions of `inference_…` series of the stack, which the program does not
+    export."""
 
     @abstractmethod
     def command(self, launch: Launch) -> list[str]:

@@ -36,24 +36,24 @@ class Torch(InferenceConfig, Runtime):
         return self._config(launch).to_environment()
 
     def _config(self, launch: Launch) -> InferenceConfig:
-        told: dict[str, Any] = {
+        values: dict[str, Any] = {
             **self.model_dump(exclude_unset=True),
             "model_name": launch.model,
             "model_path": launch.path,
             "port": launch.port,
         }
         # The container sees the cores of the whole node.
-        told.setdefault("threads", max(1, launch.cpus // self.workers))
+        values.setdefault("threads", max(1, launch.cpus // self.workers))
         if launch.digest is not None:
-            told["model_sha256"] = launch.digest
+            values["model_sha256"] = launch.digest
         if launch.tls is not None:
-            told |= {
+            values |= {
                 "tls_certificate": f"{launch.tls}/tls.crt",
                 "tls_key": f"{launch.tls}/tls.key",
             }
         if launch.api_keys is not None:
-            told["api_keys_file"] = launch.api_keys
-        return InferenceConfig.model_validate(told)
+            values["api_keys_file"] = launch.api_keys
+        return InferenceConfig.model_validate(values)
 
     @property
     def endpoints(self) -> Endpoints:

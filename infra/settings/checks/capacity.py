@@ -15,7 +15,7 @@ from infra.settings.volcano import FIRST_WITH_TOPOLOGY, VolcanoSettings
 from kube.quantities import parse_quantity
 
 
-def gangs_find_room(
+def gangs_fit_quota_and_queue(
     training: TrainingSettings,
     tenancy: TenancySettings,
     volcano: VolcanoSettings,
@@ -46,7 +46,7 @@ def gangs_find_room(
                     )
 
 
-def services_find_room(
+def services_fit_the_quota(
     inference: InferenceSettings, tenancy: TenancySettings, gpu: GpuSettings, logs: LogsSettings
 ) -> Iterator[str]:
     """Check that the quota suffices for all replicas of all services and for the recorder.
@@ -140,7 +140,7 @@ def gpus_are_offered(
             )
 
 
-def shared_gpus_are_asked_for_singly(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
+def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
     """Check that no pod requests several time-sliced GPUs.
 
     They may be the same device, over which training hangs.
@@ -182,7 +182,7 @@ def host_networks_are_admitted(
             )
 
 
-def topology_is_known(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
+def topology_is_supported(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
     """Check that Volcano supports the network topology, which it ignores before 1.12."""
     for key, job in training.all_jobs.items():
         if job.network_topology is not None and volcano.release < FIRST_WITH_TOPOLOGY:

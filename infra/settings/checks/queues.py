@@ -35,7 +35,7 @@ def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
         )
 
 
-def queues_say_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
+def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
     """Check that queues set only what the scheduler's `share` reads."""
     if "root" in volcano.queues:
         yield f"{_key('root')} is created by Volcano: write another name."
@@ -105,9 +105,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                     )
 
 
-def jobs_wait_in_queues_without_others_below(
-    training: TrainingSettings, volcano: VolcanoSettings
-) -> Iterator[str]:
+def jobs_wait_in_leaf_queues(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
     """Check that jobs wait in leaf queues, because Volcano schedules nothing from others."""
     parents = {queue.parent for queue in volcano.queues.values()}
     for key, job in training.all_jobs.items():
@@ -118,7 +116,7 @@ def jobs_wait_in_queues_without_others_below(
             )
 
 
-def classes_allow_what_the_scheduler_is_to_do(
+def classes_permit_preemption(
     training: TrainingSettings, volcano: VolcanoSettings
 ) -> Iterator[str]:
     """Check that priority classes permit the scheduler's preemption and reclaiming."""

@@ -1,4 +1,4 @@
-"""Everything that is referred to is declared, and names are unique."""
+"""References to queues, images, claims and other objects name declared ones; names are unique."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -47,7 +47,7 @@ def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
     return path
 
 
-def jobs_name_what_exists(
+def jobs_refer_to_declared_objects(
     training: TrainingSettings,
     volcano: VolcanoSettings,
     images: ImagesSettings,
@@ -71,7 +71,7 @@ def jobs_name_what_exists(
             yield from _undeclared(job_key(key, field), name, full_key(concern, table), known)
 
 
-def services_name_what_exists(
+def services_refer_to_declared_objects(
     inference: InferenceSettings,
     volcano: VolcanoSettings,
     images: ImagesSettings,
@@ -203,7 +203,7 @@ def namespaces_differ(
 
 
 def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Iterator[str]:
-    """Check that not both the GPU Operator and the stack install a DCGM exporter."""
+    """Check that only one of the GPU Operator and the stack installs a DCGM exporter."""
     twice = gpu.provider == "gpu-operator" and gpu.operator.dcgm_exporter
     if twice and monitoring.prometheus != "none" and monitoring.dcgm_exporter.install:
         yield (
@@ -212,18 +212,14 @@ def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Itera
         )
 
 
-def the_controller_of_nodes_finds_its_image(
-    gpu: GpuSettings, images: ImagesSettings
-) -> Iterator[str]:
+def node_health_image_is_declared(gpu: GpuSettings, images: ImagesSettings) -> Iterator[str]:
     """Check that the image of the controller that cordons nodes is declared."""
     if gpu.node_health is not None:
         here, name = full_key("gpu", "node_health", "image"), gpu.node_health.image
         yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
 
 
-def the_controller_of_sweeps_finds_its_image(
-    training: TrainingSettings, images: ImagesSettings
-) -> Iterator[str]:
+def sweeps_image_is_declared(training: TrainingSettings, images: ImagesSettings) -> Iterator[str]:
     """Check that the image of the controller is declared if there are sweeps."""
     if training.sweeps:
         here, name = (
@@ -233,7 +229,7 @@ def the_controller_of_sweeps_finds_its_image(
         yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
 
 
-def the_recorder_finds_image_and_claims(
+def recorder_image_and_claims_are_declared(
     logs: LogsSettings, images: ImagesSettings, storage: StorageSettings
 ) -> Iterator[str]:
     """Check that the recorder's image is declared and that its claims are ReadWriteMany."""

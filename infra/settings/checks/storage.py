@@ -47,7 +47,7 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
             )
 
 
-def claims_suit_their_users(
+def claims_can_be_mounted_by_their_pods(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
     """Check that claims of pods on several nodes can be mounted on several nodes."""

@@ -35,7 +35,7 @@ _TAKEN_VOLUMES: Final = frozenset(
 _TAKEN_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
 _TRITON_STORES: Final = ("s3://", "gs://")
 _SHM_OF_SEVERAL_GPUS: Final = "1Gi"
-"""Least /dev/shm of pods with several GPUs, over which NCCL and worker processes communicate."""
+"""Minimum /dev/shm of pods with several GPUs, over which NCCL and worker processes communicate."""
 
 
 def problems(service: InferenceServiceSettings) -> Iterator[str]:

@@ -44,7 +44,9 @@ class InferenceServiceSettings(Settings):
     job: RunKey | None = Field(
         default=None, description="Job of this stack whose current run is served."
     )
-    run: RunName | None = Field(default=None, description="Run to serve, whatever its job becomes.")
+    run: RunName | None = Field(
+        default=None, description="Run to serve, independent of later runs of its job."
+    )
     url: ExportUrl | None = Field(
         default=None,
         description="URL of an export in an object store, such as "

@@ -15,26 +15,6 @@ from kube.shared_memory import shm_problem
 
 if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
-    from training.config import TrainingConfig
-
-TENSORFLOW_SETTINGS: Final = frozenset(
-    {
-        "model",
-        "dataset",
-        "run_dir",
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "seed",
-        "checkpoint_every",
-        "keep_checkpoints",
-        "peer_timeout",
-    }
-)
-"""Hyperparameters that the program of kind `tensorflow` supports (examples/tensorflow)."""
-
-TENSORFLOW_MODEL: Final = "digits-net"
-TENSORFLOW_DATASET: Final = "digits"
 
 
 def job_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -165,22 +145,8 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.hyperparameters is not None and job.command is not None:
         yield "has hyperparameters and command: write one of them, a command has its own flags"
     if job.hyperparameters is not None and KINDS[job.kind].program != TRAINING_PROGRAM:
-        for problem in unsupported_hyperparameters(job.hyperparameters):
+        for problem in job.hyperparameters.tensorflow_problems():
             yield f"has hyperparameters whose {problem}"
-
-
-def unsupported_hyperparameters(config: TrainingConfig) -> list[str]:
-    """Return a sentence for each setting that the TensorFlow program would refuse."""
-    problems = [
-        f"{name} is not supported by the TensorFlow program: leave it out"
-        for name in sorted(config.model_fields_set - TENSORFLOW_SETTINGS)
-    ]
-    if (config.model, config.dataset) != (TENSORFLOW_MODEL, TENSORFLOW_DATASET):
-        problems.append(
-            f"model {config.model!r} with dataset {config.dataset!r} is not supported by the "
-            f"TensorFlow program: write model {TENSORFLOW_MODEL} and dataset {TENSORFLOW_DATASET}"
-        )
-    return problems
 
 
 def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -226,7 +192,7 @@ def _step_problems(job: TrainingJobSettings) -> Iterator[str]:
     if problem is not None:
         yield problem
     if job.steps and job.state == "stopped":
-        # Each step is a job of the flow, which would make it again.
+        # Each step is a job of the flow, which would re-create a stopped one.
         yield "has steps and state 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
         yield "has a step with writes_datasets, but no datasets: write the claim"

@@ -186,8 +186,8 @@ class TrainingJobSettings(Settings):
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
         default=False,
-        description="Demand the distribution instead of preferring it, which packing outweighs. A "
-        "gang then waits although one node has room for several pods.",
+        description="Require the distribution. A preference is outweighed by packing, but with a "
+        "requirement a gang waits even if one node has capacity for several pods.",
     )
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."

@@ -125,7 +125,9 @@ class BudgetSettings(Settings):
 
     gpu_hours: float = Field(gt=0, description="Maximum GPU-hours of all trials.")
     hours: float | None = Field(
-        default=None, gt=0, description="Maximum time (h) since the first trial. null has no limit."
+        default=None,
+        gt=0,
+        description="Maximum time (h) since the first trial. null sets no limit.",
     )
 
 
@@ -223,7 +225,7 @@ class SweepSettings(Settings):
 
     @property
     def config(self) -> TrainingConfig:
-        """Configuration of the job, which has one."""
+        """Configuration of the training program in the job."""
         assert self.job.hyperparameters is not None  # noqa: S101  _problems requires it
         return self.job.hyperparameters
 
@@ -259,7 +261,7 @@ class SweepSettings(Settings):
         return self.parallel * self.gpus * (interval_seconds + self.job.grace_seconds)
 
     def extremes(self) -> Iterator[dict[str, Value]]:
-        """Yield the corners of the space; if there are many, those with one other value each."""
+        """Yield the corners of the space; if there are many, one corner with one value changed."""
         ends = {name: parameter.extremes for name, parameter in self.space.items()}
         if math.prod(map(len, ends.values())) <= _MAX_COMBINATIONS:
             yield from (

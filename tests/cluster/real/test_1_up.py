@@ -310,7 +310,7 @@ def _refused(real: Platform) -> set[str]:
 
 
 def _resources(real: Platform) -> set[tuple[str, str, str]]:
-    """Identity and generation of what the stack owns in its namespace."""
+    """Return identity and generation of the stack's objects in its namespace."""
     kinds = "jobs.batch.volcano.sh,jobs.batch,deployments,services,configmaps,pvc,quota"
     found = real.kubectl("get", kinds, "-n", real.namespace)["items"]
     return {

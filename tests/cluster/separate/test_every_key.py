@@ -1,4 +1,4 @@
-"""What an API server accepts."""
+"""Objects of stacks with every configuration key, sent to an API server."""
 
 import shlex
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_the_api_server_accepts_the_objects_of_every_stack(
     finally:
         made.write_text(yaml.safe_dump_all(reversed(first)))
         delete = f"kubectl delete --timeout=30s --ignore-not-found --filename {made}"
-        # The webhook refuses a queue until it has heard that its child is gone.
+        # The webhook refuses a queue until it has seen the deletion of its child.
         control_plane.shell(f"timeout 120 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 5
 

@@ -1,4 +1,4 @@
-"""The page about adopted objects and lost states, on an API server."""
+"""Adoption of objects and recovery of a lost state as documented, on an API server."""
 
 import shlex
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What members and viewers of a team, and pipelines, may do in a real API server."""
+"""Rights of pipelines, and of a team's members and viewers, in a real API server."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The cluster with simulated nodes that the files of this folder share."""
+"""The cluster with simulated nodes that the files in this directory share."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.cluster.platform import Platform
 
 @pytest.fixture(scope="session")
 def cluster(simulated: Platform) -> Platform:
-    """The platform after `make up`; it is up already where the first file has run."""
+    """The platform after `make up`, which the first file may have run already."""
     simulated.make("up")
     return simulated

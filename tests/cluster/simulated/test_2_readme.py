@@ -1,4 +1,4 @@
-"""Every command of the README, typed as it stands there."""
+"""Every command of the README, executed as written."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ ELSEWHERE = {"make up", "make down", "make check", "make test"}
 
 
 def _type(platform: Platform, script: str, folder: Path | None = None) -> str:
-    # `dev` is the stack of real nodes; here it is the simulated ones' turn.
+    # `dev` is the stack of real nodes; this cluster has simulated ones.
     script = script.replace("--stack dev", "--stack simulated").replace(
         "/dev.json", "/simulated.json"
     )

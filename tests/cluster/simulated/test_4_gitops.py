@@ -21,7 +21,7 @@ SEED = 20261121
 
 @dataclass(frozen=True)
 class Previewed:
-    """How `python -m gitops preview` ended, and what it wrote."""
+    """Exit status and files of `python -m gitops preview`."""
 
     status: int
     comment: str
@@ -124,7 +124,7 @@ def test_a_preview_changes_nothing(cluster: Platform) -> None:
 
 @pytest.fixture(scope="module")
 def small(cluster: Platform) -> interrupted.Stack:
-    """A small stack beside the other one."""
+    """A small stack in addition to the platform's."""
     return interrupted.made(cluster)
 
 

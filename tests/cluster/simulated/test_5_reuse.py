@@ -22,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def deploy(cluster: Platform, installed: Path, example: str) -> dict[str, Any]:
-    """Types the commands of the example's README; returns the outputs of its stack."""
+    """Execute the commands of the example's README; return the outputs of its stack."""
     folder = cluster.checkout / "examples" / example
     (folder / ".venv").symlink_to(installed)
     install, update = blocks(folder / "README.md")
@@ -35,7 +35,7 @@ def deploy(cluster: Platform, installed: Path, example: str) -> dict[str, Any]:
 
 
 def placed(cluster: Platform, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pods of a run, when all of them have a node."""
+    """Return the pods of a run once all of them have a node."""
     label = f"volcano.sh/job-name={run['name']}"
     found: list[dict[str, Any]] = []
 
@@ -76,7 +76,7 @@ def test_the_commands_of_the_reuse_page_show_the_outputs(cluster: Platform) -> N
 
 
 def workloads(cluster: Platform) -> list[str]:
-    """Everything in the cluster that installs something."""
+    """Return everything in the cluster that installs something."""
     kinds = "daemonsets,deployments,statefulsets,runtimeclasses,customresourcedefinitions"
     found = cluster.kubectl("get", kinds, "--all-namespaces")["items"]
     return sorted(f"{made['kind']} {made['metadata']['name']}" for made in found)

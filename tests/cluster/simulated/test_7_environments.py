@@ -1,4 +1,4 @@
-"""Staging and prod in their own shapes, on simulated nodes under real Volcano."""
+"""Staging and prod in their real sizes, on simulated nodes under real Volcano."""
 
 import json
 import re
@@ -20,7 +20,7 @@ RDMA = {"rdma/hca": "63"}
 
 
 class Environment:
-    """A stack of a name on a cluster of its own, which has no nodes yet."""
+    """A named stack on a separate cluster, which has no nodes yet."""
 
     def __init__(self, platform: Platform, name: str) -> None:
         self.platform, self._name = platform, name
@@ -66,7 +66,7 @@ def _environment(factory: pytest.TempPathFactory, name: str) -> Iterator[Environ
 
 @pytest.fixture(scope="module")
 def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    """The prod stack where the fourth node of the training pool is missing."""
+    """The prod stack on a cluster without the fourth node of the training pool."""
     with _environment(tmp_path_factory, "prod") as environment:
         add_nodes(environment.platform, range(3), TRAINING, **RDMA)
         add_nodes(environment.platform, range(10, 12), SERVING)
@@ -84,7 +84,7 @@ def _gang(prod: Environment) -> list[dict[str, Any]]:
 
 
 def _refused(pod: dict[str, Any]) -> bool:
-    """Whether the scheduler has looked at the pod and found no place."""
+    """Return whether the scheduler has found no node for the pod."""
     conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
     return conditions.get("PodScheduled") == "False"
 
@@ -124,7 +124,7 @@ def test_the_rendered_environment_gives_32_ranks_one_master(prod: Environment) -
 
 
 def _worlds(pod: dict[str, Any]) -> list[World]:
-    """What the training program reads in each process that torchrun starts in the pod."""
+    """Return the variables of each process that torchrun starts in the pod."""
     (container,) = pod["spec"]["containers"]
     env = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     command = [re.sub(r"\$\((\w+)\)", lambda m: env[m[1]], part) for part in container["command"]]

@@ -1,4 +1,4 @@
-"""What pipelines may do with the rights that `python -m gitops access` prints."""
+"""Pipelines with the rights that `python -m gitops access` prints."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What becomes of the cluster that the other files share when its state directory is removed."""
+"""The cluster that the other files share, after its state directory was removed."""
 
 import shutil
 

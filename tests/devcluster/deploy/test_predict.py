@@ -1,4 +1,4 @@
-"""A first prediction, asked of a server that reads and answers as the model server does."""
+"""A first prediction from a server that parses and answers as the model server does."""
 
 import json
 import threading
@@ -32,13 +32,13 @@ MANIFEST = Manifest(
 
 
 def served(manifest: Manifest) -> Served:
-    """The model as the server's own code describes it."""
+    """Return the model's metadata as the server's own code describes it."""
     best = TensorSpec("class", "INT64", (-1,))
     return Served("digits", manifest, "eager", (input_spec(manifest),), (best,))
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one model that takes every image for the same digit."""
+    """Serves one model that predicts the same digit for every image."""
 
     manifest = MANIFEST
     answer = 0

@@ -37,7 +37,7 @@ def state(said: Path, *pending: dict[str, Any]) -> None:
     (said / "out").write_text(json.dumps(document))
 
 
-def test_a_release_that_was_being_made_is_found_by_name_and_namespace() -> None:
+def test_a_release_that_was_being_installed_is_found_by_name_and_namespace() -> None:
     assert list(interrupted_releases([POD, RELEASE])) == [Release("volcano", "volcano-system")]
 
 
@@ -57,7 +57,9 @@ def test_nothing_is_done_where_nothing_is_pending(layout: Layout, said: Path) ->
     ]
 
 
-def test_helms_note_goes_and_the_pending_operations_are_cleared(layout: Layout, said: Path) -> None:
+def test_helms_secret_is_deleted_and_pending_operations_are_cleared(
+    layout: Layout, said: Path
+) -> None:
     state(said, POD, RELEASE)
     assert recover(Stack("dev", layout, {}), ["kubectl"]) == 2
     _, delete, refresh = (said / "calls").read_text().splitlines()

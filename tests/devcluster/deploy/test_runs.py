@@ -1,4 +1,4 @@
-"""Waiting for runs, on clusters that a program in the place of kubectl answers for."""
+"""Waiting for runs. A program replaces kubectl and answers its requests."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The Pulumi stack, through a `pulumi` that says what the test has written down."""
+"""The Pulumi stack, with a program in place of `pulumi` that prints what a test prepared."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from devcluster.deploy.stack import (
 from devcluster.paths import CHECKOUT, Layout
 from tests.devcluster.programs import Install
 
-# Notes its arguments, and writes $SAID/events into the event log that it is given.
+# Records its arguments, and copies $SAID/events to the path after --event-log.
 PULUMI = """
 echo "$*" >> "$SAID/calls"
 pwd > "$SAID/folder"
@@ -59,7 +59,7 @@ def lines(*events: dict[str, Any]) -> bytes:
 
 @pytest.fixture
 def said(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the stand-in reads what to say: out, err, events and its exit status."""
+    """The directory with the stand-in's output: out, err, events and the exit status."""
     folder = tmp_path / "said"
     folder.mkdir()
     (folder / "status").write_text("0")
@@ -257,7 +257,7 @@ def test_outputs_are_read(stack: Stack, said: Path):
     assert calls(said) == ["stack output --json --stack dev --non-interactive"]
 
 
-def test_a_command_that_fails_is_told_with_its_reason(stack: Stack, said: Path):
+def test_a_command_that_fails_is_reported_with_its_reason(stack: Stack, said: Path):
     (said / "status").write_text("255")
     (said / "err").write_text("error: incorrect passphrase\n")
     with pytest.raises(

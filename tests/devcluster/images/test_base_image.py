@@ -1,4 +1,4 @@
-"""The base images: what decides their names, what they share, and how making them fails."""
+"""The base images: their names, the layers that they share, and failed builds."""
 
 import tarfile
 import time
@@ -60,7 +60,7 @@ def test_a_line_that_moves_to_the_other_file_changes_the_name(base: Base):
     assert base.name != before
 
 
-def test_other_images_have_the_layers_of_pytorchs_and_make_only_one_of_their_own(
+def test_other_images_share_the_layers_of_pytorchs_and_add_one(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(torch_cpu, "cut", lambda _: None)
@@ -87,7 +87,7 @@ def test_other_images_have_the_layers_of_pytorchs_and_make_only_one_of_their_own
         assert {name.removeprefix("./") for name in added.getnames()} == set(MPI.added)
 
 
-def test_packages_that_can_not_be_installed_end_the_work_on_debian_too(
+def test_a_failed_installation_of_packages_ends_the_build_of_debian_too(
     tmp_path: Path, install: Install
 ):
     images, log = tmp_path / "images", tmp_path / "log"

@@ -1,4 +1,4 @@
-"""What a larger root file system has beyond a smaller one."""
+"""The layer of files that a larger root file system has in addition to a smaller one."""
 
 import io
 import tarfile
@@ -35,7 +35,7 @@ def test_only_what_is_new_or_changed_is_in_the_layer(tmp_path: Path):
         assert set(found) == {"etc/longer", "etc/later", "etc/new"}
 
 
-def test_who_owns_a_file_and_may_read_it_counts(tmp_path: Path):
+def test_owner_and_permissions_of_a_file_count(tmp_path: Path):
     smaller = root(tmp_path / "smaller", same="a")
     larger = tmp_path / "larger"
     with tarfile.open(larger, "w") as archive:

@@ -42,7 +42,7 @@ def test_the_dev_stack_builds_upon_the_base_image_of_the_catalog():
     assert f"127.0.0.1:5000/{PYTORCH.reference}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
 
 
-def test_an_image_is_made_once_for_the_same_program(tmp_path: Path, binaries: Path):
+def test_an_image_is_built_once_for_the_same_program(tmp_path: Path, binaries: Path):
     images = tmp_path / "images"
     first = PAUSE.layout(images, binaries)
     stamp = (first.folder / "index.json").stat().st_mtime_ns
@@ -60,9 +60,7 @@ def test_another_program_gets_another_image(tmp_path: Path, binaries: Path):
     assert second.digest != first.digest
 
 
-def test_what_goes_wrong_in_the_background_is_raised_where_it_is_waited_for(
-    layout: Layout, install: Install
-):
+def test_an_error_in_the_background_is_raised_by_wait(layout: Layout, install: Install):
     install("mmdebstrap", "exit 1")
     images = BaseImages(layout, install("uv", "exit 2"))
     images.start()
@@ -93,7 +91,7 @@ def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Pa
     assert described["config"]["User"] == "65532:65532"
 
 
-def test_another_file_in_addition_results_in_another_image(tmp_path: Path, binaries: Path):
+def test_an_additional_file_results_in_another_image(tmp_path: Path, binaries: Path):
     (binaries / "script").write_text("does more")
     image = ToolImage("pause:3.10", "pause", "/pause", files=(("/script.sh", "script"),))
     first = image.layout(tmp_path, binaries)

@@ -1,4 +1,4 @@
-"""Images on disk, and their way into a registry that answers as a real one does."""
+"""Images on disk, and their push to a server that answers like a real registry."""
 
 import gzip
 import hashlib
@@ -139,7 +139,7 @@ def test_an_image_is_complete_or_absent(tmp_path: Path, program: Path, install: 
     assert not layout.folder.exists()
 
 
-def test_what_an_interrupted_attempt_has_left_does_no_harm(tmp_path: Path, program: Path):
+def test_leftovers_of_an_interrupted_build_are_ignored(tmp_path: Path, program: Path):
     stale = tmp_path / "a" / "image.part"
     stale.mkdir(parents=True)
     (stale / "junk").touch()

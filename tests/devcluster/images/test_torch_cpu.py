@@ -1,4 +1,4 @@
-"""The cut of PyTorch: its stubs, compiled; and a small tree of packages, cut."""
+"""Removal of GPU code from PyTorch: compiled stubs, and a small tree of packages."""
 
 import ctypes
 import shutil
@@ -24,7 +24,7 @@ def compile_library(source: str, out: Path, *flags: str) -> None:
 
 
 @needs_gcc
-def test_a_stub_says_what_was_called_and_aborts(tmp_path: Path):
+def test_a_stub_names_the_called_function_and_aborts(tmp_path: Path):
     library = tmp_path / "libstub.so"
     compile_library(stub_source(["cublasCreate_v2", "ncclAllReduce"]), library)
     call = f"import ctypes; ctypes.CDLL({str(library)!r}).ncclAllReduce()"

@@ -1,4 +1,4 @@
-"""Control groups, read from the texts of three kinds of machine and made in a folder."""
+"""Control groups, parsed from the files of three kinds of machines and created in a directory."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ def gpus(faults: Path, monkeypatch: pytest.MonkeyPatch) -> Gpus:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a program that has the GPUs that are named."""
+    """Start a program that holds the named GPUs."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(program: str, visible: str) -> "subprocess.Popen[str]":

@@ -1,4 +1,4 @@
-"""Image stores of the nodes: the base image is unpacked once, and old ones give way."""
+"""Image stores of the nodes: the base image is unpacked once, and old ones are removed."""
 
 import sys
 from pathlib import Path

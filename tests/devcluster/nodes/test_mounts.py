@@ -1,4 +1,4 @@
-"""What the mounts of a node take for granted."""
+"""Assumptions of the mounts of a node."""
 
 from pathlib import Path
 

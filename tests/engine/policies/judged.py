@@ -76,7 +76,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Judged:
-    """How a command ended."""
+    """Result of a command."""
 
     returncode: int
     stdout: str

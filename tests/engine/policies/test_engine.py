@@ -1,4 +1,4 @@
-"""The pack in the hands of the real engine: what it refuses, what it repairs, what it lets pass."""
+"""The pack under the real engine: refusals, remediations and accepted resources."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The fixtures of every rule in the real engine: the good, the bad, the unknown, the repaired."""
+"""The fixtures of every rule in the real engine: good, bad, unknown and remediated."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +20,7 @@ REFERENCES = {
     *("priorityClassName", "storageClassName"),
 }
 GPUS = f"{LIMITS}/nvidia.com~gpu"
-# Where a rule looks in fixtures that are bad by the configuration, or by what is missing.
+# Fields that a rule reads in fixtures that are bad by the configuration, or by a missing part.
 LOOKED_AT = {
     "gpu-whole-nodes": GPUS,
     "image-registry-allowed": f"{MAIN}/image",
@@ -33,7 +33,7 @@ LOOKED_AT = {
     "autoscaled-without-replicas": "spec/replicas",
     "helm-release-judged": "spec/chart",
 }
-# They speak of the stack as a whole and name no resource.
+# Their messages are about the whole stack and name no resource.
 OF_ALL = ("gpu-budget", "gpu-cost")
 OF_RESOURCES = {i: case for i, case in enumerate(CASES) if not case.of_stack}
 OF_STACKS = {i: case for i, case in enumerate(CASES) if case.of_stack}
@@ -74,7 +74,7 @@ def tagged(fixtures: Iterable[tuple[int, list[Manifest]]]) -> list[Manifest]:
 
 
 def unknown(case: Case) -> list[Manifest]:
-    """The good fixture, in which whatever made the bad one bad is not known yet."""
+    """Return the good fixture with unknown values where the bad one has wrong ones."""
     places = [place for place, _ in case.edits] or [LOOKED_AT[case.rule]]
     good = case.build()
     judged = changed(good, *((place, "unknown") for place in places))

@@ -51,14 +51,14 @@ def test_an_elastic_gang_continues_with_the_remaining_nodes(tmp_path: Path) -> N
     options += ["--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"]
     options += ["-m", "training", *arguments(run_dir, SLOWLY, SAVING, "--peer-timeout=20")]
     outputs = [tmp_path / "one", tmp_path / "other"]
-    # Started at once, both take as long to import PyTorch, and meet before the last call ends.
+    # Both start at the same time, so that they import PyTorch and join before last_call_timeout.
     with (
         running(outputs[0], "training.launch", *options) as one,
         running(outputs[1], "training.launch", *options) as other,
     ):
         until(lambda: any('"processes": 2' in output.read_text() for output in outputs))
         until(lambda: saved(run_dir))
-        # One of them serves the rendezvous, and is not the one that is lost.
+        # One of them hosts the rendezvous; the other one is killed.
         launchers = [one, other]
         (kept,) = (place for place, each in enumerate(launchers) if listens(each.pid, port))
         lost = psutil.Process(launchers[1 - kept].pid)

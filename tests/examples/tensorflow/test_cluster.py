@@ -37,6 +37,6 @@ def test_a_chief_of_its_own_comes_before_the_workers() -> None:
         (environment({"ps": ["a:1"], "worker": []}, "ps", 0)["TF_CONFIG"], "workers and a chief"),
     ],
 )
-def test_a_cluster_that_cannot_be_used_is_told(text: str, advice: str) -> None:
+def test_a_cluster_that_cannot_be_used_is_reported(text: str, advice: str) -> None:
     with pytest.raises(ConfigurationError, match=advice):
         read_worker({"TF_CONFIG": text})

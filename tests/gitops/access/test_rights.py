@@ -1,4 +1,4 @@
-"""Which rights pipelines get for the objects of a stack."""
+"""Rights of pipelines for the objects of a stack."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_only_updates_need_no_policy() -> None:
         ([], "write --previewers GROUP"),
         (["--previewers", "system:authenticated"], "write a group of your own"),
         (["--previewers", "it's"], "write a group of your own"),
-        (["--previewers", "ci", "--updaters", "ci"], "ci cannot update"),
+        (["--previewers", "ci", "--updaters", "ci"], "ci is a group of previews and of updates"),
     ],
 )
 def test_groups_that_would_get_wrong_rights_are_refused(

@@ -133,7 +133,7 @@ def test_an_output_is_its_value_and_unknown_without_one() -> None:
     assert plain(UNKNOWN_TEXT) is UNKNOWN
 
 
-def test_what_a_secret_object_holds_is_hidden_though_nobody_marked_it() -> None:
+def test_data_of_a_secret_is_hidden_even_without_a_mark() -> None:
     shown = manifest({"kind": "Secret", "data": {"key": "aHVudGVyMg=="}, "__defaults": []})
     assert shown == {"kind": "Secret", "data": {"key": HIDDEN}}
 

@@ -44,7 +44,7 @@ def test_a_replaced_claim_has_its_reason_and_the_lost_data() -> None:
     assert "Its data is lost unless the reclaim policy of its volume is `Retain`" in text
 
 
-def test_a_claim_that_is_kept_says_what_stands_in_the_way() -> None:
+def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), retain=True)
     (text,) = told(step)
     assert "the cluster refuses a second one" in text
@@ -110,7 +110,7 @@ def test_a_run_without_readable_status_may_still_run(status: Any) -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) != {}
 
 
-def test_what_belongs_to_a_run_that_stays_is_not_told_again() -> None:
+def test_objects_of_a_run_that_stays_are_not_reported_again() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("run-00000000")}
     assert told(plans.step("delete", service, retain=True)) == []
 
@@ -175,7 +175,7 @@ def test_a_run_that_is_stopped_never_continues() -> None:
     assert told(plans.same(command)) == []
 
 
-def test_a_namespace_takes_everything_with_it() -> None:
+def test_a_deleted_namespace_deletes_everything_in_it() -> None:
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
     assert "including claims and their data" in told(plans.step("delete", space))[0]
     assert "Its content stays" in told(plans.step("delete", space, retain=True))[0]
@@ -190,7 +190,7 @@ def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize("operation", ["delete", "replace"])
-def test_a_chart_that_goes_takes_its_kinds_of_objects_with_it(operation: str) -> None:
+def test_a_deleted_chart_deletes_objects_of_its_kinds(operation: str) -> None:
     release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}
     new = release if operation == "replace" else None
     (text,) = told(plans.step(operation, release, new, keys=["namespace"]))

@@ -29,7 +29,7 @@ def pull_request() -> Report:
     )
 
 
-def test_the_marker_stands_first_and_names_the_stack() -> None:
+def test_the_marker_is_first_and_names_the_stack() -> None:
     assert render(pull_request()).startswith("<!-- gpu-platform preview prod -->\n")
     assert marker("drift", "prod") != marker("preview", "prod") != marker("preview", "dev")
 

@@ -47,7 +47,7 @@ def test_a_replaced_run_starts_again() -> None:
     assert gangs == {name: BEFORE[name] for name in ("b", "large", "small")} | {"other": "pending"}
 
 
-def test_a_run_that_stays_in_the_cluster_goes_on() -> None:
+def test_a_run_that_stays_in_the_cluster_continues() -> None:
     gangs, _ = after(plans.step("delete", old=job("a"), retain=True))
     assert gangs == BEFORE
 

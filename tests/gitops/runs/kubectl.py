@@ -1,4 +1,4 @@
-"""A program in the place of kubectl that answers from files, and the objects of its cluster."""
+"""A stand-in for kubectl that answers from files, and the objects of its cluster."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 # `get pods,events,…` answers from the file `all`, `get KIND` from KIND, `logs … POD` from logs-POD
-# or else `log`. The second question is answered from NAME.2 if that exists.
+# or else `log`. The second call is answered from NAME.2 if that exists.
 PROGRAM = """#!/bin/sh
 cd "$(dirname "$0")" || exit 9
 case "$1" in

@@ -17,7 +17,7 @@ def volcano_job(run: str, phase: str, **status: Any) -> dict[str, Any]:
 
 
 def job_flow(run: str, phase: str = "", **steps: str) -> dict[str, Any]:
-    """With the phases of the jobs that it has made, by step."""
+    """Return a JobFlow with the phases of its jobs, by step."""
     made = [
         {"name": f"{run}-{run.rpartition('-')[2]}-{step}", "state": state, "restartCount": 1}
         for step, state in steps.items()
@@ -32,7 +32,7 @@ def job_flow(run: str, phase: str = "", **steps: str) -> dict[str, Any]:
 
 
 def step_job(run: str, step: str, phase: str) -> dict[str, Any]:
-    """A step's job, which a JobFlow makes without the run's label."""
+    """A step's job, which a JobFlow creates without the run's label."""
     owners = [{"kind": "JobFlow", "name": run, "controller": True}]
     name = f"{run}-{run.rpartition('-')[2]}-{step}"
     made = volcano_job(run, phase)

@@ -1,4 +1,4 @@
-"""What is read out of a training program's log."""
+"""Progress in the log of a training program."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ def test_the_latest_epoch_and_step_are_reported() -> None:
     assert found.share == 0.1
 
 
-def test_the_time_left_is_that_of_the_epochs_that_were_seen() -> None:
+def test_the_remaining_time_follows_the_observed_epochs() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
     told = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60))
     assert progress(lines, at(120)) == told
@@ -82,7 +82,7 @@ def test_values_that_are_not_numbers_are_omitted() -> None:
     assert progress([line(0, "epoch", epoch="many", epochs=10, loss=0.1)], at(0)) is None
 
 
-def test_the_last_words_are_those_of_the_program_itself_where_it_left_some() -> None:
+def test_a_reported_error_replaces_the_last_lines() -> None:
     told = json.dumps({"event": "error", "message": "no data in /data", "exit_code": 64})
     assert last_words(told, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
     assert last_words("OOM\n", []) == ["OOM"]

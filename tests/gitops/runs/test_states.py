@@ -1,4 +1,4 @@
-"""One set of words for jobs of all kinds."""
+"""The same states for jobs of all kinds."""
 
 import pytest
 

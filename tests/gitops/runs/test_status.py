@@ -1,4 +1,4 @@
-"""The status of runs, read through a program in the place of kubectl."""
+"""The status of runs, read through a stand-in for kubectl."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import RunStatus, read_runs
 from gitops.runs.waiting import waiting
-from infra.failure_recorder import SELECTOR
+from infra.failure_recorder import RECORDER
+from infra.manifests import standard_labels
 from kube.kinds.record import State
 from tests.gitops.runs.kubectl import forbid, install
 from tests.gitops.runs.objects import (
@@ -110,7 +111,7 @@ def step_group(run: str, step: str, phase: str) -> dict[str, Any]:
     return found
 
 
-def test_a_run_with_steps_is_one_run_that_is_told_by_the_step_at_which_it_is(
+def test_a_run_with_steps_is_one_run_with_its_current_step(
     tmp_path: Path,
 ) -> None:
     done, waits = pod("run-1", phase="Succeeded"), pod("run-1", 1, phase="Pending")
@@ -133,7 +134,7 @@ def test_a_run_with_steps_is_one_run_that_is_told_by_the_step_at_which_it_is(
     assert found.as_json()["stage"] == "train"
 
 
-def test_a_run_whose_step_has_failed_has_failed_with_its_last_words(tmp_path: Path) -> None:
+def test_a_run_whose_step_has_failed_has_failed_with_its_last_lines(tmp_path: Path) -> None:
     failed = pod("run-1", phase="Failed", **ended(json.dumps({"event": "error", "message": "no"})))
     failed["metadata"]["annotations"] = {}
     flow = job_flow("run-1", "Running", prepare="Failed")
@@ -142,7 +143,7 @@ def test_a_run_whose_step_has_failed_has_failed_with_its_last_words(tmp_path: Pa
     assert found.last_words == ("run-1-worker-0:", "no")
 
 
-def test_what_a_finished_or_suspended_job_leaves_has_no_place_in_line(tmp_path: Path) -> None:
+def test_groups_of_finished_and_suspended_jobs_have_no_position(tmp_path: Path) -> None:
     found = read_runs(
         cluster_of(
             tmp_path,
@@ -168,7 +169,7 @@ def test_other_jobs_are_left_alone(tmp_path: Path) -> None:
 def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
     failed, well = volcano_job("a", "Failed"), volcano_job("b", "Completed")
     recorder = pod("recorder")
-    recorder["metadata"]["labels"] = dict(SELECTOR)
+    recorder["metadata"]["labels"] = standard_labels(RECORDER, RECORDER)
     found = read_runs(cluster_of(tmp_path, failed, well, recorder), prices.load(), NOW)
     kept = {run.name: run.kept for run in found}
     shown = "python3 -m recorder show a"

@@ -1,4 +1,4 @@
-"""Reasons of waiting, from objects as Volcano 1.10 leaves them."""
+"""Reasons for waiting, from objects as Volcano 1.10 writes them."""
 
 from typing import Any
 
@@ -115,21 +115,21 @@ def test_a_job_that_its_queue_is_too_small_for() -> None:
     assert f"requests 16 {GPU}, but queue vision is limited to 8" in found.reasons
 
 
-def test_room_that_is_due_to_others() -> None:
+def test_capacity_that_other_queues_deserve() -> None:
     others = (queue("language"), group("other", "language", least=1), pod("other", on="n"))
     found = only(node(64), queue(), *others, group("late"), pod("late"), pod("late"))
     assert any("not within the share of queue vision" in why for why in found.reasons)
     assert any(why.endswith("language") for why in found.reasons)
 
 
-def test_what_volcano_says_of_a_pod_is_told_instead_of_how_many_are_missing() -> None:
+def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> None:
     said = "0/1 nodes are unavailable: 1 node(s) had untolerated taint."
     found = only(node(64), queue(), group("late"), pod("late", said=said), pod("late", said=said))
     assert found.reasons == (f"Volcano: {said}",)
 
 
 def test_a_group_that_volcano_has_planned_for_nodes_has_the_reason_of_its_condition() -> None:
-    """Its pods only say where they would go."""
+    """Its pods state only the planned nodes."""
     why = "late-1: 0/3 nodes are unavailable: 2 node(s) didn't find available persistent volumes."
     late = group("late")
     late["status"]["conditions"][-1]["message"] = f"{MISSING}. Origin reason is {why}"
@@ -142,7 +142,7 @@ def test_a_group_that_volcano_has_planned_for_nodes_has_the_reason_of_its_condit
     assert found.reasons == (f"Volcano: {why}",)
 
 
-def test_what_volcano_says_of_a_job_that_it_holds_back() -> None:
+def test_the_reason_of_a_job_that_is_not_admitted() -> None:
     event = {
         "kind": "Event",
         "involvedObject": {"uid": "uid-late"},
@@ -167,7 +167,7 @@ def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:
     assert f"requests 8 {GPU}, but only 0 of 16 are free" in found.reasons
 
 
-def test_a_suspended_job_is_named_with_the_way_to_go_on() -> None:
+def test_a_suspended_job_is_named_with_the_command_that_resumes_it() -> None:
     found = only(job("late", "Aborted"), group("late"))
     assert (found.name, found.state) == ("ml/late", "suspended")
     assert "python -m gpu_platform resume late --namespace ml" in found.reasons[0]
@@ -203,14 +203,14 @@ def test_a_job_suspended_by_its_settings_is_reported_once() -> None:
     assert str(found) == "ml/done: suspended\n  `suspend: false` resumes it"
 
 
-def test_a_job_that_a_suspended_one_is_made_of_is_not_told_beside_it() -> None:
+def test_a_job_inside_a_suspended_one_is_not_reported_separately() -> None:
     inner = other("Job", {"conditions": [{"type": "Suspended", "status": "True"}]})
     inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]
     whole = other("RayJob", {"jobDeploymentStatus": "Suspended"})
     assert only(inner, whole, group("done")).job == "done"
 
 
-def test_a_job_set_that_a_suspended_train_job_is_made_of_is_not_told_beside_it() -> None:
+def test_the_job_set_of_a_suspended_train_job_is_not_reported_separately() -> None:
     status = {"conditions": [{"type": "Suspended", "status": "True"}]}
     inner = other("JobSet", status)
     inner["metadata"]["ownerReferences"] = [{"name": "done", "controller": True}]

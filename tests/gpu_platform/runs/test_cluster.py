@@ -1,4 +1,4 @@
-"""What members send to the API server, and what its answers mean."""
+"""Requests of members to the API server, and its answers."""
 
 import json
 import subprocess
@@ -113,7 +113,7 @@ def test_an_existing_run_is_not_created_again(api: Api) -> None:
     assert api.create([VOLCANO]) is False
 
 
-def test_the_reason_of_the_api_server_is_told(api: Api) -> None:
+def test_the_reason_of_the_api_server_is_reported(api: Api) -> None:
     api.says("create --filename=-", "admission webhook denied the request: queue is closed")
     with pytest.raises(GitopsError, match=r"Job tiny-1a2b3c4d is not created: .*queue is closed"):
         api.create([VOLCANO])

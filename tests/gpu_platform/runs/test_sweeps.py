@@ -1,4 +1,4 @@
-"""What members see of sweeps."""
+"""Sweeps as members see them."""
 
 from typing import Any
 
@@ -47,6 +47,6 @@ def test_only_the_best_trials_of_many_are_listed() -> None:
     assert [*described({"digits": many})][-1] == "  and 10 other trials"
 
 
-def test_a_sweep_without_a_controller_and_no_sweep_are_told_apart() -> None:
+def test_a_sweep_without_a_controller_differs_from_no_sweep() -> None:
     assert [*described({})] == ["no sweeps"]
     assert [*described({"digits": {}})] == ["digits: the controller has not started yet"]

@@ -1,4 +1,4 @@
-"""promtool: what is on PATH, else Debian's, unpacked into the cache and not installed."""
+"""promtool: the one on PATH, else Debian's package, unpacked into the cache."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def promtool() -> Path:
     folder = cache_root() / "tools" / "debian-prometheus"
     program = folder / "usr" / "bin" / "promtool"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes of tests ask at once.
+    # Several test processes may need it at once.
     with FileLock(f"{folder}.lock"):
         if not program.exists():
             if shutil.which("apt-get") is None:
@@ -39,7 +39,7 @@ def _unpack(folder: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     if not _download(part):
-        # The lists of packages are old, or there are none.
+        # The lists of packages are outdated or missing.
         subprocess.run(["apt-get", "--quiet", "update"], check=False, capture_output=True)
         if not _download(part):
             unavailable(f"Debian's package {PACKAGE} cannot be had")
@@ -59,15 +59,15 @@ Files = Iterable[tuple[Sequence[dict[str, Any]], Collection[str]]]
 
 
 def check(program: Path, folder: Path, *tests: dict[str, Any], alerts: Collection[str] = ()) -> str:
-    """What promtool finds wrong with the rules under these tests; empty where nothing is.
+    """Return the errors that promtool finds in the rules with these tests.
 
-    All recordings are evaluated, and only the named alerts, since that takes most of the time.
+    All recording rules are evaluated, but only the named alerts, which take most of the time.
     """
     return check_all(program, folder, [(tests, alerts)])
 
 
 def check_all(program: Path, folder: Path, files: Files) -> str:
-    """What one run of promtool finds wrong with several files of tests."""
+    """Return the errors of one run of promtool with several files of tests."""
     names = []
     for number, (tests, alerts) in enumerate(files):
         groups = [
@@ -93,7 +93,7 @@ def check_all(program: Path, folder: Path, files: Files) -> str:
 def told(
     series: dict[str, str], minutes: int, expr: str, *samples: dict[str, Any]
 ) -> dict[str, Any]:
-    """A test of promtool: series with a value a minute, and what an expression gives then."""
+    """Return a test of promtool: series with a value per minute, and an expression's result."""
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],

@@ -1,4 +1,4 @@
-"""Every alert fires when it should, and does not when it should not: shown by promtool."""
+"""Every alert fires for its fault and not otherwise, as evaluated by promtool."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ def of_run(number: int) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """Series, one value a minute, under which an alert fires, and under which it does not."""
+    """Series with a value per minute for which an alert fires, and series for which it does not."""
 
     alert: str
     minutes: int
@@ -126,7 +126,7 @@ CASES = [
         "TrainingWithoutStep",
         60,
         {f"training_step_seconds_count{{{RUN}}}": "7x80", f"training_info{{{RUN}}}": "1x80"},
-        # It has only just begun.
+        # It has just started.
         {
             f"training_step_seconds_count{{{RUN}}}": "_x50 0x30",
             f"training_info{{{RUN}}}": "_x50 1x30",
@@ -399,13 +399,13 @@ def test_every_alert_is_silent_where_nothing_is_wrong(program: Path, tmp_path: P
     assert check_all(program, tmp_path, files) == ""
 
 
-def test_promtool_would_say_so(program: Path, tmp_path: Path) -> None:
+def test_promtool_detects_a_wrong_expectation(program: Path, tmp_path: Path) -> None:
     case = CASES[0]
     said = check(program, tmp_path, firing(case, case.silent, 1), alerts=[case.alert])
     assert case.alert in said
 
 
-def test_these_are_all_alerts() -> None:
+def test_every_alert_has_a_case() -> None:
     known = [each.name for found in alerts(SETTINGS.thresholds).values() for each in found]
     assert sorted(known) == sorted({case.alert for case in CASES})
 
@@ -428,7 +428,7 @@ def test_series_of_gpus_are_expected_of_the_stacks_exporter_and_of_an_existing_o
     assert "absent(kube_pod_labels)" in missing["expr"]
 
 
-def test_what_is_told_names_what_it_is_about(program: Path, tmp_path: Path) -> None:
+def test_descriptions_name_their_subject(program: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.alert == "RestartsInARow")
     test = told(case.fires, case.minutes, "vector(0)", {"labels": "{}", "value": 0})
     labels = {"namespace": "ml", "pod": "p", "severity": "critical", "part_of": "gpu-platform"}
@@ -444,7 +444,7 @@ def test_what_is_told_names_what_it_is_about(program: Path, tmp_path: Path) -> N
     assert check(program, tmp_path, test, alerts=[case.alert]) == ""
 
 
-def test_a_gang_that_waits_is_told_of_with_its_queue(program: Path, tmp_path: Path) -> None:
+def test_a_waiting_gang_is_reported_with_its_queue(program: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.alert == "GangPendingTooLong")
     expr = f'ALERTS{{alertname="{case.alert}"}}'
     told_of = 'namespace="ml", queue="vision", job_id="digits-1", severity="warning"'
@@ -460,7 +460,7 @@ def test_thresholds_are_those_of_the_settings() -> None:
     assert "0.25 s" in slow.summary
 
 
-def test_how_long_something_lasts_is_a_setting_too() -> None:
+def test_durations_are_settings_too() -> None:
     limits = SETTINGS.thresholds.model_copy(update={"memory_minutes": 7, "claim_minutes": 9})
     found = {each.name: each.minutes for topic in alerts(limits).values() for each in topic}
     assert found["GpuMemoryNearlyFull"] == found["MemoryNearLimit"] == 7

@@ -1,4 +1,4 @@
-"""Dashboards: what Grafana is given, and that Prometheus can answer each of their queries."""
+"""Dashboards: their files for Grafana, and queries that Prometheus can answer."""
 
 import json
 import re
@@ -79,7 +79,7 @@ SERIES = {
 
 
 def queries(name: str) -> list[str]:
-    """The queries of a page, with something chosen at the top."""
+    """Return the queries of a dashboard, with a value for each variable."""
     found = [
         query
         for panels in pages(SETTINGS)[name].rows.values()
@@ -94,12 +94,12 @@ def test_every_query_has_data(tmp_path: Path) -> None:
     assert check(promtool(), tmp_path, has_data(*asked), alerts=["GpuXidError"]) == ""
 
 
-def test_a_query_without_data_would_be_told(tmp_path: Path) -> None:
+def test_a_query_without_data_is_detected(tmp_path: Path) -> None:
     assert "no_such_series" in check(promtool(), tmp_path, has_data("no_such_series"))
 
 
 def has_data(*asked: str) -> dict[str, Any]:
-    """A test of promtool: whether each query gives anything at all."""
+    """Return a test of promtool that requires a result of each query."""
     test = told(SERIES, 128, "vector(1)", {"labels": "{}", "value": 1})
     test["promql_expr_test"] = [
         {
@@ -123,7 +123,7 @@ def built() -> dict[str, dict[str, Any]]:
     }
 
 
-def test_grafana_gets_a_file_for_every_page() -> None:
+def test_grafana_gets_a_file_for_every_dashboard() -> None:
     found = built()
     assert set(found) == {f"gpu-platform-{name}.json" for name in pages(SETTINGS)}
     for name, dashboard in found.items():
@@ -135,7 +135,7 @@ def test_grafana_gets_a_file_for_every_page() -> None:
             assert panel["datasource"]["uid"] == "${source}"
 
 
-def test_what_is_chosen_at_the_top_is_a_variable_there() -> None:
+def test_selections_are_variables_of_the_dashboard() -> None:
     for name, dashboard in built().items():
         used = set(re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"])))
         names = {first or second for first, second in used} - {"__range"}

@@ -26,7 +26,7 @@ def test_every_alert_has_a_runbook_and_no_other_has() -> None:
     assert re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE) == known
 
 
-def test_every_series_that_is_told_of_is_computed() -> None:
+def test_every_documented_series_is_computed() -> None:
     made = {rule.record for rule in recordings({"NVIDIA-L4": 1.0}, 30)}
     assert set(re.findall(r"gpu_platform:\w+", MONITORING)) <= made
 
@@ -46,7 +46,7 @@ def test_the_pack_accepts_everything_with_the_exemptions_of_the_page() -> None:
 
 
 def refusals(policies: dict[str, Any]) -> list[str]:
-    """Mandatory complaints about all that is made."""
+    """Return the mandatory violations of all objects."""
     everything = args(prometheus="operator", grafana={"dashboards": True})
     texts = [json.dumps(manifest) for manifest in manifests(everything)]
     documents = [document for text in texts for document in read("", text)]

@@ -90,7 +90,7 @@ def test_gpus_and_their_cost_are_of_the_pods_that_have_them(
         # Another error hides it.
         ("0 0 79 31 31", 79),
         ("0 48 79 31 31", 48),
-        # It is over.
+        # It has ended.
         ("79 79 31 31 31 31 31 31", 31),
         # The exporter restarted after a reset.
         ("0 0 79 31 0", 0),
@@ -203,7 +203,7 @@ GOODPUT: list[tuple[dict[str, str], float]] = [
         | steps("0+45x20"),
         0.75,
     ),
-    # It stands still.
+    # It makes no steps.
     (pod("a-0", "a", "vision", 8) | steps("45x20"), 0),
 ]
 
@@ -232,7 +232,7 @@ def test_the_time_to_a_gang_is_until_its_last_pod_has_a_node(program: Path, tmp_
     assert check(program, tmp_path, told(series, 10, name, expected)) == ""
 
 
-def test_pods_of_earlier_attempts_say_nothing_of_the_time_to_a_gang(
+def test_pods_of_earlier_attempts_do_not_count_for_the_time_to_a_gang(
     program: Path, tmp_path: Path
 ) -> None:
     series = {
@@ -271,7 +271,7 @@ WAITS: list[tuple[dict[str, str], int, float]] = [
 ]
 
 
-def test_a_gang_has_waited_until_it_was_whole(program: Path, tmp_path: Path) -> None:
+def test_a_gang_has_waited_until_it_was_complete(program: Path, tmp_path: Path) -> None:
     name = "gpu_platform:queue_wait_seconds"
     gangs = f'{name}{{namespace="ml", queue="vision", gang="g"}}'
     tests = (told(series, minutes, name, of(gangs, seconds)) for series, minutes, seconds in WAITS)

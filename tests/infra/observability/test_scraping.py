@@ -1,4 +1,4 @@
-"""The chart that brings Prometheus and Grafana: what it is given, and when it is refused."""
+"""The chart of Prometheus and Grafana: its values, and refused settings."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ def values(**settings: Any) -> dict[str, Any]:
     return chart_values(parsed.kube_prometheus_stack, parsed.grafana)
 
 
-def test_kube_state_metrics_passes_on_what_the_page_says() -> None:
+def test_kube_state_metrics_exports_the_documented_labels() -> None:
     flags = values()["kube-state-metrics"]
     page = (CHECKOUT / "docs" / "monitoring.md").read_text()
     said = dict(re.findall(r"^--metric-(labels|annotations)-allowlist=(\S+)$", page, re.MULTILINE))
@@ -41,7 +41,7 @@ def test_grafana_finds_the_dashboards_by_their_label() -> None:
     assert values(grafana={})["grafana"] == {}
 
 
-def test_values_of_ones_own_are_laid_over_the_stacks() -> None:
+def test_custom_values_override_those_of_the_stack() -> None:
     own = {
         "kube-state-metrics": {"replicas": 2, "metricLabelsAllowlist": ["pods=[*]"]},
         "alertmanager": {"enabled": False},
@@ -83,7 +83,7 @@ def test_the_release_comes_before_what_its_operator_reads(provision: Provision) 
         assert plan.inputs(name)["metadata"]["labels"]["release"] == found["name"]
 
 
-def test_the_chart_is_left_to_its_owner_unless_asked_for(provision: Provision) -> None:
+def test_the_chart_is_not_installed_by_default(provision: Provision) -> None:
     plan = provision(changed("monitoring", {"prometheus": "operator"}))
     assert "monitoring-release" not in plan.names(RELEASE)
 

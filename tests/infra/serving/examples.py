@@ -1,4 +1,4 @@
-"""A service of the right configuration, for tests to bend."""
+"""A service of the valid configuration, which tests change."""
 
 from typing import Any
 
@@ -58,5 +58,5 @@ def container(described: InferenceServiceArgs) -> Manifest:
 
 
 def environment(found: Manifest) -> dict[str, Any]:
-    """A container's variables: text, or where it stands."""
+    """Return a container's variables: values, or references to them."""
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in found["env"]}

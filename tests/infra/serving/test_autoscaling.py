@@ -15,7 +15,7 @@ def test_an_autoscaler_owns_the_number_of_replicas() -> None:
     assert spec["metrics"][0]["resource"]["target"]["averageUtilization"] == 60
 
 
-def test_replicas_follow_the_cpu_where_nothing_else_is_asked_for() -> None:
+def test_replicas_follow_the_cpu_by_default() -> None:
     (metric,) = autoscaler(serving(autoscaling={"max": 5}))["spec"]["metrics"]
     assert metric["resource"]["target"]["averageUtilization"] == 70
 
@@ -31,7 +31,7 @@ def test_replicas_follow_the_queue_of_each_pod() -> None:
     }
 
 
-def test_of_cpu_and_queue_the_one_that_asks_for_more_decides() -> None:
+def test_the_larger_demand_of_cpu_and_queue_decides() -> None:
     scaling = {"max": 5, "queue_depth": 8, "cpu_percent": 50}
     metrics = autoscaler(serving(autoscaling=scaling))["spec"]["metrics"]
     assert [metric["type"] for metric in metrics] == ["Resource", "Pods"]
@@ -42,7 +42,7 @@ def test_a_service_without_autoscaling_has_no_autoscaler() -> None:
         autoscaler(serving())
 
 
-def test_keda_takes_the_place_of_the_autoscaler_and_asks_prometheus_for_the_queue() -> None:
+def test_keda_replaces_the_autoscaler_and_queries_the_queue_in_prometheus() -> None:
     found = objects(serving(autoscaling={"max": 5, "queue_depth": 8, "keda": KEDA}))
     assert "HorizontalPodAutoscaler" not in found
     assert "replicas" not in found["Deployment"]["spec"]
@@ -57,7 +57,7 @@ def test_keda_takes_the_place_of_the_autoscaler_and_asks_prometheus_for_the_queu
     }
 
 
-def test_keda_wakes_the_first_pod_by_what_the_gateway_sees() -> None:
+def test_keda_starts_the_first_pod_by_requests_at_the_gateway() -> None:
     seen = 'sum(rate(requests_total{service="digits"}[1m]))'
     keda = {**KEDA, "activation_query": seen, "cooldown_seconds": 60}
     scaling = {"min": 0, "max": 5, "queue_depth": 8, "cpu_percent": 70, "keda": keda}

@@ -44,7 +44,7 @@ def test_the_startup_probe_waits_as_long_as_configured() -> None:
     assert probe["periodSeconds"] * probe["failureThreshold"] == 302
 
 
-def test_the_server_is_told_the_model_and_the_place_of_the_export() -> None:
+def test_the_server_gets_the_model_and_the_path_of_the_export() -> None:
     found = container(serving(server={"max_body_bytes": 4096}, digest=DIGEST))
     env = environment(found)
     assert env["INFERENCE_MODEL_NAME"] == "digits"
@@ -56,13 +56,13 @@ def test_the_server_is_told_the_model_and_the_place_of_the_export() -> None:
     assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
 
 
-def test_an_update_takes_no_capacity_away() -> None:
+def test_an_update_keeps_the_capacity() -> None:
     spec = objects(serving())["Deployment"]["spec"]
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert spec["minReadySeconds"] == 5
 
 
-def test_a_pod_that_leaves_pauses_before_sigterm_and_has_time_to_drain() -> None:
+def test_a_terminating_pod_pauses_before_sigterm_and_has_time_to_drain() -> None:
     spec = pod(objects(serving(pre_stop_seconds=4, grace_seconds=40))["Deployment"])
     assert spec["containers"][0]["lifecycle"] == {"preStop": {"sleep": {"seconds": 4}}}
     assert spec["terminationGracePeriodSeconds"] == 40
@@ -77,7 +77,7 @@ def test_without_an_autoscaler_the_replicas_are_fixed() -> None:
     assert objects(serving(replicas=3))["Deployment"]["spec"]["replicas"] == 3
 
 
-def test_gpus_are_asked_for_only_where_they_are_wanted() -> None:
+def test_gpus_are_requested_only_if_configured() -> None:
     assert "nvidia.com/gpu" not in container(serving())["resources"]["limits"]
     assert container(serving(gpus=1))["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
@@ -110,7 +110,7 @@ def test_tls_is_mounted_from_its_secret_and_the_probes_use_it() -> None:
     assert described.url.startswith("https://")
 
 
-def test_pods_with_tls_say_so_to_prometheus() -> None:
+def test_pods_with_tls_are_annotated_for_prometheus() -> None:
     def said(described: InferenceServiceArgs) -> Any:
         about = objects(described)["Deployment"]["spec"]["template"]["metadata"]
         return about.get("annotations", {}).get("prometheus.io/scheme")
@@ -126,7 +126,7 @@ def test_api_keys_are_a_file_of_their_secret() -> None:
     assert env["INFERENCE_API_KEYS_FILE"] == "/secrets/api-keys/list"
 
 
-def test_a_handler_of_ones_own_comes_by_a_volume_and_its_secrets_by_reference() -> None:
+def test_a_custom_handler_is_mounted_and_its_secrets_are_references() -> None:
     described = serving(
         volumes={"handlers": {"path": "/handlers", "config_map": "handlers"}},
         env={"PYTHONPATH": "/handlers"},
@@ -148,7 +148,7 @@ def _volume(spec: dict[str, Any], name: str) -> dict[str, Any]:
 URL = "s3://models/digits-1a2b3c4d/export"
 
 
-def test_an_export_behind_an_address_is_fetched_before_the_server_starts() -> None:
+def test_an_export_at_a_url_is_downloaded_before_the_server_starts() -> None:
     spec = pod(objects(serving(job=None, url=URL, digest=DIGEST))["Deployment"])
     (fetch,) = spec["initContainers"]
     assert fetch["image"] == spec["containers"][0]["image"]

@@ -1,4 +1,4 @@
-"""The program that evaluates a canary: its queries, what it may change, and how routes name it."""
+"""The program that evaluates a canary: its queries, its rights, and its annotations of routes."""
 
 import json
 from typing import Any

@@ -29,7 +29,7 @@ def test_a_route_is_attached_to_its_gateway() -> None:
     assert shares(serving(route=route)) == {"digits": 100}
 
 
-def test_a_prefix_is_taken_off_before_the_server_sees_it() -> None:
+def test_a_prefix_is_removed_before_the_server_sees_it() -> None:
     (rule,) = objects(serving(route={**GATEWAY, "path": "/digits"}))["HTTPRoute"]["spec"]["rules"]
     assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/digits"}}]
     assert rule["filters"][0]["urlRewrite"]["path"]["replacePrefixMatch"] == "/"
@@ -39,7 +39,7 @@ def test_a_canary_gets_its_share() -> None:
     assert shares(serving(route=GATEWAY, canary=CANARY)) == {"digits": 80, "digits-canary": 20}
 
 
-def test_weight_zero_takes_all_requests_back_and_a_hundred_gives_them_all() -> None:
+def test_weight_0_sends_no_requests_to_the_canary_and_weight_100_all() -> None:
     none, all_of_them = (
         serving(route=GATEWAY, canary={**CANARY, "weight": weight}) for weight in (0, 100)
     )
@@ -78,7 +78,7 @@ def test_a_canary_may_be_another_image_or_configuration_of_the_same_model() -> N
     assert env["INFERENCE_NOTICE_SECONDS"] == "1.0"
 
 
-def test_the_versions_pods_are_told_apart_by_every_selector() -> None:
+def test_every_selector_distinguishes_the_pods_of_versions() -> None:
     described = serving(route=GATEWAY, canary={**CANARY, "replicas": 2}, replicas=2)
     stable, canary = (
         {manifest["kind"]: manifest for manifest in built}
@@ -96,7 +96,7 @@ def test_the_versions_pods_are_told_apart_by_every_selector() -> None:
         assert not selector.items() <= labels.items(), kind
 
 
-def test_older_clusters_share_out_by_the_annotations_of_ingress_nginx() -> None:
+def test_older_clusters_split_requests_by_the_annotations_of_ingress_nginx() -> None:
     route = {"ingress": {"class_name": "nginx"}, "hostnames": ["digits.example.com"]}
     stable, canary = routes(serving(route=route, canary=CANARY))
     assert stable["spec"]["rules"][0]["host"] == "digits.example.com"

@@ -1,4 +1,4 @@
-"""Whatever is written: settings come out, or plain problems, and never another exception."""
+"""Any configuration results in settings or in readable problems, never in another exception."""
 
 from typing import Any
 

@@ -51,7 +51,7 @@ def of_volcano(**changes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["dev", "simulated", "staging", "prod"])
-def test_the_environments_give_no_cause(name: str) -> None:
+def test_the_environments_cause_no_notice(name: str) -> None:
     config = yaml.safe_load((CHECKOUT / f"Pulumi.{name}.yaml").read_text())["config"]
     assert told({key.removeprefix("gpu-platform:"): value for key, value in config.items()}) == []
 
@@ -94,7 +94,7 @@ def test_a_gang_whose_claim_waits_for_its_first_consumer_is_warned_of(
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])
-def test_a_stack_of_too_many_jobs_is_told_so(jobs: int, expected: int) -> None:
+def test_a_stack_of_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> None:
     values = good()
     values["inference"] = {}
     described = values["training"]["jobs"]["digits"]
@@ -104,7 +104,7 @@ def test_a_stack_of_too_many_jobs_is_told_so(jobs: int, expected: int) -> None:
     assert all(f"{jobs} jobs" in text and "docs/scale.md" in text for text in found)
 
 
-def test_rdma_without_a_network_for_nccl_is_told() -> None:
+def test_rdma_without_a_network_for_nccl_gets_a_notice() -> None:
     (found,) = of_job(rdma=RDMA)
     assert found.startswith("gpu-platform:training.jobs.job.rdma")
     assert "docs/rdma.md" in found
@@ -119,12 +119,12 @@ def test_rdma_without_a_network_for_nccl_is_told() -> None:
         {},
     ],
 )
-def test_a_network_that_is_named_or_is_a_plugins_gives_no_cause(changes: dict[str, Any]) -> None:
+def test_a_named_network_or_one_of_a_plugin_causes_no_notice(changes: dict[str, Any]) -> None:
     assert of_job(**changes) == []
 
 
 @pytest.mark.parametrize("kind", ["mpi", "tensorflow", "ray"])
-def test_a_kind_whose_program_the_default_image_lacks_is_told_unless_an_image_is_named(
+def test_a_kind_whose_program_the_default_image_lacks_needs_an_image(
     kind: str,
 ) -> None:
     (found,) = of_job(kind)
@@ -132,7 +132,7 @@ def test_a_kind_whose_program_the_default_image_lacks_is_told_unless_an_image_is
     assert of_job(kind, image=kind) == []
 
 
-def test_priorities_that_push_out_nobody_are_told() -> None:
+def test_priorities_that_preempt_nobody_get_a_notice() -> None:
     (found,) = of_volcano(priority_classes=TWO_CLASSES)
     assert found.startswith("gpu-platform:volcano.scheduler.preempt")
     assert "'training' are scheduled before those of 'batch'" in found
@@ -148,7 +148,7 @@ def test_priorities_that_push_out_nobody_are_told() -> None:
         {"priority_classes": {**TWO_CLASSES, "training": {"value": 10}}},
     ],
 )
-def test_priorities_that_are_to_push_out_nobody_or_do_give_no_cause(
+def test_priorities_that_preempt_or_are_not_meant_to_cause_no_notice(
     changes: dict[str, Any],
 ) -> None:
     assert of_volcano(**{"priority_classes": TWO_CLASSES, **changes}) == []
@@ -170,7 +170,7 @@ def test_jobs_that_would_not_answer_prometheus_are_named() -> None:
     assert told({**values, "monitoring": {"prometheus": "none"}}) == []
 
 
-def test_jobs_that_know_no_port_are_passed_over() -> None:
+def test_jobs_without_a_port_are_ignored() -> None:
     own = {**of_program(), "hyperparameters": None, "command": ["true"]}
     tensorflow = {**of_program(), "kind": "tensorflow", "image": "training"}
     assert told(monitored(own=own, tensorflow=tensorflow)) == []

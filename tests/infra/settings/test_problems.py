@@ -1,4 +1,4 @@
-"""Twenty and more kinds of bad configuration, each one plain sentence."""
+"""More than twenty kinds of invalid configuration, each reported in one sentence."""
 
 import pytest
 
@@ -394,7 +394,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_key_and_what_is_allowed(mistake: str) -> None:
+def test_a_mistake_is_reported_with_its_key_and_what_is_allowed(mistake: str) -> None:
     path, value, key, advice = MISTAKES[mistake]
     found = problems(changed(path, value))
     named = [sentence for sentence in found if sentence.startswith(f"gpu-platform:{key}")]
@@ -432,11 +432,11 @@ def test_memory_is_described_in_the_unit_of_the_settings() -> None:
     assert any("quota.memory of 1500Mi" in sentence for sentence in problems(values))
 
 
-def test_the_example_is_right() -> None:
+def test_the_example_is_valid() -> None:
     assert problems(good()) == []
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     values = changed(f"{JOB}.nodes", 0)
     values["tenancy"]["namespace"] = "Not_A_Name"
     values["volcano"]["queues"]["research"]["weight"] = 0
@@ -445,11 +445,11 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert len(problems(values)) == 5
 
 
-def test_a_mistake_inside_a_concern_is_not_told_twice() -> None:
+def test_a_mistake_inside_a_concern_is_reported_once() -> None:
     assert len(problems(changed("volcano.queues.research.weight", 0))) == 1
 
 
-def test_the_error_says_how_many_problems_and_that_nothing_changed() -> None:
+def test_the_error_states_the_number_of_problems_and_that_nothing_changed() -> None:
     with pytest.raises(SettingsError) as raised:
         validate(changed(f"{JOB}.nodes", 0))
     assert str(raised.value).startswith("The configuration has 1 problem; nothing was changed.\n")
@@ -478,7 +478,7 @@ def test_a_secret_password_is_accepted() -> None:
     assert problems(values, frozenset({"registry_password"})) == []
 
 
-def test_a_password_of_nobody_is_refused() -> None:
+def test_a_password_without_a_user_is_refused() -> None:
     values = {**good(), "registry_password": "hunter2"}
     (sentence,) = problems(values, frozenset({"registry_password"}))
     assert "gpu-platform:images.username" in sentence

@@ -37,7 +37,7 @@ def accepts(kind: object, value: object) -> bool:
         (AbsolutePath, ["/a", "/a/b..c"], ["a", "/a/../b", "/.."]),
     ],
 )
-def test_a_kind_of_value_tells_right_from_wrong(
+def test_a_type_accepts_valid_and_refuses_invalid_values(
     kind: object, right: list[object], wrong: list[object]
 ) -> None:
     assert [value for value in right if not accepts(kind, value)] == []
@@ -52,7 +52,7 @@ def test_a_kind_of_value_tells_right_from_wrong(
         ("127.0.0.1:5000/a/b", {"host": "127.0.0.1:5000", "path": "a/b", "tag": None}),
     ],
 )
-def test_an_image_reference_is_taken_apart(text: str, parts: dict[str, str | None]) -> None:
+def test_an_image_reference_is_parsed(text: str, parts: dict[str, str | None]) -> None:
     found = parse_image(text).groupdict()
     assert {name: found[name] for name in parts} == parts
 

@@ -11,7 +11,7 @@ OVERRIDE = {"custom": {"scheduler_config_override": "actions: allocate\ntiers: [
 
 
 def volcano(**settings: Any) -> list[str]:
-    """What is wrong with a stack whose scheduler is described so."""
+    """Return the problems of a stack with these settings of Volcano."""
     values = good()
     values["volcano"] |= settings
     values["volcano"]["queues"] = {"research": {}, **settings.get("queues", {})}
@@ -35,14 +35,14 @@ def test_overcommit_needs_queued_jobs() -> None:
     assert volcano(scheduler={"overcommit": 1.5}) == []
 
 
-def test_a_limit_of_waiting_does_something() -> None:
+def test_a_limit_of_the_waiting_time_needs_an_effect() -> None:
     sla = {"longest_wait_seconds": 60, "reserve": False}
     (problem,) = volcano(scheduler={"reclaim": "gangs", "sla": sla})
     assert "sla has no effect" in problem
     assert volcano(scheduler={"sla": sla}) == []
 
 
-def test_what_is_packed_by_is_for_packing() -> None:
+def test_resources_of_binpack_need_binpack() -> None:
     (problem,) = volcano(scheduler={"placement": "spread", "pack_by": {GPU: 1}})
     assert "placement is spread" in problem
 
@@ -90,7 +90,7 @@ def test_capacity_does_not_read_weights() -> None:
     assert problem.startswith("gpu-platform:volcano.queues.team.weight is 2, which is not read")
 
 
-def test_parents_need_a_volcano_that_knows_them() -> None:
+def test_parent_queues_need_a_volcano_that_supports_them() -> None:
     queues = {"team": {}, "lab": {"parent": "team"}}
     (problem,) = volcano(scheduler={"share": "capacity"}, version="1.10.0", queues=queues)
     assert (
@@ -99,7 +99,7 @@ def test_parents_need_a_volcano_that_knows_them() -> None:
     assert volcano(scheduler={"share": "capacity"}, version="1.11.0", queues=queues) == []
 
 
-def test_what_is_deserved_names_every_basic_resource_where_it_is_taken_back() -> None:
+def test_deserved_lists_cpu_and_memory_if_queues_reclaim() -> None:
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     queues: dict[str, Any] = {"team": {"deserved": {GPU: 8, "cpu": 64}}}
     (problem,) = volcano(scheduler=scheduler, version="1.10.0", queues=queues)
@@ -108,7 +108,7 @@ def test_what_is_deserved_names_every_basic_resource_where_it_is_taken_back() ->
 
 
 @pytest.mark.parametrize("promise", ["guarantee", "deserved"])
-def test_queues_below_get_no_more_than_their_parent(promise: str) -> None:
+def test_child_queues_get_no_more_than_their_parent(promise: str) -> None:
     queues = {
         "team": {promise: {GPU: 8}},
         "lab": {"parent": "team", promise: {GPU: 6}},
@@ -119,7 +119,7 @@ def test_queues_below_get_no_more_than_their_parent(promise: str) -> None:
     assert "(lab, desk) have 10 in total" in problem
 
 
-def test_a_queue_below_may_use_no_more_than_its_parent() -> None:
+def test_a_child_queue_may_use_no_more_than_its_parent() -> None:
     queues = {
         "team": {"capability": {GPU: 8}},
         "lab": {"parent": "team", "capability": {GPU: 16}},
@@ -143,43 +143,43 @@ def test_a_parent_without_an_amount_has_none_of_it() -> None:
 
 
 @pytest.mark.parametrize("promise", ["guarantee", "deserved"])
-def test_a_capability_lists_every_resource_that_is_promised(promise: str) -> None:
+def test_a_capability_lists_every_guaranteed_or_deserved_resource(promise: str) -> None:
     team = {"capability": {GPU: 8}, promise: {GPU: 8, "cpu": 64, "memory": "1Ti"}}
     (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": team})
     assert f"{promise} of cpu is 64, more than its capability of 0 (not listed)" in problem
 
 
-def test_guarantee_deserved_and_capability_rise() -> None:
+def test_guarantee_deserved_and_capability_increase_in_this_order() -> None:
     (problem,) = volcano(queues={"team": {"guarantee": {GPU: 9}, "capability": {GPU: 8}}})
     assert "gpu-platform:volcano.queues.team contradicts itself: guarantee of nvidia" in problem
 
 
-def test_circles_and_unknown_parents_are_named() -> None:
+def test_cycles_and_unknown_parents_are_named() -> None:
     queues = {"a": {"parent": "b"}, "b": {"parent": "a"}, "c": {"parent": "d"}}
     found = volcano(scheduler={"share": "capacity"}, queues=queues)
     assert any("queues.a.parent is 'b', which makes 'a' a parent of itself" in p for p in found)
     assert any("queues.c.parent is 'd', which is not a queue of this stack" in p for p in found)
 
 
-def test_jobs_wait_in_queues_at_the_bottom() -> None:
+def test_jobs_wait_in_leaf_queues() -> None:
     values = changed("volcano.queues.lab", {"parent": "research"})
     values["volcano"]["scheduler"] = {"share": "capacity"}
     (problem,) = problems(values)
     assert problem.startswith("gpu-platform:training.jobs.digits.queue is 'research', which has")
 
 
-def test_volcanos_own_root_is_not_made_again() -> None:
+def test_the_root_queue_of_volcano_is_not_created() -> None:
     (problem,) = volcano(queues={"root": {}})
     assert "gpu-platform:volcano.queues.root is created by Volcano" in problem
 
 
-def test_a_job_whose_class_never_preempts_takes_nothing_back() -> None:
+def test_a_job_whose_class_never_preempts_reclaims_nothing() -> None:
     classes = {"training": {"value": 100, "preemption": "Never"}, "other": {"value": 200}}
     (problem,) = volcano(scheduler={"reclaim": "gangs"}, priority_classes=classes)
     assert "gpu-platform:training.jobs.digits.priority_class is 'training', whose" in problem
 
 
-def test_some_class_preempts_where_preemption_is_on() -> None:
+def test_preemption_needs_a_class_that_preempts() -> None:
     classes = {"training": {"value": 100, "preemption": "Never"}}
     (problem,) = volcano(scheduler={"preempt": "gangs"}, priority_classes=classes)
     assert "no class under gpu-platform:volcano.priority_classes may preempt" in problem

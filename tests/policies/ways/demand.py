@@ -245,7 +245,7 @@ WAYS = [
         gpu_budget={"maxGpusPerQueue": {"team": 16}},
     ),
     way(
-        "a quota of the cluster without an end",
+        "a quota of the cluster without a limit",
         "kueue_quotas",
         "",
         ("1/spec/resourceGroups/0/flavors/0/resources/2/nominalQuota", 1_000_000),

@@ -1,4 +1,4 @@
-"""Ways to be another kind of workload, with fewer duties."""
+"""Evasions that disguise a workload as a kind to which fewer rules apply."""
 
 from tests.policies.harness import REMOVED
 from tests.policies.ways.way import Way, way

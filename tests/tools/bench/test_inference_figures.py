@@ -1,4 +1,4 @@
-"""What a measurement comes to."""
+"""Figures of a measurement."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which goals were met."""
+"""Goals of the inference benchmark."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ def samples(count: int) -> Images:
 def deal(
     count: int, batch: int, accumulate: int, size: int, epoch: int = 0, seen: int = 0
 ) -> list[tuple[Batch, ...]]:
-    """What all processes compute at the same time, one after another."""
+    """Return the batches that all processes compute at the same time, one after another."""
     ranks = []
     for rank in range(size):
         sampler = GangSampler(samples(count), batch, accumulate, rank, size, seed=3)

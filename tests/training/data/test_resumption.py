@@ -1,4 +1,4 @@
-"""Every data set with the sampler and the loader: who is interrupted sees the rest, once."""
+"""Every data set with sampler and loader: interrupted runs see each remaining sample once."""
 
 from itertools import islice
 from pathlib import Path

@@ -116,7 +116,7 @@ def test_a_missing_artifact_is_named(export: Export) -> None:
 
 
 class Dice(nn.Module):
-    """Gives something else each time."""
+    """Returns other outputs each time."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return torch.rand_like(inputs.flatten(1)[:, :10])

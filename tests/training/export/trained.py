@@ -21,7 +21,7 @@ class Trained:
     targets: Tensor
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On the held-out digits."""
+        """Return accuracy and loss on the held-out digits."""
         with torch.no_grad():
             logits = model.eval()(self.inputs)
         right = (logits.argmax(1) == self.targets).float().mean()

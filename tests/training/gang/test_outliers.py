@@ -1,4 +1,4 @@
-"""Which processes are outliers of their gang: pure, with random noise."""
+"""Outliers of a gang, computed from values with random noise."""
 
 import math
 from collections.abc import Callable

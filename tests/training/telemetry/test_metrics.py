@@ -1,4 +1,4 @@
-"""Asked over HTTP while real runs go on."""
+"""Metrics, scraped over HTTP during real runs."""
 
 import math
 import socket

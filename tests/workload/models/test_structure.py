@@ -17,7 +17,7 @@ def test_the_blocks_of_a_resnet_are_its_residual_ones(name: str, count: int) -> 
     assert len({id(block) for block in found}) == len(found) == count
 
 
-def test_a_model_of_one_piece_has_no_blocks() -> None:
+def test_a_model_without_repeated_layers_has_no_blocks() -> None:
     assert blocks(build("simple-cnn", {}, 10, (3, 32, 32))) == []
 
 
@@ -29,7 +29,7 @@ def test_lists_of_lists_give_the_outermost_modules_that_can_be_called() -> None:
 
 
 def test_the_operations_of_a_linear_layer_are_counted() -> None:
-    # A product and a sum for each weight; the gradients of weights and of inputs as much each.
+    # A product and a sum per weight: forward, and for the gradients of weights and of inputs.
     assert flops_per_sample(nn.Linear(30, 50), (30,)) == 3 * 2 * 30 * 50
 
 

@@ -114,7 +114,7 @@ def _names(known: Any) -> Any:
     def names(text: str) -> list[str]:
         given = text.split(",")
         if unknown := [name for name in given if name not in known]:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(known)}")
         return given
 
     return names

@@ -88,7 +88,7 @@ class Running:
         return total
 
     def check(self, expected: Array) -> float:
-        """Ask for every sample four times at once; gives the largest difference.
+        """Request every sample four times at once, and return the largest difference.
 
         Raises ServerError if an answer is not `expected`, such as the answer to another request.
         """

@@ -18,8 +18,7 @@ SAMPLES: Final = 16
 MAX_BATCH: Final = 16
 MAX_DELAY_MS: Final = 2
 MAX_QUEUE: Final = 96
-"""Queue limit of every server that has one; each workload computes that many within its
-deadline."""
+"""Queue limit of every server that has one. Each workload answers a full queue in its deadline."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Workload:
     """Name in workload.catalog; the no-op has no network and returns its input."""
     shape: tuple[int, ...]
     deadline: float
-    """Deadline in seconds; more than 64 clients wait that are served one after another."""
+    """Deadline in seconds, longer than 64 clients wait that are served one after another."""
     patience: float = 1
     """Factor of the measurement's length, for models with fewer answers per second."""
 

@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduling]:
 
 @pytest.fixture
 def volcano(cluster: Scheduling) -> Iterator[Scheduling]:
-    """The cluster without jobs, whose scheduler takes whole gangs away."""
+    """The cluster without jobs, whose scheduler preempts whole gangs."""
     cluster.configure(SchedulerSettings.model_validate(GANGS))
     yield cluster
     cluster.clear()

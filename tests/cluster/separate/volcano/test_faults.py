@@ -1,4 +1,4 @@
-"""What becomes of a gang one of whose pods has failed."""
+"""Gangs after the failure of one of their pods."""
 
 from tests.cluster.gangs import PATIENCE, VOLCANO, placed
 from tests.cluster.platform import await_

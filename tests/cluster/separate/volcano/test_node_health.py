@@ -23,7 +23,7 @@ HEALTH = NodeHealthSettings(fault_seconds=2, settle_seconds=4, slow_reports=2)
 
 
 def offer(volcano: Scheduling, node: str, gpus: int) -> None:
-    """Lets a node offer fewer GPUs than it has, as the kubelet does if some are unhealthy."""
+    """Let a node offer fewer GPUs than it has, as the kubelet does if some are unhealthy."""
     patch = json.dumps({"status": {"allocatable": {GPU: str(gpus)}}})
     volcano.kubectl("patch", "node", node, "--subresource=status", f"--patch={patch}")
 

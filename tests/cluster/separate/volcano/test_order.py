@@ -1,4 +1,4 @@
-"""Who goes first, who has to go, and what comes after what."""
+"""Preemption, elastic jobs, reservations, and the order of steps."""
 
 from infra.settings.volcano import SchedulerSettings, SlaSettings
 from tests.cluster.gangs import PATIENCE, VOLCANO, placed, watched, whole
@@ -85,7 +85,7 @@ def test_free_nodes_are_reserved_for_a_gang_that_has_waited_too_long(volcano: Sc
 
 
 def await_told(volcano: Scheduling, words: str) -> None:
-    """Waits until the table of runs has these words."""
+    """Wait until the table of runs has these words."""
     await_(lambda: words in volcano.devcluster("status"), PATIENCE, f"status to say {words!r}")
 
 

@@ -1,4 +1,4 @@
-"""On which nodes pods go."""
+"""Placement of pods on nodes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -52,7 +52,7 @@ def test_a_job_on_whole_nodes_shares_them_with_no_other(volcano: Scheduling) -> 
 
 
 def test_pods_of_a_gang_follow_the_first_one_to_its_rack(volcano: Scheduling) -> None:
-    """Rack a has room for one pod more, and rack b for both."""
+    """Rack a has capacity for one more pod, and rack b for both."""
     half = {"queue": "vision", "gpus_per_node": 4}
     pair = {**half, "nodes": 2}
     jobs = stack(
@@ -113,7 +113,7 @@ def hyper_node(name: str, tier: int, kind: str, *members: str) -> dict[str, Any]
 
 @pytest.fixture(params=["simulated-0", "simulated-2"])
 def near(volcano: Scheduling, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A node that has a switch in common with simulated-1, which the third one has not."""
+    """A node that shares a switch with simulated-1, unlike the third node."""
     (far,) = {"simulated-0", "simulated-2"} - {request.param}
     volcano.apply(
         hyper_node("left", 1, "Node", "simulated-1", request.param),

@@ -1,4 +1,4 @@
-"""What queues may claim: by weight, by what they deserve, and what is kept for them."""
+"""Shares of queues: by weight, by deserved amounts, and by guarantees."""
 
 import time
 from collections import Counter
@@ -41,12 +41,12 @@ def test_a_queue_reclaims_its_share(volcano: Scheduling) -> None:
 
 
 def amounts(gpus: int) -> dict[str, Any]:
-    """CPU and memory as well: without them a queue takes nothing back before Volcano 1.15."""
+    """CPU and memory as well: without them, a queue reclaims nothing before Volcano 1.15."""
     return {"cpu": 64, "memory": "512Gi", "nvidia.com/gpu": gpus}
 
 
 def test_a_queue_reclaims_only_what_it_deserves(volcano: Scheduling) -> None:
-    """Shares by `capacity`: what is written, however many queues have jobs."""
+    """Shares by `capacity`: the configured amounts, however many queues have jobs."""
     queues = {"large": {"deserved": amounts(16)}, "little": {"deserved": amounts(8)}}
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     tenants = {f"tenant-{n}": {"queue": "little"} for n in range(3)}

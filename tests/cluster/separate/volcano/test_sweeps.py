@@ -86,7 +86,7 @@ def described(key: str, job: dict[str, Any] | None = None, **changes: Any) -> Sw
 
 @dataclass
 class Training(Background):
-    """The training programs of all trials on a claim, and what is seen of them meanwhile."""
+    """The training programs of all trials on a claim, and observations of them."""
 
     volcano: Scheduling
     sweep: Sweep

@@ -1,4 +1,4 @@
-"""A job and its queue with nothing but the package."""
+"""A job and its queue, with the installed package alone."""
 
 import pulumi
 

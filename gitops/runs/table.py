@@ -134,7 +134,8 @@ def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> _Table:
 def _state(run: RunStatus) -> str:
     stage = f", {run.stage}" if run.stage else ""
     position = f", position {run.position}" if run.position else ""
-    restarts = f", {run.restarts} restarts" if run.restarts else ""
+    plural = "" if run.restarts == 1 else "s"
+    restarts = f", {run.restarts} restart{plural}" if run.restarts else ""
     return f"{run.state}{stage}{position}{restarts}"
 
 

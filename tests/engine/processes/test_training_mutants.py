@@ -1,5 +1,6 @@
 """Mistakes in the mathematics of training are found by the unit tests of the mathematics."""
 
+import gc
 import importlib
 import os
 import sys
@@ -114,6 +115,9 @@ def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
         os.dup2(descriptor, 2)
         # Not pytest's, which are no descriptors that a gang could redirect.
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        # Modules of earlier tests are deleted below. Collecting what they hold, such as sockets,
+        # would fail a test in which it happens.
+        gc.freeze()
         # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
         torch.set_num_threads(1)
         os.chdir(checkout)

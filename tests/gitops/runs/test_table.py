@@ -47,7 +47,7 @@ def test_a_run_is_one_line_with_everything_in_it() -> None:
         *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS", "LOSS", "LEFT", "AGE"),
         *("GPU", "H", "EUR"),
     ]
-    for part in ("digits-1a2b3c4d", "running, 1 restarts", "2/2", "16", "3/10", "0.125", "3m20s"):
+    for part in ("digits-1a2b3c4d", "running, 1 restart", "2/2", "16", "3/10", "0.125", "3m20s"):
         assert part in line
     assert line.split()[-3:] == ["1h30m", "24.00", "57.60"]
 
@@ -80,7 +80,7 @@ def test_a_name_that_is_too_long_is_broken_into_lines() -> None:
     text = shown(named, width=60)
     assert "…" not in text
     assert sum(line.partition(" ")[0].count("a") for line in text.splitlines()) == 70
-    assert "running, 1 restarts" in text
+    assert "running, 1 restart" in text
 
 
 def test_several_namespaces_are_shown() -> None:

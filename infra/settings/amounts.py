@@ -95,13 +95,16 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
 
 
 def services_total(
-    inference: InferenceSettings, gpu: GpuSettings, logs: LogsSettings
+    inference: InferenceSettings, training: TrainingSettings, gpu: GpuSettings, logs: LogsSettings
 ) -> Mapping[str, Decimal]:
     """Return the resources of all replicas of all services, and of programs of the stack."""
     parts = [_of_service(each, gpu, each.most_pods) for each in inference.services.values()]
     parts += [_amounts(each.cpu, each.memory, 1) for each in inference.rollbacks.values()]
     if logs.recorder is not None:
         parts.append(_amounts(logs.recorder.cpu, logs.recorder.memory, 1))
+    if training.sweeps:
+        controller = training.sweep_controller
+        parts.append(_amounts(controller.cpu, controller.memory, 1))
     return combined(sum, parts)
 
 

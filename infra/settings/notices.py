@@ -162,7 +162,7 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
     """Compare the quota with the largest gang, all services and the pod that an update adds."""
     if not settings.training.jobs or not settings.inference.services:
         return
-    services = services_total(settings.inference, settings.gpu, settings.logs)
+    services = services_total(settings.inference, settings.training, settings.gpu, settings.logs)
     surge = update_surge(settings.inference, settings.gpu)
     needed = combined(sum, [largest_gang(settings.training, settings.gpu), services, surge])
     for quota, name, limit in quota_limits(settings.tenancy, settings.gpu):

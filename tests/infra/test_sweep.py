@@ -3,8 +3,10 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from infra.manifests import with_metadata
-from infra.settings import validate
+from infra.settings import SettingsError, validate
 from infra.sweep import (
     CONTROLLER,
     SweepControllerArgs,
@@ -99,6 +101,13 @@ def test_the_controller_may_only_run_jobs_of_its_namespace() -> None:
     assert set(container["resources"]["limits"]) == {"memory"}
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
     assert {"/claims/checkpoints", "/plan"} <= mounts
+
+
+def test_the_quota_must_suffice_for_the_controller() -> None:
+    written = values()
+    written["tenancy"]["quota"] = {"memory": "256Mi"}
+    with pytest.raises(SettingsError, match="programs of the stack may use 512Mi of memory in all"):
+        validate(written)
 
 
 def test_a_stack_without_sweeps_has_no_controller(provision: Provision) -> None:

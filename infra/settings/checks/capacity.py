@@ -47,13 +47,17 @@ def gangs_fit_quota_and_queue(
 
 
 def services_fit_the_quota(
-    inference: InferenceSettings, tenancy: TenancySettings, gpu: GpuSettings, logs: LogsSettings
+    inference: InferenceSettings,
+    training: TrainingSettings,
+    tenancy: TenancySettings,
+    gpu: GpuSettings,
+    logs: LogsSettings,
 ) -> Iterator[str]:
-    """Check that the quota suffices for all replicas of all services and for the recorder.
+    """Check that the quota suffices for all replicas of all services and the stack's programs.
 
     A rolling update adds a pod before it removes one, and would wait forever without capacity.
     """
-    total = services_total(inference, gpu, logs)
+    total = services_total(inference, training, gpu, logs)
     updated = update_surge(inference, gpu)
     here = full_key("inference", "services")
     for quota, name, limit in quota_limits(tenancy, gpu):
@@ -61,14 +65,14 @@ def services_fit_the_quota(
         wanted = used + updated.get(name, Decimal(0))
         if used > limit:
             yield (
-                f"{here} and the recorder may use {plain(used, name)} of {name} in all, more than "
-                f"{quota} of {plain(limit, name)}: write fewer replicas or less per pod."
+                f"{here} and programs of the stack may use {plain(used, name)} of {name} in all, "
+                f"more than {quota} of {plain(limit, name)}: write fewer replicas or less per pod."
             )
         elif wanted > limit:
             yield (
-                f"{here} and the recorder may use {plain(used, name)} of {name} in all, which "
-                f"leaves too little of {quota} of {plain(limit, name)} for the pod that an update "
-                f"adds before it removes one: write fewer replicas, or a quota of "
+                f"{here} and programs of the stack may use {plain(used, name)} of {name} in all, "
+                f"which leaves too little of {quota} of {plain(limit, name)} for the pod that an "
+                f"update adds before it removes one: write fewer replicas, or a quota of "
                 f"{plain(wanted, name)}."
             )
 

@@ -29,7 +29,7 @@ ONE_AFTER_ANOTHER = {
     "cluster/separate": "clusters of their own",
     "engine": "engine",
     "cluster/separate/volcano": "a cluster for gangs",
-    "cluster/real": "real nodes",
+    "cluster": "real nodes",
     "faults": "real nodes",
     "operators": "real nodes",
     "engine/policies": "policies",

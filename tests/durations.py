@@ -67,6 +67,10 @@ class Durations:
                 entry = (f"fixture {fixturedef.argname}", seconds)
                 request._pyfuncitem.user_properties.append(entry)
 
+    def pytest_collection_finish(self) -> None:
+        """Count no imports of the collection to the first test."""
+        self._used = _cpu_seconds()
+
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
         """Add the CPU time since the previous test to the properties of the test that ends."""

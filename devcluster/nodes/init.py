@@ -73,10 +73,11 @@ class Node:
         self.events.add(self.node.name, API_ANSWERS)
 
     def _forget_lost_pods(self) -> None:
-        """Delete the pods of an earlier start, whose containers ended with the nodes, and devices.
+        """Delete the pods of an earlier start and the devices that their nodes reported.
 
-        Otherwise the kubelet refuses pods with GPUs, because it starts the device plugin after
-        them. A gang all of whose pods fail before Volcano's controllers run has failed for good.
+        The containers ended with the nodes, and the kubelet refuses pods with GPUs until the device
+        plugin has started. If all pods of a gang fail before Volcano's controllers run, the gang
+        never starts again.
         """
         names = [node.name for node in self.spec.real_nodes]
         found = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")

@@ -258,10 +258,10 @@ class Go:
         if process.returncode:
             with log.open() as lines:
                 lines.seek(begin)
-                said = lines.read()
+                printed = lines.read()
             if arguments[:2] == ["mod", "download"]:
-                said += _download_error(answers)
-            raise _FailedError(arguments, log, said)
+                printed += _download_error(answers)
+            raise _FailedError(arguments, log, printed)
         return answers.read_text()
 
 

@@ -1,27 +1,25 @@
 """Texts in files: whole files, lines of JSON, and rows of Parquet."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from training.data.samples import DataError
 
 WHOLE: Final = ".txt"
-LINES: Final = ".jsonl"
-ROWS: Final = ".parquet"
-SUFFIXES: Final = (WHOLE, LINES, ROWS)
-"""Suffixes of the files that are read."""
-NAMES: Final = "*.txt, *.jsonl or *.parquet"
+"""Suffix of the files that are one text each."""
 _ROWS_AT_A_TIME: Final = 256
 
 
 def find(folder: Path) -> list[Path]:
     """Return the files with texts below a directory, sorted. Raises DataError if it has none."""
-    found = {path for suffix in SUFFIXES for path in folder.rglob(f"*{suffix}")}
+    patterns = [f"*{suffix}" for suffix in _READERS]
+    found = {path for pattern in patterns for path in folder.rglob(pattern)}
     paths = sorted(path for path in found if path.is_file())
     if not paths:
-        raise DataError(f"{folder} has no {NAMES} file")
+        *others, last = patterns
+        raise DataError(f"{folder} has no {', '.join(others)} or {last} file")
     return paths
 
 
@@ -31,9 +29,8 @@ def texts(path: Path, field: str) -> Iterator[bytes | None]:
     A text is a whole *.txt, `field` of a line of *.jsonl, or the column `field` of a row of
     *.parquet. Raises DataError if Parquet cannot be read for lack of a package.
     """
-    readers = {WHOLE: _whole, LINES: _lines, ROWS: _rows}
     try:
-        yield from readers[path.suffix](path, field)
+        yield from _READERS[path.suffix](path, field)
     except OSError:
         yield None
 
@@ -92,3 +89,10 @@ def _value(cell: Any) -> bytes | None:
 
 def _encoded(text: object) -> bytes | None:
     return text.encode() if isinstance(text, str) else None
+
+
+_READERS: Final[Mapping[str, Callable[[Path, str], Iterator[bytes | None]]]] = {
+    WHOLE: _whole,
+    ".jsonl": _lines,
+    ".parquet": _rows,
+}

@@ -213,6 +213,35 @@ def test_system_pods_pull_from_the_registry_with_its_login(
     assert basic.get("image_pull_secret") == ("registry" if mirrored else None)
 
 
+def test_the_gpu_operator_pulls_mirrored_images_with_the_login(provision: Provision) -> None:
+    host = "registry.example.com"
+    values = built_images()
+    values["gpu"] = {
+        "provider": "gpu-operator",
+        "operator": {
+            "values": {
+                "driver": {"repository": f"{host}/nvidia"},
+                "gfd": {"repository": f"{host}/nvidia", "imagePullSecrets": ["other"]},
+                "toolkit": {"repository": "elsewhere.example.com/nvidia"},
+                "node-feature-discovery": {"image": {"repository": f"{host}/nfd"}},
+            }
+        },
+    }
+    plan = provision(values, ("registry_password",))
+    assert plan.inputs("gpu-operator-registry")["metadata"]["namespace"] == "gpu-operator"
+    assert "gpu-operator-registry" in plan.dependencies("gpu-operator-release")
+    chart = plan.inputs("gpu-operator-release")["values"]
+    assert chart["driver"]["imagePullSecrets"] == ["registry"]
+    assert chart["driver"]["enabled"] is True
+    assert chart["gfd"]["imagePullSecrets"] == ["other"]
+    assert "imagePullSecrets" not in chart["toolkit"]
+    # The chart of Node Feature Discovery is not NVIDIA's.
+    assert chart["node-feature-discovery"]["imagePullSecrets"] == [{"name": "registry"}]
+    values["gpu"]["operator"]["values"] = {}
+    plain = provision(values, ("registry_password",))
+    assert "gpu-operator-registry" not in plain.resources
+
+
 def test_a_site_adds_labels_and_annotations_to_every_object_and_pod(provision: Provision) -> None:
     cluster = {"context": "staging", "labels": {"cost-center": "ml"}, "annotations": {"owner": "a"}}
     values = changed("cluster", cluster)

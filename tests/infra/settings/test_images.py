@@ -128,3 +128,9 @@ def test_no_image_of_an_environment_has_files_of_an_author(stack: str, tmp_path:
     for image in ImagesSettings.model_validate(values["images"]).workloads.values():
         if image.build is not None:
             assert of_author(image.build, CHECKOUT) == of_author(image.build, tmp_path)
+
+
+def test_new_build_settings_do_not_rename_existing_runs(root: Path) -> None:
+    # A change of this identity starts all runs whose images are built again.
+    build = BUILD.model_copy(update={"sources": ["training"]})
+    assert of_author(build, root)[:16] == "bf38a078fc8170db"

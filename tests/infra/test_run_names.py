@@ -1,18 +1,21 @@
 """What changes the names of runs: an edit of the job's author, and nothing else."""
 
 from dataclasses import replace
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra import kinds, pods, training_run
 from infra.pods import GpuNodes
 from infra.settings import validate
 from infra.settings.training.job import TrainingJobSettings
 from infra.training_run import TrainingJobArgs, run_name
 from tests.infra.conftest import Plan, Provision
 from tests.infra.every_key import stacks
-from tests.infra.jobs import NODES, configuration, problems_of
+from tests.infra.jobs import NODES, configuration, job, problems_of
 from tests.infra.test_any_job import CAPABLE, OPTIONS, PATIENT, jobs
 from tests.infra.test_every_key import SECRET
 
@@ -53,6 +56,21 @@ def test_nothing_that_jobs_share_changes_a_name(
 ) -> None:
     before = args(described)
     assert run_name(replace(before, **shared)) == run_name(before)
+
+
+@pytest.mark.parametrize("module", [training_run, kinds, pods])
+def test_no_template_changes_a_name(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are made without the functions that build objects."""
+    described = args(job("volcano"))
+    name = run_name(described)
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise AssertionError
+
+    for key, function in vars(module).items():
+        if isinstance(function, FunctionType) and function is not run_name:
+            monkeypatch.setattr(module, key, fail)
+    assert run_name(described) == name
 
 
 @PATIENT

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infra.manifests import NOT_AWAITED, Manifest, compact, standard_labels
+from infra.manifests import DNS_PORTS, NOT_AWAITED, Manifest, compact, standard_labels
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
 
-_DNS: Final = 53
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
@@ -93,11 +92,14 @@ class ApiClient:
         ]
 
     def allow_ports(self, ports: Iterable[int]) -> Manifest:
-        """Allow connections to the API server, whose address no NetworkPolicy can select."""
+        """Allow connections to the API server, whose address no NetworkPolicy can select.
+
+        It serves nothing, so no other connection reaches or leaves it.
+        """
         allowed = [
             {"port": port, "protocol": protocol}
             for port in ports
-            for protocol in (("UDP", "TCP") if port == _DNS else ("TCP",))
+            for protocol in (("UDP", "TCP") if port in DNS_PORTS else ("TCP",))
         ]
         return {
             "apiVersion": "networking.k8s.io/v1",
@@ -105,7 +107,7 @@ class ApiClient:
             "metadata": self.metadata,
             "spec": {
                 "podSelector": {"matchLabels": self.selector},
-                "policyTypes": ["Egress"],
+                "policyTypes": ["Ingress", "Egress"],
                 "egress": [{"ports": allowed}],
             },
         }

@@ -1,11 +1,11 @@
 """Values of the chart of NVIDIA's GPU Operator."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import yaml
 
-from infra.manifests import Manifest, compact, overlay
+from infra.manifests import PULL_SECRET, Manifest, compact, overlay
 from infra.settings.cluster import GpuSettings
 
 _CONFIG: Final = "gpu-platform-device-plugin"
@@ -40,6 +40,24 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
         "node-feature-discovery": {"worker": {"tolerations": [_CONTROL_PLANE, *tolerations]}},
     }
     return overlay(typed, operator.values)
+
+
+def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
+    """Return the values with which components pull their images with the login of the registry.
+
+    `serves` returns whether an image, or a prefix of images, is in the registry.
+    """
+    found: Manifest = {}
+    for name, section in values.items():
+        if not isinstance(section, Mapping):
+            continue
+        if serves(str(section.get("repository"))):
+            found[name] = {"imagePullSecrets": [PULL_SECRET]}
+        image = section.get("image")
+        if isinstance(image, Mapping) and serves(str(image.get("repository"))):
+            # Node Feature Discovery, whose chart is not NVIDIA's.
+            found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}
+    return found
 
 
 def _config(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest:

@@ -15,6 +15,7 @@ from infra.manifests import (
     Manifest,
     compact,
     connections,
+    overlay,
     standard_labels,
     system_namespace,
 )
@@ -63,10 +64,18 @@ class GpuStack(Component):
         self.gpu_nodes = gpu_nodes(args.gpu)
         self.create_in_order(name, manifests(args))
         if args.gpu.provider == "gpu-operator":
+            chart, login = args.gpu.operator, args.login
+            secrets = gpu_operator.pull_secrets(chart.values, login.serves) if login else {}
             values = gpu_operator.chart_values(args.gpu, plugin_config(args.gpu))
-            chart = args.gpu.operator
-            prefix = f"{name}-operator"
-            chart_release(self, prefix, "gpu-operator", chart, values, rendering=args.rendering)
+            chart_release(
+                self,
+                f"{name}-operator",
+                "gpu-operator",
+                chart,
+                overlay(secrets, values),
+                rendering=args.rendering,
+                login=login if secrets else None,
+            )
         self.register_outputs({})
 
 

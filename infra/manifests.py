@@ -17,6 +17,9 @@ ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
 """Annotation of objects that Pulumi adopts if they exist already."""
 
 
+DNS_PORTS: Final = (53, 5353)
+"""Ports of DNS pods. A policy sees the pod's port, which is 5353 on OpenShift."""
+
 PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 """Secret with which nodes pull images, in each namespace that needs it."""
 

@@ -10,7 +10,7 @@ import pulumi
 from infra.api_client import ApiClient
 from infra.component import Component
 from infra.configuration import RegistryLogin
-from infra.manifests import PULL_SECRET, Manifest, standard_labels
+from infra.manifests import DNS_PORTS, PULL_SECRET, Manifest, standard_labels
 from infra.pods import GpuNodes
 from infra.settings import StackSettings
 from infra.settings.node_health import NodeHealthSettings
@@ -18,7 +18,6 @@ from infra.settings.node_health import NodeHealthSettings
 CONTROLLER: Final = "node-health"
 _EVENTS: Final = "default"
 """The API server accepts events of nodes in this namespace only."""
-_DNS: Final = 53
 _OF_NODES: Final = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
@@ -123,7 +122,7 @@ def _ports(health: NodeHealthSettings) -> list[int]:
     found = list(health.api_ports)
     if health.prometheus is not None:
         url = urlsplit(health.prometheus)
-        found += [_DNS, url.port or (443 if url.scheme == "https" else 80)]
+        found += [*DNS_PORTS, url.port or (443 if url.scheme == "https" else 80)]
     return found
 
 

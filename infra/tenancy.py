@@ -8,15 +8,13 @@ import pulumi
 from infra.admission import Admission, AdmissionArgs
 from infra.component import Component
 from infra.configuration import RegistryLogin
-from infra.manifests import ADOPTED, PULL_SECRET, Manifest, compact, standard_labels
+from infra.manifests import ADOPTED, DNS_PORTS, PULL_SECRET, Manifest, compact, standard_labels
 from infra.settings import StackSettings
 from infra.settings.tenancy import IdentitySettings, TenancySettings
 from infra.team_access import team_access
 from kube.names import WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
-DNS_PORTS: Final = (53, 5353)
-"""Ports of DNS pods. A policy sees the pod's port, which is 5353 on OpenShift."""
 
 
 @dataclass(frozen=True, kw_only=True)

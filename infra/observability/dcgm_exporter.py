@@ -17,6 +17,8 @@ from infra.settings.monitoring import DcgmExporterSettings
 
 EXPORTER: Final = "dcgm-exporter"
 _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+_GKE_DRIVER: Final = "/home/kubernetes/bin/nvidia"
+_DRIVER: Final = "/usr/local/nvidia"
 
 
 def manifests(
@@ -61,13 +63,20 @@ def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes, *, pulls: bool)
                         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                         "containers": [_container(settings)],
                         "volumes": [
-                            {"name": "pod-resources", "hostPath": {"path": _POD_RESOURCES}}
+                            {"name": name, "hostPath": {"path": path}}
+                            for name, path in _directories(settings).items()
                         ],
                     }
                 ),
             },
         },
     }
+
+
+def _directories(settings: DcgmExporterSettings) -> dict[str, str]:
+    """Return the directories of the node that the exporter reads."""
+    driver = {"driver": _GKE_DRIVER} if settings.gke else {}
+    return {"pod-resources": _POD_RESOURCES, **driver}
 
 
 def _container(settings: DcgmExporterSettings) -> Manifest:
@@ -77,6 +86,18 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
+    mounts = [{"name": "pod-resources", "mountPath": _POD_RESOURCES, "readOnly": True}]
+    # Only profiling counters need SYS_ADMIN, which NVIDIA's chart adds. No rule or dashboard uses
+    # them.
+    security: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    if settings.gke:
+        # As in Google's manifest (prometheus-engine, examples/nvidia-dcgm).
+        env |= {
+            "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE": "device-name",
+            "LD_LIBRARY_PATH": f"{_DRIVER}/lib64",
+        }
+        mounts.append({"name": "driver", "mountPath": _DRIVER, "readOnly": True})
+        security = {"privileged": True}
     return {
         "name": EXPORTER,
         "image": settings.image,
@@ -91,13 +112,6 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
             "requests": {"cpu": "50m", "memory": "256Mi"},
             "limits": {"memory": "512Mi"},
         },
-        # Only profiling counters need SYS_ADMIN, which NVIDIA's chart adds. No rule or dashboard
-        # uses them.
-        "securityContext": {
-            "runAsNonRoot": False,
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": "pod-resources", "mountPath": _POD_RESOURCES, "readOnly": True}],
+        "securityContext": {"runAsNonRoot": False, "runAsUser": 0, **security},
+        "volumeMounts": mounts,
     }

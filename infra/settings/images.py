@@ -116,11 +116,12 @@ def identity(
     }
     digest.update(json.dumps(description, sort_keys=True).encode())
     for name in sorted({build.dockerfile, *build.sources}):
-        if of_author_alone and Path(name).parts[0] in _SHIPPED:
-            continue
         for path in _files(root / name):
+            inside = path.relative_to(root)
+            if of_author_alone and inside.parts[0] in _SHIPPED:
+                continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
-            digest.update(f"\n{path.relative_to(root).as_posix()} {content}".encode())
+            digest.update(f"\n{inside.as_posix()} {content}".encode())
     return digest.hexdigest()
 
 

@@ -124,6 +124,12 @@ class DcgmExporterSettings(Settings):
         default="gpu-metrics", description="Namespace of the exporter, created by the stack."
     )
     port: PositiveInt = Field(default=9400, le=65535, description="Port of the exporter.")
+    gke: bool = Field(
+        default=False,
+        description="Read the driver from the directory in which GKE installs it, and find the pod "
+        "of a GPU by the device names of GKE's device plugin. The exporter is then privileged, "
+        "because GKE's nodes lack NVIDIA's container runtime.",
+    )
     existing: ExistingExporterSettings | None = Field(
         default=None,
         description="An exporter that the cluster has already, which Prometheus scrapes. It "

@@ -28,6 +28,9 @@ state at each step of an update, so the time per job grows with the number of jo
 _EFA: Final = "vpc.amazonaws.com/"
 """Prefix of devices that NCCL uses through a plugin, which `nccl.network` would disable."""
 
+_GKE: Final = "cloud.google.com/"
+"""Prefix of labels that GKE sets on nodes."""
+
 
 def notices(settings: StackSettings) -> Iterator[str]:
     """Yield a sentence for each setting that is valid but probably not intended."""
@@ -36,6 +39,7 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _image_without_the_program(settings)
     yield from _priorities_without_preemption(settings)
     yield from _unmeasured(settings)
+    yield from _exporter_without_driver(settings)
     yield from _updates_that_wait_for_training(settings)
     yield from _gangs_of_a_first_consumer(settings)
     yield from _slow_processes(settings)
@@ -102,6 +106,20 @@ def _unmeasured(settings: StackSettings) -> Iterator[str]:
             "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
             "unknown: write metrics_port, for example 9400, into their hyperparameters "
             "(docs/monitoring.md)."
+        )
+
+
+def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
+    exporter = settings.monitoring.dcgm_exporter
+    on_gke = any(label.startswith(_GKE) for label in settings.gpu.node_selector)
+    if settings.monitoring.prometheus == "none" or not exporter.install or exporter.gke:
+        return
+    if on_gke:
+        yield (
+            f"{full_key('gpu', 'node_selector')} has a label of GKE, on whose nodes the DCGM "
+            "exporter does not find the driver: no alert and no dashboard would know a GPU. Write "
+            f"{full_key('monitoring', 'dcgm_exporter')}.gke true, or install false if the cluster "
+            "has an exporter."
         )
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.paths import CHECKOUT, cache_root
-from devcluster.toolchain import go
-from tests.tiers import unavailable
+from devcluster.paths import CHECKOUT
+from tests.go_programs import program
 
 MODULE = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 
@@ -18,17 +17,7 @@ def actionlint() -> Path:
     """The program on PATH, else the pinned one, built once."""
     if installed := shutil.which("actionlint"):
         return Path(installed)
-    folder = cache_root() / "tools" / MODULE.rpartition("/")[2].replace("@", "-")
-    if not (folder / "actionlint").exists():
-        if shutil.which("go") is None:
-            unavailable("there is neither actionlint nor go on PATH")
-        environment = {**go.environment(), "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
-        done = subprocess.run(
-            ["go", "install", MODULE], env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            unavailable(f"actionlint cannot be built: {done.stderr}")
-    return folder / "actionlint"
+    return program(MODULE)
 
 
 def lint(

@@ -113,6 +113,33 @@ def test_the_exporter_runs_where_the_gpus_are() -> None:
     assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
+def test_the_exporter_finds_driver_and_pods_on_gke() -> None:
+    """Compare with Google's manifest, examples/nvidia-dcgm/exporter.yaml of prometheus-engine."""
+
+    def found(**exporter: bool) -> tuple[Manifest, dict[str, Any], dict[str, Any], dict[str, Any]]:
+        made = built(prometheus="operator", dcgm_exporter=exporter)["DaemonSet/dcgm-exporter"]
+        pod = made["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        env = {each["name"]: each.get("value") for each in container["env"]}
+        volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+        mounts = {each["name"]: each for each in container["volumeMounts"]}
+        return container["securityContext"], env, volumes, mounts
+
+    security, env, volumes, mounts = found(gke=True)
+    # GKE has no container runtime that gives GPUs to containers that ask for none.
+    assert security == {"runAsNonRoot": False, "runAsUser": 0, "privileged": True}
+    assert volumes["driver"] == "/home/kubernetes/bin/nvidia"
+    assert env["LD_LIBRARY_PATH"] == f"{mounts['driver']['mountPath']}/lib64"
+    assert env["DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"] == "device-name"
+    assert all(mount["readOnly"] for mount in mounts.values())
+    assert volumes.keys() == mounts.keys()
+    elsewhere, plain, *directories = found()
+    assert elsewhere["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in elsewhere
+    assert not {"LD_LIBRARY_PATH", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"} & plain.keys()
+    assert all(each.keys() == {"pod-resources"} for each in directories)
+
+
 def test_an_existing_exporter_is_left_alone() -> None:
     found = built(prometheus="operator", dcgm_exporter={"install": False})
     assert not any("gpus" in name or "dcgm" in name for name in found)

@@ -76,12 +76,17 @@ def test_the_program_understands_its_options() -> None:
 
 def test_an_isolated_network_lets_it_reach_the_api_server_and_prometheus_alone() -> None:
     def ports(**settings: Any) -> set[tuple[int, str]]:
-        [rule] = built(api_ports=[6443], **settings)["network"]["spec"]["egress"]
+        spec = built(api_ports=[6443], **settings)["network"]["spec"]
+        assert (spec["policyTypes"], "ingress" in spec) == (["Ingress", "Egress"], False)
+        [rule] = spec["egress"]
         return {(each["port"], each["protocol"]) for each in rule["ports"]}
 
     assert ports() == {(6443, "TCP")}
+    # DNS pods listen on 5353 on OpenShift.
+    names = {(port, protocol) for port in (53, 5353) for protocol in ("UDP", "TCP")}
     assert ports(prometheus="http://prometheus.monitoring:9090") == {
-        *((6443, "TCP"), (53, "UDP"), (53, "TCP"), (9090, "TCP"))
+        *((6443, "TCP"), (9090, "TCP")),
+        *names,
     }
     assert "network" not in built(isolated=False)
 

@@ -10,6 +10,7 @@ import pytest
 
 from infra.configuration import load_settings
 from tests.infra.conftest import Plan, Provision
+from tests.infra.every_key import stacks
 from tests.infra.examples import TRAINING_IMAGE, changed, good
 
 VOLCANO_JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
@@ -211,6 +212,75 @@ def test_system_pods_pull_from_the_registry_with_its_login(
     assert chart["global"].get("imagePullSecrets") == pulls
     basic = plan.inputs("volcano-release")["values"]["basic"]
     assert basic.get("image_pull_secret") == ("registry" if mirrored else None)
+
+
+def test_every_pod_pulls_images_of_the_registry_with_its_login(provision: Provision) -> None:
+    host = "registry.example.com"
+    values = json.loads(json.dumps(stacks()[0]).replace("nvcr.io", host))
+    values["images"]["username"] = "robot"
+    plan = provision({**values, "registry_password": "hunter2"}, ("registry_password",))
+    made = [plan.inputs(name) for name in plan.resources if is_object(plan, name)]
+    found = {
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each
+        for each in made
+    }
+    pulling = 0
+    for (kind, space, name), each in found.items():
+        for pod in pods(each):
+            if not any(image.startswith(f"{host}/") for image in images_of(pod)):
+                continue
+            pulling += 1
+            account = found.get(("ServiceAccount", space, pod.get("serviceAccountName")), {})
+            used = [*pod.get("imagePullSecrets", ()), *account.get("imagePullSecrets", ())]
+            assert used, (kind, name)
+            assert all(("Secret", space, secret["name"]) in found for secret in used), (kind, name)
+    assert pulling > 10
+
+
+def pods(value: Any) -> list[dict[str, Any]]:
+    """Return the specifications of pods in an object."""
+    if isinstance(value, list):
+        return [found for item in value for found in pods(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value] if "containers" in value else []
+    return own + [found for item in value.values() for found in pods(item)]
+
+
+def images_of(pod: dict[str, Any]) -> list[str]:
+    """Return the images of a pod: of its containers and of volumes."""
+    containers = [*pod["containers"], *pod.get("initContainers", ())]
+    volumes = [each["image"]["reference"] for each in pod.get("volumes", ()) if "image" in each]
+    return [*(each["image"] for each in containers), *volumes]
+
+
+def test_the_gpu_operator_pulls_mirrored_images_with_the_login(provision: Provision) -> None:
+    host = "registry.example.com"
+    values = built_images()
+    values["gpu"] = {
+        "provider": "gpu-operator",
+        "operator": {
+            "values": {
+                "driver": {"repository": f"{host}/nvidia"},
+                "gfd": {"repository": f"{host}/nvidia", "imagePullSecrets": ["other"]},
+                "toolkit": {"repository": "elsewhere.example.com/nvidia"},
+                "node-feature-discovery": {"image": {"repository": f"{host}/nfd"}},
+            }
+        },
+    }
+    plan = provision(values, ("registry_password",))
+    assert plan.inputs("gpu-operator-registry")["metadata"]["namespace"] == "gpu-operator"
+    assert "gpu-operator-registry" in plan.dependencies("gpu-operator-release")
+    chart = plan.inputs("gpu-operator-release")["values"]
+    assert chart["driver"]["imagePullSecrets"] == ["registry"]
+    assert chart["driver"]["enabled"] is True
+    assert chart["gfd"]["imagePullSecrets"] == ["other"]
+    assert "imagePullSecrets" not in chart["toolkit"]
+    # The chart of Node Feature Discovery is not NVIDIA's.
+    assert chart["node-feature-discovery"]["imagePullSecrets"] == [{"name": "registry"}]
+    values["gpu"]["operator"]["values"] = {}
+    plain = provision(values, ("registry_password",))
+    assert "gpu-operator-registry" not in plain.resources
 
 
 def test_a_site_adds_labels_and_annotations_to_every_object_and_pod(provision: Provision) -> None:

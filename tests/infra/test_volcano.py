@@ -212,6 +212,26 @@ def test_the_webhooks_are_on_in_production() -> None:
     assert chart_values(settings)["custom"]["admission_enable"] is True
 
 
+def test_no_team_ends_a_gang_of_production_that_exceeds_the_share_of_its_queue() -> None:
+    """Such a gang would end and then wait, with idle nodes, until the other team's job is over."""
+    config = yaml.safe_load((CHECKOUT / "Pulumi.prod.yaml").read_text())["config"]
+    volcano = VolcanoSettings.model_validate(config["gpu-platform:volcano"])
+    assert volcano.scheduler.reclaim == "gangs"
+    limits = {key: int(each.capability["nvidia.com/gpu"]) for key, each in volcano.queues.items()}
+    all_weights = sum(each.weight for each in volcano.queues.values())
+    shares = {
+        key: max(limits.values()) * each.weight / all_weights
+        for key, each in volcano.queues.items()
+    }
+    large = {
+        job["queue"]
+        for job in config["gpu-platform:training"]["jobs"].values()
+        if job["nodes"] * job["gpus_per_node"] > shares[job["queue"]]
+    }
+    assert large == {"vision"}
+    assert [volcano.queues[key].reclaimable for key in large] == [False]
+
+
 def configuration(**settings: Any) -> dict[str, Any]:
     """Return the configuration as Volcano reads it."""
     hierarchical = settings.pop("hierarchical", False)

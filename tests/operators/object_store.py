@@ -1,7 +1,6 @@
 """A real S3 server: versitygw with a bucket in a directory."""
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -10,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.paths import cache_root
-from devcluster.toolchain import go
+from tests.go_programs import program
 from tests.stores import ACCESS
-from tests.tiers import unavailable
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.0.14"
 
@@ -21,17 +18,7 @@ MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.0.14"
 @pytest.fixture(scope="session")
 def versitygw() -> Path:
     """The pinned server, built once in two minutes of processor time."""
-    folder = cache_root() / "tools" / MODULE.rpartition("/")[2].replace("@", "-")
-    if not (folder / "versitygw").exists():
-        if shutil.which("go") is None:
-            unavailable("versitygw is built from its Go module, and Go is not installed")
-        environment = {**go.environment(), "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
-        done = subprocess.run(
-            ["go", "install", MODULE], env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            unavailable(f"versitygw cannot be built: {done.stderr}")
-    return folder / "versitygw"
+    return program(MODULE)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import secrets
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,9 +101,23 @@ def check_run_dir(folder: Path) -> None:
         write_probe(folder)
     except OSError as error:
         raise ConfigurationError(
-            f"run_dir {folder} cannot be written: {error.strerror}; "
+            f"run_dir {folder} cannot be written: {error.strerror}{_owner(folder, error)}; "
             "mount a writable volume there or choose another folder"
         ) from None
+
+
+def _owner(folder: Path, error: OSError) -> str:
+    """Return who may write instead if a permission is missing, as on NFS with root_squash."""
+    if error.errno != errno.EACCES:
+        return ""
+    # Path.exists raises an error below a directory that this process may not read.
+    existing = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
+    found = existing.stat()
+    return (
+        f" ({existing} belongs to user {found.st_uid} and group {found.st_gid} with mode "
+        f"{stat.S_IMODE(found.st_mode):04o}, and this process is user {os.geteuid()} in groups "
+        f"{', '.join(map(str, sorted({os.getegid(), *os.getgroups()})))})"
+    )
 
 
 def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> None:

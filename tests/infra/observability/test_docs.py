@@ -19,11 +19,22 @@ from tests.infra.test_monitoring import args
 
 MONITORING = (CHECKOUT / "docs" / "monitoring.md").read_text()
 RUNBOOKS = (CHECKOUT / "docs" / "runbooks.md").read_text()
+NOT_TESTED = (CHECKOUT / "docs" / "not-tested.md").read_text()
+FAULTS = (CHECKOUT / "tests" / "operators" / "test_5_monitoring.py").read_text()
 
 
 def test_every_alert_has_a_runbook_and_no_other_has() -> None:
     known = [each.name for found in alerts(Thresholds()).values() for each in found]
     assert re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE) == known
+
+
+def test_the_page_lists_the_alerts_that_no_fault_fires() -> None:
+    known = {each.name for found in alerts(Thresholds()).values() for each in found}
+    fired = set(re.findall(r'\b(\w+)(?:=|": )\{"', FAULTS)) & known
+    (listed,) = re.findall(r"The alerts(.*?)have\s+not fired", NOT_TESTED, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", listed)) == known - fired
+    assert len(fired) == 15
+    assert "Fifteen alerts fire on real faults" in MONITORING
 
 
 def test_every_documented_series_is_computed() -> None:

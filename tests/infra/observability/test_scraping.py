@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from devcluster.paths import CHECKOUT
@@ -51,6 +52,20 @@ def test_custom_values_override_those_of_the_stack() -> None:
     assert found["kube-state-metrics"]["metricLabelsAllowlist"] == ["pods=[*]"]
     assert found["kube-state-metrics"]["replicas"] == 2
     assert found["kube-state-metrics"]["metricAnnotationsAllowList"]
+
+
+def test_the_chart_can_upgrade_its_definitions(provision: Provision) -> None:
+    (text,) = re.findall(
+        r"`values: (\{crds: .*\})`", (CHECKOUT / "docs" / "monitoring.md").read_text()
+    )
+    # Keys of kube-prometheus-stack's values.yaml; Helm alone never updates definitions.
+    upgrade = {"crds": {"upgradeJob": {"enabled": True, "forceConflicts": True}}}
+    assert yaml.safe_load(text) == upgrade
+    chart = {"install": True, "values": upgrade}
+    plan = provision(changed("monitoring", {**INSTALLED, "kube_prometheus_stack": chart}))
+    found = plan.inputs("monitoring-release")
+    assert found["values"]["crds"] == upgrade["crds"]
+    assert not found.get("skipCrds")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
+from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
 from tests.infra.serving.examples import (
+    CANARY,
     DIGEST,
+    GATEWAY,
+    canary_objects,
     container,
     environment,
     objects,
@@ -75,6 +80,24 @@ def test_without_a_pause_the_field_is_left_to_older_clusters() -> None:
 def test_without_an_autoscaler_the_replicas_are_fixed() -> None:
     assert objects(serving())["Deployment"]["spec"]["replicas"] == 1
     assert objects(serving(replicas=3))["Deployment"]["spec"]["replicas"] == 3
+
+
+def test_a_service_adds_its_tolerations_to_those_of_gpu_nodes() -> None:
+    spot = {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}
+    taint = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    nodes = GpuNodes(resource="nvidia.com/gpu", tolerations=[taint])
+    chosen = {"tolerations": [{"key": "spot"}], "canary": CANARY, "route": GATEWAY}
+
+    def tolerations(**changed: Any) -> list[Any]:
+        described = replace(serving(**changed), gpu_nodes=nodes)
+        found = [objects(described)["Deployment"]]
+        if "canary" in changed:
+            found.append(canary_objects(described)["Deployment"])
+        return [pod(each).get("tolerations") for each in found]
+
+    assert tolerations(gpus=1, **chosen) == [[taint, spot], [taint, spot]]
+    assert tolerations(gpus=0, **chosen) == [[spot], [spot]]
+    assert tolerations(gpus=0) == [None]
 
 
 def test_gpus_are_requested_only_if_configured() -> None:

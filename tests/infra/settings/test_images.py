@@ -1,8 +1,13 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from infra.settings.images import BuildSettings, identity
+from devcluster.paths import CHECKOUT
+from gitops.changed import known_stacks
+from gitops.environments.difference import values_of
+from gitops.stack_file import document
+from infra.settings.images import BuildSettings, ImagesSettings, identity
 
 BUILD = BuildSettings(
     dockerfile="training/Dockerfile", base_image="python:3.11", sources=["training", "needs.txt"]
@@ -67,3 +72,65 @@ def test_a_missing_source_is_an_error(root: Path) -> None:
     (root / "needs.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"needs\.txt"):
         identity(BUILD, root)
+
+
+def of_author(build: BuildSettings, root: Path) -> str:
+    return identity(build, root, of_author_alone=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["training/models/net.py", "training/Dockerfile", "training/new.py"]
+)
+@pytest.mark.parametrize("sources", [["training", "needs.txt"], ["./training", "needs.txt"], ["."]])
+def test_a_release_of_this_project_is_no_change_of_the_author(
+    root: Path, name: str, sources: list[str]
+) -> None:
+    build = BUILD.model_copy(update={"sources": sources})
+    before, image = of_author(build, root), identity(build, root)
+    (root / name).write_text("changed\n")
+    assert of_author(build, root) == before
+    assert identity(build, root) != image
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"base_image": "python:3.12"},
+        {"platform": "linux/arm64"},
+        {"args": {"CUDA": "13"}},
+        {"target": "mpi"},
+        {"dockerfile": "mine/Dockerfile"},
+    ],
+)
+def test_a_build_setting_is_a_change_of_the_author(root: Path, change: dict[str, Any]) -> None:
+    (root / "mine").mkdir()
+    (root / "mine" / "Dockerfile").write_text("FROM scratch\n")
+    assert of_author(BUILD.model_copy(update=change), root) != of_author(BUILD, root)
+
+
+@pytest.mark.parametrize("name", ["needs.txt", "mine/net.py", "mine/Dockerfile", "mine/training/a"])
+@pytest.mark.parametrize("sources", [["training", "needs.txt", "mine"], ["training", "."]])
+def test_a_file_of_the_author_is_a_change_of_the_author(
+    root: Path, name: str, sources: list[str]
+) -> None:
+    (root / "mine" / "training").mkdir(parents=True)
+    (root / "mine" / "Dockerfile").write_text("FROM scratch\n")
+    build = BUILD.model_copy(update={"dockerfile": "mine/Dockerfile", "sources": sources})
+    before = of_author(build, root)
+    (root / name).write_text("changed\n")
+    assert of_author(build, root) != before
+
+
+@pytest.mark.parametrize("stack", known_stacks(CHECKOUT))
+def test_no_image_of_an_environment_has_files_of_an_author(stack: str, tmp_path: Path) -> None:
+    """Compare with an empty checkout: no upgrade of this project starts a run there."""
+    values, _ = values_of(document(CHECKOUT / f"Pulumi.{stack}.yaml")["config"])
+    for image in ImagesSettings.model_validate(values["images"]).workloads.values():
+        if image.build is not None:
+            assert of_author(image.build, CHECKOUT) == of_author(image.build, tmp_path)
+
+
+def test_new_build_settings_do_not_rename_existing_runs(root: Path) -> None:
+    # A change of this identity starts all runs whose images are built again.
+    build = BUILD.model_copy(update={"sources": ["training"]})
+    assert of_author(build, root)[:16] == "bf38a078fc8170db"

@@ -93,6 +93,27 @@ def test_a_gang_whose_claim_waits_for_its_first_consumer_is_warned_of(
     assert all("gpu-platform:storage.classes.shared.binding Immediate" in text for text in found)
 
 
+@pytest.mark.parametrize(
+    ("label", "monitoring", "expected"),
+    [
+        ("cloud.google.com/gke-accelerator", {}, 1),
+        ("nvidia.com/gpu.present", {}, 0),
+        ("cloud.google.com/gke-accelerator", {"dcgm_exporter": {"gke": True}}, 0),
+        ("cloud.google.com/gke-accelerator", {"dcgm_exporter": {"install": False}}, 0),
+        ("cloud.google.com/gke-accelerator", {"prometheus": "none"}, 0),
+    ],
+)
+def test_an_exporter_that_would_see_no_gpu_on_gke_is_warned_of(
+    label: str, monitoring: dict[str, Any], expected: int
+) -> None:
+    values = good()
+    values["gpu"] = {"provider": "existing", "node_selector": {label: "a"}}
+    values["monitoring"] = {"prometheus": "operator", **monitoring}
+    found = [text for text in told(values) if "DCGM" in text]
+    assert len(found) == expected
+    assert all("gpu-platform:monitoring.dcgm_exporter.gke true" in text for text in found)
+
+
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])
 def test_a_stack_of_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> None:
     values = good()

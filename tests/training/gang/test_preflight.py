@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,44 @@ def test_an_unwritable_directory_is_reported_and_unchanged(tmp_path: Path) -> No
         check_run_dir(tmp_path / "file" / "run")
     with pytest.raises(ConfigurationError, match="/nowhere cannot be inspected"):
         free_bytes(Path("/nowhere"))
+
+
+AS_ANOTHER_USER = """
+import os, sys
+from pathlib import Path
+from workload.configuration import ConfigurationError
+from training.gang.preflight import check_run_dir
+
+os.setgroups([10001, 2000])
+os.setresgid(10001, 10001, 10001)
+os.setresuid(10001, 10001, 10001)
+try:
+    check_run_dir(Path(sys.argv[1]))
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("run_dir", ["", "digits-0a1b2c3d"])
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_a_directory_of_another_user_is_reported_with_its_owner(mode: int, run_dir: str) -> None:
+    """Compare with an NFS export with root_squash, where the kubelet cannot change the group."""
+    with tempfile.TemporaryDirectory() as name:
+        volume = Path(name)
+        os.chown(volume, 65534, 65533)
+        volume.chmod(mode)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_ANOTHER_USER, str(volume / run_dir)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout == (
+        f"run_dir {volume / run_dir} cannot be written: Permission denied ({volume} belongs to "
+        f"user 65534 and group 65533 with mode {mode:04o}, and this process is user 10001 in "
+        "groups 2000, 10001); mount a writable volume there or choose another folder\n"
+    )
 
 
 LIMITED = """

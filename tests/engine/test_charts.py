@@ -1,0 +1,185 @@
+"""The provider fetches the charts that the stack names, here from a registry for OCI artifacts.
+
+It fetches them in Check, so no cluster is needed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+import yaml
+from pulumi.provider.experimental.property_value import PropertyValue
+from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
+
+from devcluster.toolchain import Toolchain
+from devcluster.toolchain.manifests import write_repository
+from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
+from tests.infra.examples import good
+from tests.operators.definitions import VOLCANO, module_folder
+from tests.tiers import unavailable
+from tests.training.programs import free_port
+
+CHART = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+CONFIG = "application/vnd.cncf.helm.config.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Debian's registry with a certificate of the test's authority."""
+
+    host: str
+    authority: Path
+
+    def push(self, package: Path, repository: str) -> str:
+        """Push a packed chart as `helm push` does; return its version."""
+        name, _, version = package.stem.rpartition("-")
+        content = package.read_bytes()
+        config = json.dumps({"name": name, "version": version, "apiVersion": "v2"}).encode()
+        where = f"{repository}/{name}"
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": self._blob(where, config, CONFIG),
+            "layers": [self._blob(where, content, CHART)],
+        }
+        url = f"https://{self.host}/v2/{where}/manifests/{version}"
+        self.send("PUT", url, json.dumps(manifest).encode(), MANIFEST)
+        return version
+
+    def send(
+        self, method: str, url: str, body: bytes | None = None, kind: str = "application/json"
+    ) -> Any:
+        """Send a request and return the headers of the answer."""
+        request = urllib.request.Request(url, body, {"Content-Type": kind}, method=method)  # noqa: S310
+        trusted = ssl.create_default_context(cafile=str(self.authority))
+        with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:  # noqa: S310
+            return answer.headers
+
+    def _blob(self, repository: str, content: bytes, kind: str) -> dict[str, Any]:
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        started = self.send("POST", f"https://{self.host}/v2/{repository}/blobs/uploads/", b"")
+        upload = f"{started['Location']}&digest={digest}"
+        self.send("PUT", upload, content, "application/octet-stream")
+        return {"mediaType": kind, "digest": digest, "size": len(content)}
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    if shutil.which("docker-registry") is None:
+        unavailable("no docker-registry (Debian's package of that name)")
+    folder = tmp_path_factory.mktemp("registry")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(folder / "chain.pem")
+    host = f"127.0.0.1:{free_port()}"
+    tls = {"certificate": str(folder / "chain.pem"), "key": str(folder / "key.pem")}
+    described = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(folder / "blobs")}},
+        "http": {"addr": host, "tls": tls},
+    }
+    (folder / "config.yml").write_text(yaml.safe_dump(described))
+    with (folder / "log").open("wb") as log:
+        command = ["docker-registry", "serve", str(folder / "config.yml")]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    found = Registry(host, folder / "authority.pem")
+    try:
+        for _ in range(100):
+            try:
+                found.send("GET", f"https://{host}/v2/")
+                break
+            except urllib.error.URLError:
+                assert process.poll() is None, (folder / "log").read_text()
+                time.sleep(0.1)
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Provider:
+    """The provider for Kubernetes without a cluster."""
+
+    stub: provider_pb2_grpc.ResourceProviderStub
+
+    def check(self, inputs: dict[str, Any]) -> provider_pb2.CheckResponse:
+        """Check the inputs of a release, for which the provider fetches the chart."""
+        urn = "urn:pulumi:prod::gpu-platform::kubernetes:helm.sh/v3:Release::volcano-release"
+        request = provider_pb2.CheckRequest(urn=urn, news=properties(inputs))
+        found: provider_pb2.CheckResponse = self.stub.Check(request, timeout=60)
+        return found
+
+
+def properties(values: dict[str, Any]) -> Any:
+    def value(found: Any) -> PropertyValue:
+        if isinstance(found, dict):
+            return PropertyValue({key: value(item) for key, item in found.items()})
+        if isinstance(found, list):
+            return PropertyValue([value(item) for item in found])
+        return PropertyValue(found)
+
+    return PropertyValue.marshal_map({key: value(found) for key, found in values.items()})
+
+
+@pytest.fixture(scope="module")
+def provider(
+    tools: Toolchain, registry: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Provider]:
+    (program,) = tools.pulumi_home.glob("plugins/resource-kubernetes-*/pulumi-resource-kubernetes")
+    home = tmp_path_factory.mktemp("home")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "SSL_CERT_FILE": str(registry.authority),
+        "KUBECONFIG": str(home / "no-kubeconfig"),
+    }
+    # The address of the engine, which nobody calls.
+    command = [str(program), f"127.0.0.1:{free_port()}"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = provider_pb2_grpc.ResourceProviderStub(channel)
+            stub.Configure(provider_pb2.ConfigureRequest(args=properties({})), timeout=60)
+            yield Provider(stub)
+        process.kill()
+
+
+def test_a_chart_of_an_oci_registry_is_fetched(
+    provision: Provision,  # noqa: F811
+    provider: Provider,
+    registry: Registry,
+    tmp_path: Path,
+) -> None:
+    source = module_folder(VOLCANO, tmp_path) / "installer" / "helm" / "chart" / "volcano"
+    write_repository(source, tmp_path)
+    (package,) = tmp_path.glob("*.tgz")
+    version = registry.push(package, "mirror/charts")
+    values = good()
+    values["volcano"] |= {"repository": f"oci://{registry.host}/mirror/charts", "version": version}
+    release = provision(values).inputs("volcano-release")
+    assert not provider.check(release).failures
+    # The provider replaces a range with the version in the chart.
+    ranged = provider.check({**release, "version": ">=1.0.0-0"})
+    assert not ranged.failures
+    assert ranged.inputs["version"] == version
+    (failure,) = provider.check({**release, "version": "9.9.9"}).failures
+    assert failure.property == "chart"
+    assert f"{registry.host}/mirror/charts/volcano:9.9.9: not found" in failure.reason

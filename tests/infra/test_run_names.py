@@ -1,0 +1,145 @@
+"""What changes the names of runs: an edit of the job's author, and nothing else."""
+
+from dataclasses import replace
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra import kinds, pods, training_run
+from infra.pods import GpuNodes
+from infra.settings import validate
+from infra.settings.training.job import TrainingJobSettings
+from infra.training_run import TrainingJobArgs, run_name
+from tests.infra.conftest import Plan, Provision
+from tests.infra.every_key import stacks
+from tests.infra.jobs import NODES, configuration, job, problems_of
+from tests.infra.test_any_job import CAPABLE, OPTIONS, PATIENT, jobs
+from tests.infra.test_every_key import SECRET
+
+
+def args(described: dict[str, Any]) -> TrainingJobArgs:
+    return TrainingJobArgs(
+        key="job",
+        job=validate(configuration(described)).training.jobs["job"],
+        namespace="ml",
+        image="image@sha256:1",
+        image_identity="sources:1",
+        gpu_nodes=NODES,
+        claims={"checkpoints": "checkpoints", "datasets": "datasets"},
+    )
+
+
+LABELS = st.dictionaries(st.sampled_from(["pool", "zone"]), st.sampled_from(["a", "b"]))
+SHARED: dict[str, st.SearchStrategy[Any]] = {
+    "namespace": st.sampled_from(["ml", "other"]),
+    "image": st.sampled_from(["image@sha256:1", "mirror.example.com/image@sha256:2"]),
+    "claims": st.just({"checkpoints": "other", "datasets": "other"}),
+    "service_account": st.just("other"),
+    "gpu_nodes": st.builds(
+        GpuNodes,
+        resource=st.sampled_from(["nvidia.com/gpu", "amd.com/gpu"]),
+        node_selector=LABELS,
+        tolerations=st.lists(st.fixed_dictionaries({"key": st.sampled_from(["spot", "gpu"])})),
+        runtime_class=st.none() | st.just("nvidia"),
+    ),
+}
+"""What the stack gives to every job."""
+
+
+@PATIENT
+@given(described=jobs(), shared=st.fixed_dictionaries({}, optional=SHARED))
+def test_nothing_that_jobs_share_changes_a_name(
+    described: dict[str, Any], shared: dict[str, Any]
+) -> None:
+    before = args(described)
+    assert run_name(replace(before, **shared)) == run_name(before)
+
+
+@pytest.mark.parametrize("module", [training_run, kinds, pods])
+def test_no_template_changes_a_name(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are made without the functions that build objects."""
+    described = args(job("volcano"))
+    name = run_name(described)
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise AssertionError
+
+    for key, function in vars(module).items():
+        if isinstance(function, FunctionType) and function is not run_name:
+            monkeypatch.setattr(module, key, fail)
+    assert run_name(described) == name
+
+
+@PATIENT
+@given(described=jobs(), key=st.sampled_from(sorted(TrainingJobSettings.model_fields)))
+def test_a_new_default_changes_no_name(described: dict[str, Any], key: str) -> None:
+    before = args(described)
+    changed = before.job.model_copy()
+    if key not in before.job.model_fields_set and key != "run":
+        object.__setattr__(changed, key, "another default")
+    assert run_name(replace(before, job=changed)) == run_name(before)
+
+
+EDITS = {
+    **OPTIONS,
+    **{key.partition(":")[0]: option for key, option in CAPABLE.items()},
+    "attempt": st.integers(2, 9),
+    "tolerations": st.just([{"key": "spot"}]),
+    "labels": st.just({"team": "vision"}),
+    "ephemeral_storage": st.just("10Gi"),
+}
+KEEPING = {"state", "on_change"}
+
+
+@settings(PATIENT, max_examples=15)
+@given(described=jobs(), edits=st.fixed_dictionaries(EDITS))
+def test_every_edit_of_the_author_changes_the_name(
+    described: dict[str, Any], edits: dict[str, Any]
+) -> None:
+    before = args(described)
+    for key, value in edits.items():
+        edited = {**described, key: value}
+        if described.get(key) != value and not problems_of(edited):
+            assert (run_name(args(edited)) == run_name(before)) is (key in KEEPING), key
+
+
+def test_edits_of_all_settings_are_generated() -> None:
+    of_jobs = {"kind", "queue", "nodes", "min_nodes", "command", "hyperparameters", "after"}
+    with_others = {"rdma", "nccl", "success", "strict_spread", "checkpoints"}
+    of_names = {"image", "run", "recreate"}
+    known = EDITS.keys() | of_jobs | with_others | of_names
+    assert TrainingJobSettings.model_fields.keys() <= known
+
+
+def runs(plan: Plan) -> set[str]:
+    """Names of the objects of all runs, which begin with the names of the runs."""
+    return {name for name, made in plan.resources.items() if made.parent.endswith("::training")}
+
+
+SHARED_SETTINGS: dict[str, dict[str, Any]] = {
+    "cluster": {"labels": {"a": "b"}, "annotations": {"a": "b"}, "domain": "cluster.example"},
+    "gpu": {
+        "tolerations": [{"key": "spot"}, {"key": "nvidia.com/gpu"}],
+        "node_selector": {"pool": "gpu"},
+        "runtime_class": {"name": "other"},
+    },
+    "tenancy": {"namespace": "other", "limits": {"default_memory": "2Gi"}},
+    "volcano": {"version": "1.14.1"},
+}
+
+
+def test_shared_settings_of_a_stack_start_no_run(provision: Provision) -> None:
+    values = stacks()[0]
+    secrets = tuple(SECRET & values.keys())
+    edited = {
+        **values,
+        **{key: {**values[key], **section} for key, section in SHARED_SETTINGS.items()},
+    }
+    for key, section in SHARED_SETTINGS.items():
+        assert not section.items() <= values[key].items()
+    before = runs(provision(values, secrets))
+    assert len(before) >= 4
+    assert runs(provision(edited, secrets)) == before

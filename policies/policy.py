@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from pulumi_policy import (
@@ -66,6 +67,7 @@ class RuleSettings:
         return self._config
 
 
+@cache
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
     """Return a configuration as the JSON schema with which the engine validates it."""
     properties = config.model_json_schema(by_alias=True).get("properties", {})

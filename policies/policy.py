@@ -83,12 +83,13 @@ def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
 
 def metadata(rule: Rule[Any]) -> dict[str, Any]:
     """Return what the SDK knows about a policy."""
+    config: type[RuleConfig] = rule.config
     return {
         "name": rule.name,
         "description": rule.description,
         "enforcement_level": EnforcementLevel(rule.level.value),
         "severity": PulumiSeverity(rule.severity.value),
-        "config_schema": config_schema(rule.config),
+        "config_schema": config_schema(config),
         "remediation_steps": rule.remediation,
         "tags": [rule.topic],
         "display_name": rule.title,

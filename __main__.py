@@ -7,12 +7,12 @@ from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
+from infra.manifests import PULL_SECRET
 from infra.monitoring import Monitoring, MonitoringArgs
 from infra.node_health import NodeHealth, NodeHealthArgs
-from infra.outputs import gpu_nodes_output
 from infra.platform_description import PlatformDescription, PlatformDescriptionArgs
 from infra.serving.description import InferenceServiceArgs
-from infra.settings.training.job import TrainingJobSettings
+from infra.shared import SharedResources
 from infra.storage import Storage, StorageArgs
 from infra.sweep_controller import SweepController, controller_args
 from infra.tenancy import Tenancy, TenancyArgs
@@ -24,91 +24,50 @@ from infra.workload_image import WorkloadImage, WorkloadImageArgs
 settings = load_settings()
 login = RegistryLogin.of(settings.images)
 cluster = Target.of(settings.cluster)
+after = cluster.options
 
-gpu = GpuStack("gpu", GpuStackArgs.of(settings, login), cluster.options())
-volcano = Volcano("volcano", VolcanoArgs.of(settings, login), cluster.options())
-tenancy = Tenancy("tenancy", TenancyArgs.of(settings, login), cluster.options())
-storage = Storage("storage", StorageArgs.of(settings), cluster.options(tenancy))
+gpu = GpuStack("gpu", GpuStackArgs.of(settings, login), after())
+volcano = Volcano("volcano", VolcanoArgs.of(settings, login), after())
+tenancy = Tenancy("tenancy", TenancyArgs.of(settings, login), after())
+storage = Storage("storage", StorageArgs.of(settings), after(tenancy))
 images = {
     key: WorkloadImage(f"image-{key}", WorkloadImageArgs.of(settings.images, key, login))
     for key in settings.images.workloads
 }
-references = {key: image.reference for key, image in images.items()}
-if settings.logs.recorder is not None:
-    FailureRecorder(
-        "recorder",
-        FailureRecorderArgs.of(settings, references, gpu.gpu_nodes, storage.claims, login),
-        cluster.options(tenancy, storage),
-    )
-if settings.gpu.node_health is not None:
-    NodeHealth(
-        "node-health",
-        NodeHealthArgs.of(settings, references, gpu.gpu_nodes, login),
-        cluster.options(gpu, tenancy),
-    )
-
-
-def job_args(key: str, job: TrainingJobSettings) -> TrainingJobArgs:
-    """Return a job with what its pods need."""
-    return TrainingJobArgs(
-        key=key,
-        job=job,
-        namespace=tenancy.namespace,
-        image=images[job.image].reference,
-        image_identity=images[job.image].identity,
-        gpu_nodes=gpu.gpu_nodes,
-        claims=storage.claims,
-    )
-
-
-training = TrainingJobs(
-    "training",
-    [job_args(key, job) for key, job in settings.training.jobs.items()],
-    cluster.options(gpu, volcano, storage),
-    recorded=cluster.runs,
+shared = SharedResources(
+    namespace=tenancy.namespace,
+    queues=volcano.queues,
+    claims=storage.claims,
+    gpu_nodes=gpu.gpu_nodes,
+    images={key: image.reference for key, image in images.items()},
+    identities={key: image.identity for key, image in images.items()},
+    pull_secret=PULL_SECRET if login else None,
 )
+if settings.logs.recorder is not None:
+    FailureRecorder("recorder", FailureRecorderArgs.of(settings, shared), after(tenancy, storage))
+if settings.gpu.node_health is not None:
+    NodeHealth("node-health", NodeHealthArgs.of(settings, shared, login), after(gpu, tenancy))
+
+jobs = [TrainingJobArgs.of(key, job, shared) for key, job in settings.training.jobs.items()]
+training = TrainingJobs("training", jobs, after(gpu, volcano, storage), recorded=cluster.runs)
 if settings.training.sweeps:
-    jobs = {key: job_args(key, sweep.job) for key, sweep in settings.training.sweeps.items()}
-    SweepController(
-        "sweeps",
-        controller_args(settings, jobs, references, gpu.gpu_nodes, storage.claims, login),
-        cluster.options(gpu, volcano, storage),
-    )
+    SweepController("sweeps", controller_args(settings, shared), after(gpu, volcano, storage))
+
 runs = {key: run.name for key, run in training.runs.items()}
 services = {
     key: InferenceService(
         f"inference-{key}",
-        InferenceServiceArgs.of(settings, key, runs, references, gpu.gpu_nodes, storage.claims),
-        cluster.options(gpu, storage),
+        InferenceServiceArgs.of(settings, key, runs, shared),
+        after(gpu, storage),
     )
     for key in settings.inference.services
 }
 if settings.monitoring.prometheus != "none":
-    Monitoring(
-        "monitoring", MonitoringArgs.of(settings, gpu.gpu_nodes, login), cluster.options(tenancy)
-    )
-
-platform = {
-    "namespace": tenancy.namespace,
-    "queues": volcano.queues,
-    "claims": storage.claims,
-    "gpuNodes": gpu_nodes_output(gpu.gpu_nodes),
-    "images": references,
-}
+    Monitoring("monitoring", MonitoringArgs.of(settings, gpu.gpu_nodes, login), after(tenancy))
 if settings.tenancy.groups.members:
-    PlatformDescription(
-        "platform",
-        PlatformDescriptionArgs(
-            namespace=tenancy.namespace,
-            outputs=platform,
-            identities={key: image.identity for key, image in images.items()},
-            labels=settings.cluster.labels,
-            annotations=settings.cluster.annotations,
-        ),
-        cluster.options(tenancy),
-    )
+    PlatformDescription("platform", PlatformDescriptionArgs.of(settings, shared), after(tenancy))
 
-for name, value in platform.items():
+for name, value in shared.outputs.items():
     pulumi.export(name, value)
 pulumi.export("runs", {key: run.summary for key, run in training.runs.items()})
 pulumi.export(STARTED_RUNS, [run.started for run in training.runs.values()])

@@ -10,12 +10,12 @@ from typing import Any, Final
 from gitops.preview.changes import after, before, changes
 from gitops.preview.events import Plan, plan
 from gitops.preview.mask import Mask
-from policies.secret_patterns import ARGUMENT, SETTING, VALUE, is_secret
-from policies.secret_values import (
+from policies.rules.secret_values import (
     EnvironmentConfig,
     no_literal_secrets,
     no_secrets_in_manifests,
 )
+from policies.secret_patterns import ARGUMENT, SETTING, VALUE, is_secret
 from policies.views import View
 
 _DEFAULTS: Final = EnvironmentConfig()

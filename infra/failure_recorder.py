@@ -8,11 +8,11 @@ import pulumi
 
 from infra.api_client import ApiClient
 from infra.component import Component
-from infra.configuration import RegistryLogin
-from infra.manifests import PULL_SECRET, Manifest
+from infra.manifests import Manifest
 from infra.pods import GpuNodes, Mount, Pod
 from infra.settings import StackSettings
 from infra.settings.monitoring import RecorderSettings
+from infra.shared import SharedResources
 
 RECORDER: Final = "failure-recorder"
 CLAIMS_PATH: Final = "/claims"
@@ -41,24 +41,17 @@ class FailureRecorderArgs:
     pull_secret: str | None = None
 
     @classmethod
-    def of(
-        cls,
-        settings: StackSettings,
-        images: Mapping[str, Any],
-        gpu_nodes: GpuNodes,
-        claims: Mapping[str, str],
-        login: RegistryLogin | None,
-    ) -> Self:
+    def of(cls, settings: StackSettings, shared: SharedResources) -> Self:
         """Return the arguments for a stack that has `logs.recorder`."""
         recorder = settings.logs.recorder or RecorderSettings()
         return cls(
             recorder=recorder,
-            namespace=settings.tenancy.namespace,
-            image=images[recorder.image],
-            claims=claims,
-            gpu_nodes=gpu_nodes,
+            namespace=shared.namespace,
+            image=shared.images[recorder.image],
+            claims=shared.claims,
+            gpu_nodes=shared.gpu_nodes,
             isolated=settings.tenancy.network.isolate,
-            pull_secret=PULL_SECRET if login else None,
+            pull_secret=shared.pull_secret,
         )
 
 

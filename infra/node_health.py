@@ -1,6 +1,6 @@
 """The controller that cordons nodes with unhealthy GPUs, with its rights."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from infra.manifests import DNS_PORTS, PULL_SECRET, Manifest, standard_labels
 from infra.pods import GpuNodes
 from infra.settings import StackSettings
 from infra.settings.node_health import NodeHealthSettings
+from infra.shared import SharedResources
 
 CONTROLLER: Final = "node-health"
 _EVENTS: Final = "default"
@@ -42,19 +43,15 @@ class NodeHealthArgs:
 
     @classmethod
     def of(
-        cls,
-        settings: StackSettings,
-        images: Mapping[str, Any],
-        gpu_nodes: GpuNodes,
-        login: RegistryLogin | None,
+        cls, settings: StackSettings, shared: SharedResources, login: RegistryLogin | None
     ) -> Self:
         """Return the arguments for a stack that has `gpu.node_health`."""
         health = settings.gpu.node_health or NodeHealthSettings()
         return cls(
             health=health,
-            namespace=settings.tenancy.namespace,
-            image=images[health.image],
-            gpu_nodes=gpu_nodes,
+            namespace=shared.namespace,
+            image=shared.images[health.image],
+            gpu_nodes=shared.gpu_nodes,
             isolated=settings.tenancy.network.isolate,
             login=login,
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Self
 
 import pulumi
 
 from infra.component import Component
 from infra.manifests import standard_labels
+from infra.settings import StackSettings
+from infra.shared import SharedResources
 
 NAME: Final = "gpu-platform"
 KEY: Final = "platform.json"
@@ -19,15 +21,18 @@ KEY: Final = "platform.json"
 class PlatformDescriptionArgs:
     """Data that `python -m gpu_platform run` needs to create the same runs as the stack.
 
-    `outputs` are those of the stack, `identities` of the images by key, `labels` and `annotations`
-    those of the site. Images may be Pulumi outputs. It contains no secret.
+    `labels` and `annotations` are those of the site. It contains no secret.
     """
 
-    namespace: str
-    outputs: Mapping[str, Any]
-    identities: Mapping[str, str]
+    shared: SharedResources
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+
+    @classmethod
+    def of(cls, settings: StackSettings, shared: SharedResources) -> Self:
+        """Return the arguments for a stack."""
+        cluster = settings.cluster
+        return cls(shared=shared, labels=cluster.labels, annotations=cluster.annotations)
 
 
 class PlatformDescription(Component):
@@ -40,8 +45,8 @@ class PlatformDescription(Component):
         document = pulumi.Output.json_dumps(
             {
                 "stack": pulumi.get_stack(),
-                "outputs": dict(args.outputs),
-                "identities": dict(args.identities),
+                "outputs": args.shared.outputs,
+                "identities": dict(args.shared.identities),
                 "labels": dict(args.labels),
                 "annotations": dict(args.annotations),
             },
@@ -54,7 +59,7 @@ class PlatformDescription(Component):
                 "kind": "ConfigMap",
                 "metadata": {
                     "name": NAME,
-                    "namespace": args.namespace,
+                    "namespace": args.shared.namespace,
                     "labels": standard_labels("platform", NAME),
                 },
                 "data": {KEY: document},

@@ -1,15 +1,10 @@
 """Component of the hyperparameter sweeps of a stack."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pulumi
 
 from infra.component import Component
-from infra.configuration import RegistryLogin
-from infra.manifests import PULL_SECRET
-from infra.pods import GpuNodes
 from infra.settings import StackSettings
+from infra.shared import SharedResources
 from infra.sweep import Sweep, SweepControllerArgs, controller_manifests, plan, template
 from infra.training_run import TrainingJobArgs
 
@@ -32,19 +27,12 @@ class SweepController(Component):
         self.register_outputs({})
 
 
-def controller_args(
-    settings: StackSettings,
-    jobs: Mapping[str, TrainingJobArgs],
-    images: Mapping[str, Any],
-    gpu_nodes: GpuNodes,
-    claims: Mapping[str, str],
-    login: RegistryLogin | None,
-) -> SweepControllerArgs:
-    """Return the arguments for a stack with sweeps; `jobs` has the job of each sweep by its key."""
+def controller_args(settings: StackSettings, shared: SharedResources) -> SweepControllerArgs:
+    """Return the arguments for a stack with sweeps."""
     sweeps = {
         key: Sweep(
             settings=sweep,
-            args=jobs[key],
+            args=TrainingJobArgs.of(key, sweep.job, shared),
             labels=settings.cluster.labels,
             annotations=settings.cluster.annotations,
         )
@@ -54,10 +42,10 @@ def controller_args(
         controller=settings.training.sweep_controller,
         sweeps=sweeps,
         plan=pulumi.Output.json_dumps(plan(sweeps), sort_keys=True),
-        namespace=settings.tenancy.namespace,
-        image=images[settings.training.sweep_controller.image],
-        claims=claims,
-        gpu_nodes=gpu_nodes,
+        namespace=shared.namespace,
+        image=shared.images[settings.training.sweep_controller.image],
+        claims=shared.claims,
+        gpu_nodes=shared.gpu_nodes,
         isolated=settings.tenancy.network.isolate,
-        pull_secret=PULL_SECRET if login else None,
+        pull_secret=shared.pull_secret,
     )

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from infra.kinds import builder
 from infra.kinds.gang import LAUNCHER_LABEL, WORKER_LABEL, Gang, Step
@@ -27,6 +27,7 @@ from infra.settings.training.job import (
     StepSettings,
     TrainingJobSettings,
 )
+from infra.shared import SharedResources
 from kube.kinds import KINDS
 from kube.names import (
     CHECKPOINTS_PATH,
@@ -64,6 +65,19 @@ class TrainingJobArgs:
     gpu_nodes: GpuNodes
     claims: Mapping[str, Any]
     service_account: str = "training"
+
+    @classmethod
+    def of(cls, key: str, job: TrainingJobSettings, shared: SharedResources) -> Self:
+        """Return a job of a stack with what its pods need."""
+        return cls(
+            key=key,
+            job=job,
+            namespace=shared.namespace,
+            image=shared.images[job.image],
+            image_identity=shared.identities[job.image],
+            gpu_nodes=shared.gpu_nodes,
+            claims=shared.claims,
+        )
 
 
 def run_name(args: TrainingJobArgs) -> str:

@@ -25,7 +25,6 @@ from pulumi_policy import (
 )
 
 from kube.workloads import WORKLOAD_KINDS
-from policies import manifests
 from policies.catalogue import RULES
 from policies.configuration import (
     ALL_DISABLED,
@@ -44,6 +43,7 @@ from policies.properties import editable, plain, unwrapped
 from policies.remediation import apply_edits
 from policies.resources import Resource
 from policies.rule import ConfigurationError, Rule, Violation, failure
+from policies.rules import manifests
 from policies.views import Stack, View
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from policies import (
+from policies.rule import Rule
+from policies.rules import (
     access,
     budget,
     claims,
@@ -39,7 +40,6 @@ from policies import (
     tenancy,
     unknown_kinds,
 )
-from policies.rule import Rule
 
 
 def unique(rules: Sequence[Rule[Any]]) -> list[Rule[Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from kube.workloads import WORKLOAD_KINDS, Registry
-from policies import exemptions, simulated
+from policies import exemptions
 from policies.exemptions import KEY, Exemptions
 from policies.kinds import KINDS, configured_kinds
 from policies.rule import (
@@ -27,6 +27,7 @@ from policies.rule import (
     own_rule,
     validated,
 )
+from policies.rules import simulated
 from policies.settings import ClusterConfig, SystemNames
 
 CHECKED = own_rule(

@@ -12,10 +12,10 @@ from kube.accelerators import Accelerators
 from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
 from kube.workloads.control import Run
-from policies.claims import claimed_devices
 from policies.controllers import Workload
-from policies.gpu_devices import is_cpu_task
 from policies.resources import Resource
+from policies.rules.claims import claimed_devices
+from policies.rules.gpu_devices import is_cpu_task
 from policies.settings import TaskConfig
 from policies.views import Stack
 from policies.workloads import Pod

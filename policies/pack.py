@@ -12,8 +12,8 @@ from pulumi_policy import PolicyPack
 from policies.binding import Binding
 from policies.own_rules import VARIABLE, with_own
 from policies.rule import ConfigurationError, Rule
+from policies.rules.simulated import OWN_RULES
 from policies.servicer import install
-from policies.simulated import OWN_RULES
 
 NAME = "gpu-platform"
 

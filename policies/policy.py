@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from pulumi_policy import (
@@ -66,6 +67,7 @@ class RuleSettings:
         return self._config
 
 
+@cache
 def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
     """Return a configuration as the JSON schema with which the engine validates it."""
     properties = config.model_json_schema(by_alias=True).get("properties", {})
@@ -81,12 +83,13 @@ def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
 
 def metadata(rule: Rule[Any]) -> dict[str, Any]:
     """Return what the SDK knows about a policy."""
+    config: type[RuleConfig] = rule.config
     return {
         "name": rule.name,
         "description": rule.description,
         "enforcement_level": EnforcementLevel(rule.level.value),
         "severity": PulumiSeverity(rule.severity.value),
-        "config_schema": config_schema(rule.config),
+        "config_schema": config_schema(config),
         "remediation_steps": rule.remediation,
         "tags": [rule.topic],
         "display_name": rule.title,

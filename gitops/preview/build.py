@@ -14,9 +14,10 @@ from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown,
 from gitops.preview.storage_cost import storage_rows
 from gitops.prices import Prices
 from infra.settings.cluster import MOVES
-from policies import exemptions, simulated
+from policies import exemptions
 from policies.catalogue import RULES
 from policies.configuration import OWN_RULES
+from policies.rules import simulated
 
 _RULES = {rule.name: rule for rule in [*RULES, *OWN_RULES, *simulated.OWN_RULES]}
 

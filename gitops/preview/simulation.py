@@ -18,11 +18,11 @@ from gitops.preview.changes import Change, changes
 from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.validation import kubectl_options
 from gitops.stack_file import document
-from policies import simulated
 from policies.configuration import parse
 from policies.own_rules import with_own
 from policies.resources import Resource
 from policies.rule import Rule, RuleConfig
+from policies.rules import simulated
 from policies.values import UNKNOWN
 from policies.views import View
 

@@ -9,7 +9,7 @@ from gitops.preview.report import StorageRow
 from gitops.prices import Prices
 from kube.quantities import quantity_or_none
 from policies.resources import Resource
-from policies.storage import is_retained
+from policies.rules.storage import is_retained
 from policies.values import UNKNOWN
 from policies.views import Stack, View
 

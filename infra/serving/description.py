@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from infra.manifests import PULL_SECRET, Manifest, compact, standard_labels
+from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import GpuNodes
 from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings
 from infra.settings.inference import InferenceServiceSettings, SourceSettings
+from infra.shared import SharedResources
 from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 
 
@@ -63,9 +64,7 @@ class InferenceServiceArgs:
         settings: StackSettings,
         key: str,
         runs: Mapping[str, str],
-        images: Mapping[str, Any],
-        gpu_nodes: GpuNodes,
-        claims: Mapping[str, str],
+        shared: SharedResources,
     ) -> Self:
         """Return the arguments of one of the configured services.
 
@@ -77,15 +76,15 @@ class InferenceServiceArgs:
             key=key,
             service=service,
             run=runs[service.job] if service.job else service.run,
-            namespace=settings.tenancy.namespace,
+            namespace=shared.namespace,
             domain=settings.cluster.domain,
-            image=images[service.image],
-            canary_image=images[service.canary_image],
-            rollback_image=images[limits.image] if limits is not None else None,
+            image=shared.images[service.image],
+            canary_image=shared.images[service.canary_image],
+            rollback_image=shared.images[limits.image] if limits is not None else None,
             isolated=settings.tenancy.network.isolate,
-            pull_secret=PULL_SECRET if settings.images.username is not None else None,
-            gpu_nodes=gpu_nodes,
-            claims=claims,
+            pull_secret=shared.pull_secret,
+            gpu_nodes=shared.gpu_nodes,
+            claims=shared.claims,
         )
 
     @property

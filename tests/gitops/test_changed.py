@@ -17,7 +17,7 @@ from gitops.environments.difference import settings_of
         ("Pulumi.prod.yaml", {"prod"}),
         ("policies/config/staging.json", {"staging"}),
         ("infra/pods.py", {"prod", "staging"}),
-        ("policies/gpu.py", {"prod", "staging"}),
+        ("policies/rules/gpu.py", {"prod", "staging"}),
         ("training/train.py", {"prod", "staging"}),
         ("kube/names.py", {"prod", "staging"}),
         ("requirements.txt", {"prod", "staging"}),

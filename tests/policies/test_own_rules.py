@@ -36,7 +36,7 @@ def test_adds_rules_of_a_file_to_the_pack():
     [
         (None, "own.py: it is not a Python file; write the path of one"),
         ("import nothing_like_it", "own.py: ModuleNotFoundError: No module named"),
-        ("from policies.pod_security import RULES", "own.py: it defines no rule"),
+        ("from policies.rules.pod_security import RULES", "own.py: it defines no rule"),
         (RULES_FILE.read_text().replace("owner-named", "not-privileged"), "that no other rule has"),
         (RULES_FILE.read_text().replace("owner-named", "all"), "found the rule 'all'"),
         (

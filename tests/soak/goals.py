@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from scipy.stats import theilslopes
 
 from tools.bench.outcome import Goal
 
@@ -32,6 +31,9 @@ def trend(minutes: Sequence[float], mib: Sequence[float]) -> Trend:
 
     Sen, Estimates of the regression coefficient based on Kendall's tau (JASA 63, 1968).
     """
+    # Its import takes a second, which every process that collects tests would need.
+    from scipy.stats import theilslopes
+
     x, y = np.asarray(minutes), np.asarray(mib)
     found = theilslopes(y, x, 0.95)
     span = float(x[-1] - x[0])

@@ -54,65 +54,67 @@ def of(labels: str, value: float) -> dict[str, Any]:
     return {"labels": labels, "value": value}
 
 
-@pytest.mark.parametrize(
-    ("series", "samples"),
-    [
-        (
-            "gpu_platform:run_gpus",
-            [
-                ('{namespace="ml", queue="vision", run="a"}', 16),
-                ('{namespace="ml", queue="language", run="b"}', 4),
-            ],
-        ),
-        ("gpu_platform:queue_gpus", [('{queue="vision"}', 16), ('{queue="language"}', 4)]),
-        ("gpu_platform:team_gpus", [('{namespace="ml"}', 20)]),
-        (
-            "gpu_platform:run_cost_per_hour",
-            [
-                ('{namespace="ml", queue="vision", run="a"}', 12),
-                ('{namespace="ml", queue="language", run="b"}', 3),
-            ],
-        ),
-        ("gpu_platform:team_cost_per_hour", [('{namespace="ml"}', 15)]),
-    ],
-)
-def test_gpus_and_their_cost_are_of_the_pods_that_have_them(
-    program: Path, tmp_path: Path, series: str, samples: list[tuple[str, float]]
-) -> None:
-    expected = [of(f"{series}{labels}", value) for labels, value in samples]
-    assert check(program, tmp_path, told(SERIES, 120, series, *expected)) == ""
+GPUS: list[tuple[str, list[tuple[str, float]]]] = [
+    (
+        "gpu_platform:run_gpus",
+        [
+            ('{namespace="ml", queue="vision", run="a"}', 16),
+            ('{namespace="ml", queue="language", run="b"}', 4),
+        ],
+    ),
+    ("gpu_platform:queue_gpus", [('{queue="vision"}', 16), ('{queue="language"}', 4)]),
+    ("gpu_platform:team_gpus", [('{namespace="ml"}', 20)]),
+    (
+        "gpu_platform:run_cost_per_hour",
+        [
+            ('{namespace="ml", queue="vision", run="a"}', 12),
+            ('{namespace="ml", queue="language", run="b"}', 3),
+        ],
+    ),
+    ("gpu_platform:team_cost_per_hour", [('{namespace="ml"}', 15)]),
+]
 
 
-@pytest.mark.parametrize(
-    ("errors", "expected"),
-    [
-        ("0 0 0 79 79", 79),
-        # Another error hides it.
-        ("0 0 79 31 31", 79),
-        ("0 48 79 31 31", 48),
-        # It has ended.
-        ("79 79 31 31 31 31 31 31", 31),
-        # The exporter restarted after a reset.
-        ("0 0 79 31 0", 0),
-        ("0 0 31 31 31", 31),
-    ],
-)
+def test_gpus_and_their_cost_are_of_the_pods_that_have_them(program: Path, tmp_path: Path) -> None:
+    tests = (
+        told(SERIES, 120, name, *(of(f"{name}{labels}", value) for labels, value in samples))
+        for name, samples in GPUS
+    )
+    assert check(program, tmp_path, *tests) == ""
+
+
+XIDS = [
+    ("0 0 0 79 79", 79),
+    # Another error hides it.
+    ("0 0 79 31 31", 79),
+    ("0 48 79 31 31", 48),
+    # It has ended.
+    ("79 79 31 31 31 31 31 31", 31),
+    # The exporter restarted after a reset.
+    ("0 0 79 31 0", 0),
+    ("0 0 31 31 31", 31),
+]
+
+
 @pytest.mark.parametrize("listed", [(), (48, 79)])
 def test_a_listed_error_is_not_hidden_by_a_later_one_until_the_gpu_is_reset(
-    program: Path, tmp_path: Path, errors: str, expected: int, listed: tuple[int, ...]
+    program: Path, tmp_path: Path, listed: tuple[int, ...]
 ) -> None:
     labels = 'Hostname="gpu-node-0", modelName="NVIDIA H100"'
-    series = {
-        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="0", pod="worker-0"}}': errors,
-        f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="1"}}': "0x8",
-    }
-    minutes = errors.count(" ")
-    of_first = expected if listed else int(errors.split()[-1])
     query = xid_query(Policy(fault_seconds=120, xids=frozenset(listed)))
-    samples = [
-        of(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid) for gpu, xid in ((0, of_first), (1, 0))
-    ]
-    assert check(program, tmp_path, told(series, minutes, query, *samples)) == ""
+
+    def test(errors: str, expected: int) -> dict[str, Any]:
+        series = {
+            f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="0", pod="worker-0"}}': errors,
+            f'DCGM_FI_DEV_XID_ERRORS{{{labels}, gpu="1"}}': "0x8",
+        }
+        first = expected if listed else int(errors.split()[-1])
+        samples = [
+            of(f'{{Hostname="gpu-node-0", gpu="{gpu}"}}', xid) for gpu, xid in ((0, first), (1, 0))
+        ]
+        return told(series, errors.count(" "), query, *samples)
+
+    assert check(program, tmp_path, *(test(*case) for case in XIDS)) == ""
 
 
 def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(
@@ -129,29 +131,31 @@ def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(
     assert check(program, tmp_path, told(series, 120, "gpu_platform:queue_gpus", *expected)) == ""
 
 
-@pytest.mark.parametrize(
-    ("resource", "counted"),
-    [
-        ("amd_com_gpu", True),
-        ("nvidia_com_mig_1g_10gb", True),
-        ("gpu_intel_com_i915", True),
-        ("rdma_hca_shared_devices_a", False),
-        ("vpc_amazonaws_com_efa", False),
-        ("attachable_volumes_csi_ebs_csi_aws_com", False),
-        ("ephemeral_storage", False),
-        ("hugepages_2Mi", False),
-    ],
-)
+DEVICES = {
+    "amd_com_gpu": True,
+    "nvidia_com_mig_1g_10gb": True,
+    "gpu_intel_com_i915": True,
+    "rdma_hca_shared_devices_a": False,
+    "vpc_amazonaws_com_efa": False,
+    "attachable_volumes_csi_ebs_csi_aws_com": False,
+    "ephemeral_storage": False,
+    "hugepages_2Mi": False,
+}
+"""Resources, and whether they are accelerators."""
+
+
 def test_accelerators_of_every_vendor_are_counted_and_no_other_device(
-    program: Path, tmp_path: Path, resource: str, counted: bool
+    program: Path, tmp_path: Path
 ) -> None:
-    series = {
-        name.replace("nvidia_com_gpu", resource): value
-        for name, value in pod("a-0", "a", "vision", 8).items()
-    }
-    expected = [of('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
-    tested = told(series, 120, "gpu_platform:team_gpus", *expected)
-    assert check(program, tmp_path, tested) == ""
+    def test(resource: str, counted: bool) -> dict[str, Any]:
+        series = {
+            name.replace("nvidia_com_gpu", resource): value
+            for name, value in pod("a-0", "a", "vision", 8).items()
+        }
+        expected = [of('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
+        return told(series, 120, "gpu_platform:team_gpus", *expected)
+
+    assert check(program, tmp_path, *(test(*device) for device in DEVICES.items())) == ""
 
 
 def test_gpu_hours_are_the_sum_over_time(program: Path, tmp_path: Path) -> None:

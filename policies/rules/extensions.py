@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from policies.gpu_devices import VISIBLE_DEVICES, LimitConfig
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
+from policies.rules.gpu_devices import VISIBLE_DEVICES, LimitConfig
 from policies.settings import SystemConfig
 from policies.values import Node
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.policies import manifests
 from tests.policies.harness import UNKNOWN_VALUE, Manifest, changed, judge
-from tests.policies.test_scheduling_rules import LABEL, batch_job, local_queue
+from tests.policies.rules.test_scheduling_rules import LABEL, batch_job, local_queue
 
 RULE = "training-queue-declared"
 RESOURCE = "nvidia.com/gpu"

@@ -10,7 +10,7 @@ from pydantic import Field
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
 from policies.rule import Edit, Level, Rule, Severity, Violation, workload_rule
-from policies.scheduling import training_pods
+from policies.rules.scheduling import training_pods
 from policies.settings import RoleConfig
 from policies.values import UNKNOWN, Node
 from policies.workloads import Pod

@@ -18,7 +18,6 @@ from kube.quantities import quantity_or_none
 from policies import cel
 from policies.controllers import Gang, Workload
 from policies.demand import nodes_of
-from policies.gpu_devices import is_cpu_task
 from policies.rule import (
     Edit,
     Level,
@@ -30,6 +29,7 @@ from policies.rule import (
     stack_rule,
     workload_rule,
 )
+from policies.rules.gpu_devices import is_cpu_task
 from policies.settings import NoConfig, QueueSystem, RoleConfig, TaskConfig
 from policies.views import Stack
 from policies.workloads import Pod

@@ -8,7 +8,7 @@ from typing import Any, Final
 from policies.availability import matches_everything
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
-from policies.tenancy import NamespaceConfig, holder, in_namespace, workload_namespaces
+from policies.rules.tenancy import NamespaceConfig, holder, in_namespace, workload_namespaces
 from policies.values import UNKNOWN, Node
 from policies.views import Stack
 

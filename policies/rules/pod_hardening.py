@@ -8,8 +8,8 @@ from typing import Any, Final
 from pydantic import Field
 
 from policies import cel
-from policies.pod_security import contexts, effective, pod_context
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
+from policies.rules.pod_security import contexts, effective, pod_context
 from policies.settings import SystemConfig
 from policies.values import Node
 from policies.workloads import Pod

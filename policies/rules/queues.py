@@ -24,7 +24,7 @@ from policies.rule import (
     stack_rule,
     workload_rule,
 )
-from policies.scheduling import VOLCANO, SystemsConfig, admitted_by_kueue, training_pods
+from policies.rules.scheduling import VOLCANO, SystemsConfig, admitted_by_kueue, training_pods
 from policies.settings import GpuConfig
 from policies.values import Node
 from policies.views import Stack

@@ -13,8 +13,8 @@ from kube.shared_memory import SHARE, largest_shm
 from policies import cel
 from policies.containers import Container
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
+from policies.rules.shared_memory import shm_mounts, working_containers
 from policies.settings import Quantity, RoleConfig, TaskConfig
-from policies.shared_memory import shm_mounts, working_containers
 from policies.values import Key, Node
 from policies.workloads import Pod
 

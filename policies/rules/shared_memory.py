@@ -12,8 +12,8 @@ from pydantic import Field
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from policies import cel
 from policies.containers import Container
-from policies.gpu_devices import is_cpu_task
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
+from policies.rules.gpu_devices import is_cpu_task
 from policies.settings import Quantity, SystemConfig, TaskConfig
 from policies.values import UNKNOWN, Node
 from policies.workloads import Pod

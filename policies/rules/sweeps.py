@@ -24,7 +24,7 @@ from policies.rule import (
     resource_rule,
     stack_rule,
 )
-from policies.scheduling import SystemsConfig, training_pods
+from policies.rules.scheduling import SystemsConfig, training_pods
 from policies.views import Stack
 
 

@@ -1,0 +1,37 @@
+"""What the components of a stack create for the pods of the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infra.outputs import gpu_nodes_output
+from infra.pods import GpuNodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedResources:
+    """Namespace, queues, claims, GPU nodes and images of a stack.
+
+    `images` maps keys to references: text or Pulumi outputs. Their `identities` are always known
+    and change only if their author changes them. `claims` maps keys to names in the cluster.
+    """
+
+    namespace: str
+    queues: Sequence[str]
+    claims: Mapping[str, str]
+    gpu_nodes: GpuNodes
+    images: Mapping[str, Any]
+    identities: Mapping[str, str]
+    pull_secret: str | None
+    """Name of the Secret with the registry's login, if it needs one."""
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The stack's outputs about them."""
+        return {
+            "namespace": self.namespace,
+            "queues": self.queues,
+            "claims": self.claims,
+            "gpuNodes": gpu_nodes_output(self.gpu_nodes),
+            "images": self.images,
+        }

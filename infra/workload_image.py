@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Self
 
 import pulumi
-import pulumi_docker as docker
 
 from infra.component import Component
 from infra.configuration import RegistryLogin
@@ -64,6 +63,9 @@ class WorkloadImage(Component):
     def _build(
         self, name: str, args: WorkloadImageArgs, build: BuildSettings
     ) -> pulumi.Output[str]:
+        # Only stacks that build images import it.
+        import pulumi_docker as docker
+
         tag = identity(build, args.root)[:16]
         image = docker.Image(
             f"{name}-build",

@@ -238,7 +238,7 @@ def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandb
             words = shlex.split(exported)
             variables = dict(w.split("=", 1) for w in words if "=" in w)
             volcano = _version(Path(variables["PATH"].partition(os.pathsep)[0]) / "vc-scheduler")
-            with _client(Path(variables["KUBECONFIG"]), Path(directory)) as api:
+            with connect(Path(variables["KUBECONFIG"])) as api:
                 log = state / "logs" / "vc-scheduler.log"
                 yield Sandbox(api, log, volcano, settings / _CONFIGURATION)
         finally:
@@ -251,8 +251,8 @@ def _version(scheduler: Path) -> str:
     return found[1] if found else "an unknown version"
 
 
-def _client(kubeconfig: Path, directory: Path) -> httpx.Client:
-    """Return a client of the API server with the administrator's certificate."""
+def connect(kubeconfig: Path) -> httpx.Client:
+    """Return a client of an embedded cluster's API server with the administrator's certificate."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
 
@@ -261,7 +261,7 @@ def _client(kubeconfig: Path, directory: Path) -> httpx.Client:
 
     context = ssl.create_default_context(cadata=text(cluster["certificate-authority-data"]))
     # The module reads certificates of clients from files only.
-    with tempfile.NamedTemporaryFile("w", dir=directory, suffix=".pem") as file:
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(text(user["client-certificate-data"]) + text(user["client-key-data"]))
         file.flush()
         context.load_cert_chain(file.name)

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
+from gitops.forecast.sandbox import connect
 from tests.cluster.platform import Platform
-from tools.bench.admission import connect
 
 Manifest = dict[str, Any]
 _RULE = re.compile(r"with binding '[^']+': ([a-z-]+):")

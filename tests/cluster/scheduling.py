@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 
+from gitops.forecast.sandbox import connect
 from infra import storage, tenancy, volcano
 from infra.manifests import Manifest
 from infra.pods import GpuNodes
@@ -100,6 +103,10 @@ class Scheduling:
         self._let_pods_last()
         self.devcluster("up", f"--simulated-nodes={nodes}")
 
+    def close(self) -> None:
+        """Close the connections to the API server."""
+        self._api.close()
+
     def devcluster(self, command: str, *options: str) -> str:
         """Return the output of `python -m devcluster`."""
         words = (".venv/bin/python", "-m", "devcluster", command, "--nodes", "simulated", *options)
@@ -142,7 +149,24 @@ class Scheduling:
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of a kind in the namespace."""
-        return list(json.loads(self.kubectl("get", kind, "-n", NAMESPACE, "-o=json"))["items"])
+        name, _, group = kind.partition(".")
+        path = f"/apis/{self._versions[group]}" if group else "/api/v1"
+        answer = self._api.get(f"{path}/namespaces/{NAMESPACE}/{name}")
+        return list(answer.raise_for_status().json()["items"])
+
+    # Polls with kubectl would take most of the processor time of these tests.
+    @cached_property
+    def _api(self) -> httpx.Client:
+        return connect(self._kubeconfig)
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        groups = self._api.get("/apis").raise_for_status().json()["groups"]
+        return {group["name"]: group["preferredVersion"]["groupVersion"] for group in groups}
+
+    @cached_property
+    def _kubeconfig(self) -> Path:
+        return self.platform.state / "simulated" / "kubeconfig"
 
     def pods(self, job: str) -> list[dict[str, Any]]:
         """The pods of a Volcano Job or an Indexed Job."""
@@ -240,7 +264,7 @@ class Scheduling:
     @cached_property
     def _kubectl(self) -> list[str]:
         kubectl = self.platform.shell("command -v kubectl").strip()
-        return [kubectl, f"--kubeconfig={self.platform.state}/simulated/kubeconfig"]
+        return [kubectl, f"--kubeconfig={self._kubeconfig}"]
 
     def _let_pods_last(self) -> None:
         (file,) = (self.platform.state / "simulated").rglob("kwok.yaml")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import ssl
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import yaml
@@ -21,6 +17,7 @@ from devcluster import lifecycle
 from devcluster.lifecycle import Cluster
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
+from gitops.forecast.sandbox import connect
 from policies.admission import manifests
 from policies.catalogue import RULES
 from policies.configuration import configure
@@ -54,22 +51,6 @@ def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
         finally:
             lifecycle.down(Kind.SIMULATED, purge=True)
     return samples
-
-
-@contextmanager
-def connect(kubeconfig: Path) -> Iterator[httpx.Client]:
-    """Connect to the API server of an embedded cluster with the certificates of a kubeconfig."""
-    content = json.loads(kubeconfig.read_text())
-    cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
-    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-    context = ssl.create_default_context(cadata=authority)
-    with tempfile.NamedTemporaryFile() as pair:
-        for part in ("client-certificate-data", "client-key-data"):
-            pair.write(base64.b64decode(user[part]))
-        pair.flush()
-        context.load_cert_chain(pair.name)
-    with httpx.Client(base_url=cluster["server"], verify=context, timeout=60) as client:
-        yield client
 
 
 def _create(client: httpx.Client, count: int) -> float:

@@ -19,7 +19,7 @@ from workload import exit_codes, progress
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples/frameworks"
-STEPS = {"plain": 3000, "accelerated": 800, "huggingface": 220, "with_lightning": 800}
+STEPS = {"plain": 1200, "accelerated": 400, "huggingface": 220, "with_lightning": 800}
 """Enough to be stopped and killed before the end."""
 
 ENVIRONMENTS = {"huggingface": "hugging-face", "with_lightning": "lightning"}

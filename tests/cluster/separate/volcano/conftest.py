@@ -22,6 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduling]:
         made.apply(*surroundings(stack({}, **VOLCANO)))
         yield made
     finally:
+        made.close()
         made.devcluster("down", "--purge")
 
 

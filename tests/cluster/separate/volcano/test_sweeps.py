@@ -361,7 +361,7 @@ def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
 ) -> None:
     job = {"gpus_per_node": 1, "grace_seconds": 60}
     job["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS}
-    job["hyperparameters"]["step_delay"] = 0.1
+    job["hyperparameters"]["step_delay"] = 0.05
     sweep = controlled(volcano, tmp_path, "trained", job=job, trials=4)
     with Programs(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
         await_(lambda: sweep.summary().get("state") == "complete", 300, "the sweep")

@@ -27,12 +27,13 @@ ONE_AFTER_ANOTHER = {
     "devcluster": "devcluster",
     "cluster/simulated": "simulated nodes",
     "cluster/separate": "clusters of their own",
-    "engine": "engine",
-    "cluster/separate/volcano": "a cluster for gangs",
     "cluster": "real nodes",
     "faults": "real nodes",
     "operators": "real nodes",
+    "engine": "engine",
+    "cluster/separate/volcano": "a cluster for gangs",
     "engine/policies": "policies",
+    "cluster/simulated/tenants": "simulated nodes with tenants",
     "engine/processes": "processes",
 }
 

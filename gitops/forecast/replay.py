@@ -86,8 +86,9 @@ class Replay:
         self._all: list[dict[str, Any]] = []
         self.unsettled = False
         self._listing = 0.0
-        preempts = "preempt" in _actions(state.scheduler_configuration)
-        self._enough = _PREEMPTING_SESSIONS if preempts else _SESSIONS
+        actions = _actions(state.scheduler_configuration)
+        self.evicts = not {"preempt", "reclaim"}.isdisjoint(actions)
+        self._enough = _PREEMPTING_SESSIONS if "preempt" in actions else _SESSIONS
         self.now = 0.0
         self.ends = 0
         # Volcano orders gangs of a priority by creation, and those of one second by name.

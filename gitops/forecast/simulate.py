@@ -203,7 +203,7 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     found.append("no checkpoint times are known: lost GPU-hours count from the start of the gang")
     found.append("quotas, volumes and pods of no gang that would start are not simulated")
     if replay.evicts:
-        found.append("the scheduler chooses among equal nodes at random, so it may evict other gangs")
+        found.append("the scheduler chooses among equals at random, so it may evict other gangs")
     if replay.unsettled:
         found.append("the scheduler reached no stable placement: results may differ in the cluster")
     return found

@@ -15,7 +15,7 @@ from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
 from training.evaluation import Evaluation, evaluate
 from training.export import finished_export, write_export
-from training.gang.distributed import joined, limit_operations
+from training.gang.distributed import await_rank0, joined, limit_operations, patient_group
 from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
@@ -58,7 +58,8 @@ def run(config: TrainingConfig, world: World) -> int:
         if done is not None and not is_extended(config, done):
             if (mirror := open_mirror(config)) is not None:
                 # The process may have ended between the export and its copy.
-                on_rank0(lambda: mirror.copy_export(watchdog.beat))
+                beat = watchdog.beat
+                await_rank0(lambda: mirror.copy_export(beat), patient_group(), beat)
             return report_finished(config, world, done, already=True)
         check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
@@ -81,9 +82,9 @@ def run(config: TrainingConfig, world: World) -> int:
                 return exit_codes.INTERRUPTED
         except DivergedError:
             # All processes raise it together. The last checkpoint is good, maybe half written.
-            run.saver.close()
+            run.saver.close(run.watchdog.beat)
             raise
-        run.saver.close()
+        run.saver.close(run.watchdog.beat)
         run.vote.close()
         manifest = export(run, evaluation)
         return report_finished(config, world, manifest, already=False)
@@ -276,7 +277,7 @@ def interrupt(run: Run) -> None:
     could not be written, and DivergedError when a loss that it logged is not finite.
     """
     save(run)
-    run.saver.close()
+    run.saver.close(run.watchdog.beat)
     if run.world.is_rank0:
         conclude(Interrupted(epoch=run.position.epoch, step=run.position.step))
 
@@ -308,7 +309,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
 
     with run.metrics.activities.doing("export"), run.result():
         weights = run.model.weights()
-        return on_rank0(lambda: write(weights), run.saver.group)
+        return await_rank0(lambda: write(weights), run.saver.group, run.watchdog.beat)
 
 
 def announce(run: Run, resumed: bool, warm: Report | None) -> None:

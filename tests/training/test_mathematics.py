@@ -123,7 +123,7 @@ def train_case(world: World, folder: Path, settings: dict[str, Any]) -> Result:
             # The program has computed two samples to check the model.
             block.forget()
         assert train(run)
-        run.saver.close()
+        run.saver.close(watchdog.beat)
         run.vote.close()
         assert run.evaluation is not None
         return Result(

@@ -5,7 +5,7 @@ directory that has one is complete. A checkpoint that is being copied is not rem
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from workload.store import DamagedError, StoreDirectory
 CHECKPOINTS: Final = "checkpoints"
 EXPORT: Final = "export"
 PROBE_FILE: Final = ".probe"
+POLL_SECONDS: Final = 1.0
 
 
 class Mirror:
@@ -47,10 +48,13 @@ class Mirror:
         self._last = self._thread.submit(self._copy, checkpoint)
         self._last.add_done_callback(_report)
 
-    def wait(self) -> None:
-        """Wait for the newest checkpoint. Raises OSError if it could not be copied."""
+    def wait(self, beat: Callable[[], object]) -> None:
+        """Wait for the newest checkpoint. Raises OSError if it could not be copied.
+
+        `beat` is called regularly.
+        """
         if self._last is not None:
-            self._last.result()
+            _await(self._last, beat)
 
     def restore(self, beat: Callable[[], object]) -> bool:
         """Download the newest intact checkpoint to the disk; return False if there is none.
@@ -80,7 +84,13 @@ class Mirror:
         return False
 
     def copy_export(self, beat: Callable[[], object]) -> None:
-        """Copy the finished export, unless it was copied before. Raises OSError."""
+        """Copy the finished export, unless it was copied before. Raises OSError.
+
+        `beat` is called regularly.
+        """
+        _await(self._thread.submit(self._copy_export), beat)
+
+    def _copy_export(self) -> None:
         folder = self._run_dir / EXPORT
         manifest = (folder / MANIFEST_FILE).read_bytes()
         last = f"{EXPORT}/{MANIFEST_FILE}"
@@ -91,7 +101,6 @@ class Mirror:
             name = path.relative_to(folder).as_posix()
             if name != MANIFEST_FILE:
                 self._store.write(f"{EXPORT}/{name}", path)
-                beat()
         self._store.write(last, manifest)
 
     def _copy(self, checkpoint: Path) -> None:
@@ -140,6 +149,13 @@ class Mirror:
         text = self._store.read(f"{name}/{SEAL_FILE}")
         seal = storage.parse_seal(text) if text is not None else None
         return seal if isinstance(seal, Seal) else None
+
+
+def _await(copied: Future[None], beat: Callable[[], object]) -> None:
+    """Wait for a copy. It takes as long as its files are large, so it is no hang."""
+    while not wait([copied], POLL_SECONDS).done:
+        beat()
+    copied.result()
 
 
 def _report(copied: Future[None]) -> None:

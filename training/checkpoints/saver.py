@@ -17,6 +17,7 @@ from training.checkpoints import storage
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.sharded_tensors import Tensors, write
 from training.checkpoints.storage import CheckpointInfo, Position, Seal
+from training.gang.distributed import await_rank0
 from training.gang.world import World
 from workload.run import folders
 from workload.run.ranks import all_or_none, gather, on_rank0
@@ -139,11 +140,14 @@ class Saver:
         for each in pending:
             each.result()
 
-    def close(self) -> None:
-        """Wait until everything is on disk and in the object store, and stop the thread."""
+    def close(self, beat: Callable[[], object]) -> None:
+        """Wait until everything is on disk and in the object store, and stop the thread.
+
+        `beat` is called while it is copied to the object store.
+        """
         self.wait()
-        if self.mirror is not None:
-            on_rank0(self.mirror.wait, self.group)
+        if (mirror := self.mirror) is not None:
+            await_rank0(lambda: mirror.wait(beat), self.group, beat)
         self._thread.shutdown()
 
     def _write(self, tensors: Tensors, info: CheckpointInfo, started: float) -> float:

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from training.gang.world import World, port_taken
+from workload.run.ranks import all_or_none, gather
 
 T = TypeVar("T")
 
@@ -95,6 +96,20 @@ def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callabl
             beat()
             time.sleep(POLL_SECONDS)
         work.wait()
+
+
+def await_rank0(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
+    """Run an action on rank 0 that may take hours; return its result or raise its error everywhere.
+
+    The other processes call `beat` meanwhile. Raises torch.distributed.DistError (a RuntimeError)
+    when one of them is dead.
+    """
+
+    def mine() -> T | None:
+        return action() if dist.get_rank(group) == 0 else None
+
+    found = all_or_none(lambda: await_peers(mine, group, beat), group)
+    return cast(T, gather(found, group)[0])
 
 
 def is_lost_peer(error: Exception) -> bool:

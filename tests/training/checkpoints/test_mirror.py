@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from training.checkpoints.storage import (
 from training.data import DataError
 from training.data.manifest import download
 from workload.run import folders
-from workload.store import StoreError
+from workload.store import StoreDirectory, StoreError
 
 URL = "s3://models/runs"
 
@@ -79,7 +80,7 @@ def copied(run_dir: Path, *checkpoints: Path, keep: int = 2) -> Mirror:
     mirror = Mirror(run_dir, URL, keep, keep_best=True)
     for checkpoint in checkpoints:
         mirror.submit(checkpoint)
-        mirror.wait()
+        mirror.wait(lambda: None)
     return mirror
 
 
@@ -154,7 +155,7 @@ def test_another_checkpoint_of_the_same_step_replaces_the_copy(
     seal["files"] = [file_entry(folder / "rank-0.safetensors").model_dump()]
     (folder / "checkpoint.json").write_text(json.dumps(seal))
     mirror.submit(folder)
-    mirror.wait()
+    mirror.wait(lambda: None)
     shutil.rmtree(run_dir)
     assert copied(run_dir).restore(lambda: None)
     assert (folder / "rank-0.safetensors").read_bytes() == b"other"
@@ -208,11 +209,33 @@ def test_a_failed_copy_is_reported_and_ends_in_an_error(
     bucket.delete()  # type: ignore[attr-defined]
     mirror.submit(folder)
     with pytest.raises(StoreError, match=r"s3://models/runs/run: .* cannot be"):
-        mirror.wait()
+        mirror.wait(lambda: None)
     bucket.create()  # type: ignore[attr-defined]
     assert "the newest checkpoint is only on the disk" in capsys.readouterr().out
     mirror.submit(folder)
-    mirror.wait()
+    mirror.wait(lambda: None)
+
+
+def test_a_copy_that_takes_long_is_no_hang(
+    bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    folder = save(run_dir, 1)
+    beaten, write = threading.Event(), StoreDirectory.write
+
+    def slowly(self: StoreDirectory, name: str, content: bytes | Path) -> None:
+        assert beaten.wait(60)
+        write(self, name, content)
+
+    mirror = copied(run_dir)
+    monkeypatch.setattr(StoreDirectory, "write", slowly)
+    mirror.submit(folder)
+    mirror.wait(beaten.set)
+    (run_dir / "export").mkdir()
+    (run_dir / "export" / "manifest.json").write_text("{}")
+    beaten.clear()
+    mirror.copy_export(beaten.set)
+    assert {"checkpoints/step-00000001/checkpoint.json", "export/manifest.json"} <= {*names(bucket)}
 
 
 def test_a_store_that_cannot_be_written_is_found_at_the_start(

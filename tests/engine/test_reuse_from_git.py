@@ -1,0 +1,142 @@
+"""The components from a Git repository, as docs/reuse.md installs them."""
+
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trustme
+import yaml
+
+from devcluster.toolchain import Toolchain, files
+from gpu_platform.plugin.host import VERSION
+from tests import packaged
+from tests.cluster.platform import copy_checkout
+from tests.engine.git_server import git_server
+from tests.engine.languages import language_hosts
+from tests.engine.programs import Program
+from tests.engine.test_gitops_steps import git
+from tests.engine.test_reuse import IMAGES, PLATFORM
+
+DOCUMENTED = "https://github.com/OWNER/REPOSITORY"
+PAGE = (packaged.ROOT / "docs" / "reuse.md").read_text()
+REPOSITORY = "team/platform"
+HOST = "https://git.example.com"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A server of a repository with a tagged release."""
+
+    url: str
+    variables: dict[str, str]
+    """For the server as `HOST`, and for the versions of packages that no requirement names."""
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    folder = tmp_path_factory.mktemp("remote")
+    work = copy_checkout(folder / "work")
+    (work / ".venv").unlink()
+    git(work, "init", "--quiet", "--initial-branch=main")
+    git(work, "add", "--all")
+    git(work, "commit", "--quiet", "--message=Release")
+    git(work, "tag", f"v{VERSION}")
+    git(folder, "clone", "--quiet", "--bare", str(work), f"served/{REPOSITORY}.git")
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(HOST.removeprefix("https://")).configure_cert(context)
+    roots = folder / "roots.pem"
+    known = ssl.get_default_verify_paths().cafile
+    roots.write_bytes((Path(known).read_bytes() if known else b"") + authority.cert_pem.bytes())
+    with git_server(folder / "served", context) as url:
+        variables = {
+            "SSL_CERT_FILE": str(roots),
+            # Pulumi reads the first, and pip the second.
+            "HTTPS_PROXY": url,
+            "https_proxy": os.environ.get("https_proxy", ""),
+            "PIP_CONSTRAINT": str(constraints(folder)),
+        }
+        yield Remote(f"{url}/{REPOSITORY}.git", variables)
+
+
+def constraints(folder: Path) -> Path:
+    """Write the pinned versions that Pulumi and pip install without a requirement of ours."""
+    pinned = (packaged.ROOT / "requirements" / "tensorflow-image.txt").read_text()
+    stack = (packaged.ROOT / "requirements.txt").read_text()
+    installers = re.findall(r"^(?:packaging|pip|setuptools|wheel)==\S+", pinned, re.MULTILINE)
+    file = folder / "constraints.txt"
+    file.write_text("\n".join([*installers, *re.findall(r"^\S+==\S+", stack, re.MULTILINE)]))
+    return file
+
+
+def platform(folder: Path, tools: Toolchain, backend: Path, hosts: tuple[Path, ...]) -> None:
+    """Create the stack that a team's programs read."""
+    folder.mkdir()
+    stack = Program(folder, tools, backend, hosts, stack="prod")
+    outputs = PLATFORM["outputs"] | {"images": IMAGES}
+    (stack.folder / "Pulumi.yaml").write_text(yaml.safe_dump(PLATFORM | {"outputs": outputs}))
+    stack.create()
+    assert stack.up().status == 0
+
+
+def test_a_python_program_uses_the_package(
+    remote: Remote, tools: Toolchain, tmp_path: Path
+) -> None:
+    (requirement,) = re.findall(r'^pip install "(.*\[components\] @ .*)"$', PAGE, re.MULTILINE)
+    platform(tmp_path / "platform", tools, tmp_path / "backend", (language_hosts(),))
+    folder = tmp_path / "team"
+    shutil.copytree(packaged.ROOT / "examples" / "team-stack", folder)
+    venv.create(folder / ".venv", with_pip=True)
+    done = subprocess.run(
+        [".venv/bin/pip", "install", "--quiet", requirement.replace(DOCUMENTED, remote.url)],
+        cwd=folder,
+        env={**os.environ, "PIP_CONSTRAINT": remote.variables["PIP_CONSTRAINT"]},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    team = Program(folder, tools, tmp_path / "backend")
+    team.create()
+    settings = {
+        "platform": "organization/gpu-platform/prod",
+        "queue": "research",
+        "kubernetes:renderYamlToDirectory": "rendered",
+    }
+    plain = [word for each in settings.items() for word in ("--plaintext", "=".join(each))]
+    assert team.run("config", "set-all", "--stack", team.stack, *plain).status == 0
+    outcome = team.up()
+    assert outcome.status == 0, outcome.text
+    assert ("Job", team.outputs()["run"]["name"]) in team.manifests()
+
+
+def test_a_yaml_program_uses_the_plugin(remote: Remote, tools: Toolchain, tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    document = yaml.safe_load(block.replace(DOCUMENTED, f"{HOST}/{REPOSITORY}"))
+    document["config"] = {"kubernetes:renderYamlToDirectory": "rendered"}
+    backend, hosts = tmp_path / "backend", (language_hosts(),)
+    platform(tmp_path / "platform", tools, backend, hosts)
+    # Pulumi installs the plugin there, and downloads no provider that is there.
+    plugins = tmp_path / "home" / "plugins"
+    for provider in (tools.pulumi_home / "plugins").glob("resource-kubernetes-v*/"):
+        files.complete(plugins / provider.name, provider)
+    home = {"PULUMI_HOME": str(plugins.parent)}
+    (tmp_path / "team").mkdir()
+    team = Program(tmp_path / "team", tools, backend, hosts, variables=remote.variables | home)
+    (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))
+    team.create()
+    installed = team.run("install")
+    assert installed.status == 0, installed.text
+    outcome = team.up()
+    assert outcome.status == 0, outcome.text
+    assert ("Job", team.outputs()["run"]) in team.manifests()
+    (plugin,) = plugins.glob("resource-git.example.com_*/")
+    assert plugin.name.endswith(f"-v{VERSION}")

@@ -116,7 +116,7 @@ def identity(
     }
     digest.update(json.dumps(description, sort_keys=True).encode())
     for name in sorted({build.dockerfile, *build.sources}):
-        if of_author_alone and Path(name).parts[0] in _SHIPPED:
+        if of_author_alone and root == PROJECT_ROOT and Path(name).parts[0] in _SHIPPED:
             continue
         for path in _files(root / name):
             content = hashlib.sha256(path.read_bytes()).hexdigest()

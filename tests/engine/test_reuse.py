@@ -187,6 +187,23 @@ def test_a_yaml_program_makes_a_run_and_serves_it(yaml_program: Program) -> None
     assert outputs["url"] == "http://model.vision.svc.cluster.local:8080"
 
 
+def test_a_yaml_program_watches_runs_and_nodes(yaml_program: Program) -> None:
+    manifests = yaml_program.manifests()
+    recorder = manifests["Deployment", "failure-recorder"]
+    assert recorder["metadata"]["namespace"] == "vision"
+    pod = recorder["spec"]["template"]["spec"]
+    assert "--lines=100" in pod["containers"][0]["command"]
+    assert {"name": "claim-0", "persistentVolumeClaim": {"claimName": "checkpoints"}} in pod[
+        "volumes"
+    ]
+    controller = manifests["Deployment", "node-health"]
+    assert controller["metadata"]["namespace"] == "gpu-node-health"
+    command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert {"--namespace=vision", "--max-nodes=2"} <= set(command)
+    assert ("PrometheusRule", "gpu-platform") in manifests
+    assert ("PodMonitor", "training") in manifests
+
+
 def test_dependencies_of_a_run_are_created_first_and_deleted_last(
     yaml_program: Program,
 ) -> None:

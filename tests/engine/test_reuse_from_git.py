@@ -22,10 +22,9 @@ from tests.engine.git_server import git_server
 from tests.engine.languages import language_hosts
 from tests.engine.programs import Program
 from tests.engine.test_gitops_steps import git
-from tests.engine.test_reuse import IMAGES, PLATFORM
+from tests.engine.test_reuse import PAGE, documented_program, platform
 
 DOCUMENTED = "https://github.com/OWNER/REPOSITORY"
-PAGE = (packaged.ROOT / "docs" / "reuse.md").read_text()
 REPOSITORY = "team/platform"
 HOST = "https://git.example.com"
 
@@ -76,21 +75,10 @@ def constraints(folder: Path) -> Path:
     return file
 
 
-def platform(folder: Path, tools: Toolchain, backend: Path, hosts: tuple[Path, ...]) -> None:
-    """Create the stack that a team's programs read."""
-    folder.mkdir()
-    stack = Program(folder, tools, backend, hosts, stack="prod")
-    outputs = PLATFORM["outputs"] | {"images": IMAGES}
-    (stack.folder / "Pulumi.yaml").write_text(yaml.safe_dump(PLATFORM | {"outputs": outputs}))
-    stack.create()
-    assert stack.up().status == 0
-
-
 def test_a_python_program_uses_the_package(
     remote: Remote, tools: Toolchain, tmp_path: Path
 ) -> None:
     (requirement,) = re.findall(r'^pip install "(.*\[components\] @ .*)"$', PAGE, re.MULTILINE)
-    platform(tmp_path / "platform", tools, tmp_path / "backend", (language_hosts(),))
     folder = tmp_path / "team"
     shutil.copytree(packaged.ROOT / "examples" / "team-stack", folder)
     venv.create(folder / ".venv", with_pip=True)
@@ -105,6 +93,7 @@ def test_a_python_program_uses_the_package(
     )
     assert done.returncode == 0, done.stderr
     team = Program(folder, tools, tmp_path / "backend")
+    platform(tmp_path / "platform", team)
     team.create()
     settings = {
         "platform": "organization/gpu-platform/prod",
@@ -119,18 +108,20 @@ def test_a_python_program_uses_the_package(
 
 
 def test_a_yaml_program_uses_the_plugin(remote: Remote, tools: Toolchain, tmp_path: Path) -> None:
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    document = yaml.safe_load(block.replace(DOCUMENTED, f"{HOST}/{REPOSITORY}"))
+    block = documented_program("yaml").replace(DOCUMENTED, f"{HOST}/{REPOSITORY}")
+    document = yaml.safe_load(block)
     document["config"] = {"kubernetes:renderYamlToDirectory": "rendered"}
-    backend, hosts = tmp_path / "backend", (language_hosts(),)
-    platform(tmp_path / "platform", tools, backend, hosts)
     # Pulumi installs the plugin there, and downloads no provider that is there.
     plugins = tmp_path / "home" / "plugins"
     for provider in (tools.pulumi_home / "plugins").glob("resource-kubernetes-v*/"):
         files.complete(plugins / provider.name, provider)
     home = {"PULUMI_HOME": str(plugins.parent)}
     (tmp_path / "team").mkdir()
-    team = Program(tmp_path / "team", tools, backend, hosts, variables=remote.variables | home)
+    variables = remote.variables | home
+    team = Program(
+        tmp_path / "team", tools, tmp_path / "backend", (language_hosts(),), variables=variables
+    )
+    platform(tmp_path / "platform", team)
     (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))
     team.create()
     installed = team.run("install")
@@ -140,3 +131,11 @@ def test_a_yaml_program_uses_the_plugin(remote: Remote, tools: Toolchain, tmp_pa
     assert ("Job", team.outputs()["run"]) in team.manifests()
     (plugin,) = plugins.glob("resource-git.example.com_*/")
     assert plugin.name.endswith(f"-v{VERSION}")
+    entry = document.pop("packages")["gpu-platform"]
+    (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))
+    added = team.run("package", "add", entry)
+    assert added.status == 0, added.text
+    assert set(yaml.safe_load((team.folder / "Pulumi.yaml").read_text())["packages"]) == {
+        "gpu-platform"
+    }
+    assert team.preview("--expect-no-changes").status == 0

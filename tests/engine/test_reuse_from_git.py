@@ -78,7 +78,7 @@ def constraints(folder: Path) -> Path:
 def test_a_python_program_uses_the_package(
     remote: Remote, tools: Toolchain, tmp_path: Path
 ) -> None:
-    (requirement,) = re.findall(r'^pip install "(.*\[components\] @ .*)"$', PAGE, re.MULTILINE)
+    (requirement,) = re.findall(r'pip install "(.*\[components\] @ .*)"$', PAGE, re.MULTILINE)
     folder = tmp_path / "team"
     shutil.copytree(packaged.ROOT / "examples" / "team-stack", folder)
     venv.create(folder / ".venv", with_pip=True)

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import ssl
-import subprocess
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,16 +81,12 @@ def test_a_python_program_uses_the_package(
     folder = tmp_path / "team"
     shutil.copytree(packaged.ROOT / "examples" / "team-stack", folder)
     venv.create(folder / ".venv", with_pip=True)
-    done = subprocess.run(
-        [".venv/bin/pip", "install", "--quiet", requirement.replace(DOCUMENTED, remote.url)],
-        cwd=folder,
-        env={**os.environ, "PIP_CONSTRAINT": remote.variables["PIP_CONSTRAINT"]},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    pinned = remote.variables["PIP_CONSTRAINT"]
+    packaged.uv(
+        *("pip", "install", "--python", str(folder / ".venv" / "bin" / "python")),
+        *("--constraint", pinned, "--build-constraint", pinned),
+        requirement.replace(DOCUMENTED, remote.url),
     )
-    assert done.returncode == 0, done.stderr
     team = Program(folder, tools, tmp_path / "backend")
     platform(tmp_path / "platform", team)
     team.create()

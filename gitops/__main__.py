@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from gitops import changed, comment
 from gitops.access import command as access
 from gitops.environments import difference_command, new_command
-from gitops.errors import USAGE, GitopsError
+from gitops.errors import FAILED, USAGE, GitopsError
 from gitops.forecast import simulate_command, snapshot_command
 from gitops.preview import command as preview
 from gitops.runs import command as status
@@ -55,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GitopsError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.status
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"error: the package {error.name} is not installed for {sys.executable}: use a virtual "
+            "environment with requirements.txt, such as .venv/bin/python\n"
+        )
+        return FAILED
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130

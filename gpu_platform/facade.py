@@ -3,9 +3,12 @@
 from gpu_platform.platform_stack import Platform, PlatformError
 from gpu_platform.readable import ArgumentError
 from infra.cluster import connect
+from infra.configuration import RegistryLogin
+from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
 from infra.inference_service import InferenceService
 from infra.monitoring import Monitoring, MonitoringArgs
+from infra.node_health import NodeHealth, NodeHealthArgs
 from infra.outputs import (
     GpuNodesOutput,
     InferenceOutput,
@@ -21,8 +24,10 @@ from infra.settings.cluster import (
     RuntimeClassSettings,
     TolerationSettings,
 )
+from infra.settings.images import BuildSettings, ImageSettings
 from infra.settings.inference import InferenceServiceSettings
-from infra.settings.monitoring import MonitoringSettings
+from infra.settings.monitoring import MonitoringSettings, RecorderSettings
+from infra.settings.node_health import NodeHealthSettings
 from infra.settings.storage import (
     ClaimSettings,
     LocalSource,
@@ -39,17 +44,22 @@ from infra.tenancy import Tenancy, TenancyArgs
 from infra.training_job import TrainingJob, TrainingJobs
 from infra.training_run import TrainingJobArgs
 from infra.volcano import Volcano, VolcanoArgs
+from infra.workload_image import WorkloadImage, WorkloadImageArgs
 from training.config import TrainingConfig
 
 __all__ = [
     "ArgumentError",
+    "BuildSettings",
     "ClaimSettings",
     "ClusterSettings",
+    "FailureRecorder",
+    "FailureRecorderArgs",
     "GpuNodes",
     "GpuNodesOutput",
     "GpuSettings",
     "GpuStack",
     "GpuStackArgs",
+    "ImageSettings",
     "InferenceOutput",
     "InferenceService",
     "InferenceServiceArgs",
@@ -59,12 +69,17 @@ __all__ = [
     "MonitoringArgs",
     "MonitoringSettings",
     "NfsSource",
+    "NodeHealth",
+    "NodeHealthArgs",
+    "NodeHealthSettings",
     "Platform",
     "PlatformError",
     "PlatformOutputs",
     "PriorityClassSettings",
     "QueueSettings",
     "QuotaSettings",
+    "RecorderSettings",
+    "RegistryLogin",
     "RunOutput",
     "RuntimeClassSettings",
     "Storage",
@@ -84,6 +99,8 @@ __all__ = [
     "VolcanoArgs",
     "VolcanoSettings",
     "VolumeSettings",
+    "WorkloadImage",
+    "WorkloadImageArgs",
     "connect",
     "gpu_nodes_output",
 ]

@@ -120,20 +120,24 @@ class Platform:
         key: str,
         job: TrainingJobSettings,
         *,
-        image: str,
+        image: pulumi.Input[str],
+        image_identity: str | None = None,
         service_account: str = "training",
     ) -> TrainingJobArgs:
         """Return the arguments of a job on this platform. `image` is pinned by digest.
 
+        It may be an output, such as the reference of a WorkloadImage, if `image_identity` is the
+        text that stands for it in the names of runs.
+
         Raises PlatformError with every key that does not fit the platform.
         """
-        _raise(key, self.problems_of_job(job, image))
+        _raise(key, self.problems_of_job(job, image, image_identity))
         return TrainingJobArgs(
             key=key,
             job=job,
             namespace=self.namespace,
             image=image,
-            image_identity=image,
+            image_identity=image_identity or str(image),
             gpu_nodes=self.gpu_nodes,
             claims=self.claims,
             service_account=service_account,
@@ -144,13 +148,13 @@ class Platform:
         key: str,
         service: InferenceServiceSettings,
         *,
-        image: str,
+        image: pulumi.Input[str],
         run: str | None = None,
-        canary_image: str | None = None,
+        canary_image: pulumi.Input[str] | None = None,
         domain: str = "cluster.local",
         service_account: str = "inference",
     ) -> InferenceServiceArgs:
-        """Return the arguments of a service on this platform. Images are pinned by digest.
+        """Return the arguments of a service on this platform. Images as text are pinned by digest.
 
         `run` is the run that is served if the settings name a job. Raises PlatformError with every
         key that does not fit the platform.
@@ -169,13 +173,15 @@ class Platform:
             namespace=self.namespace,
             domain=domain,
             image=image,
-            canary_image=canary_image or image,
+            canary_image=image if canary_image is None else canary_image,
             gpu_nodes=self.gpu_nodes,
             claims=self.claims,
             service_account=service_account,
         )
 
-    def problems_of_job(self, job: TrainingJobSettings, image: str) -> Iterator[Problem]:
+    def problems_of_job(
+        self, job: TrainingJobSettings, image: pulumi.Input[str], image_identity: str | None = None
+    ) -> Iterator[Problem]:
         """Return every key of a job that does not fit this platform."""
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {_known('queue', self.queues)}")
@@ -185,10 +191,20 @@ class Platform:
         for name, volume in job.volumes.items():
             if volume.claim is not None:
                 yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)
-        yield from _unpinned(image)
+        if not isinstance(image, pulumi.Output):
+            yield from unpinned(image)
+        elif image_identity is None:
+            yield Problem(
+                "image",
+                "is an output of a resource, but the name of a run depends on it: write the "
+                "reference with its digest, or pass image_identity",
+            )
 
     def problems_of_service(
-        self, service: InferenceServiceSettings, *images: str, run: str | None = None
+        self,
+        service: InferenceServiceSettings,
+        *images: pulumi.Input[str],
+        run: str | None = None,
     ) -> Iterator[Problem]:
         """Return every key of a service that does not fit this platform."""
         if service.job is not None and run is None:
@@ -196,7 +212,8 @@ class Platform:
         for name, claim in service.claims.items():
             yield from self._missing_claim(name, claim)
         for image in images:
-            yield from _unpinned(image)
+            if not isinstance(image, pulumi.Output):
+                yield from unpinned(image)
 
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:
@@ -219,11 +236,8 @@ def _known(what: str, names: Collection[str]) -> str:
     return f"the platform has only the {what}s {', '.join(sorted(names))}: write one of them"
 
 
-def _unpinned(image: object) -> Iterator[Problem]:
-    if isinstance(image, pulumi.Output):
-        reason = "is an output of a resource, but the name of a run depends on its digest"
-        yield Problem("image", f"{reason}: write the reference with its digest")
-        return
+def unpinned(image: object) -> Iterator[Problem]:
+    """Return the problem of an image that is not pinned by digest."""
     try:
         _PINNED.validate_python(image)
     except ValidationError as error:

@@ -20,19 +20,23 @@ from infra.settings.images import (
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadImageArgs:
-    """An image, and the registry path (host and path) that a built one is pushed to."""
+    """An image, and the registry path (host and path) that a built one is pushed to.
+
+    Paths in the settings are relative to `root`, by default the directory of the program.
+    """
 
     key: str
     image: ImageSettings
-    repository: str
+    repository: str = ""
     login: RegistryLogin | None = None
-    root: Path = PROJECT_ROOT
+    root: Path = Path()
 
     @classmethod
     def of(cls, images: ImagesSettings, key: str, login: RegistryLogin | None) -> Self:
         """Return the arguments of one of the configured images."""
         repository = "/".join(part for part in (images.registry, images.repository) if part)
-        return cls(key=key, image=images.workloads[key], repository=repository, login=login)
+        image = images.workloads[key]
+        return cls(key=key, image=image, repository=repository, login=login, root=PROJECT_ROOT)
 
 
 class WorkloadImage(Component):
@@ -63,9 +67,14 @@ class WorkloadImage(Component):
     def _build(
         self, name: str, args: WorkloadImageArgs, build: BuildSettings
     ) -> pulumi.Output[str]:
-        # Only stacks that build images import it.
-        import pulumi_docker as docker
-
+        try:
+            # A program that builds no image can do without the provider, which Pulumi downloads.
+            import pulumi_docker as docker
+        except ModuleNotFoundError:
+            raise pulumi.RunError(
+                "WorkloadImage builds images with pulumi-docker, which is not installed: install "
+                "gpu-platform[components,images]."
+            ) from None
         tag = identity(build, args.root)[:16]
         image = docker.Image(
             f"{name}-build",

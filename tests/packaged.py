@@ -35,18 +35,18 @@ def environment(folder: Path) -> Path:
     source, wheels, made = copy_sources(folder / "source"), folder / "wheels", folder / "venv"
     # setuptools is here already, and nothing has to be fetched.
     build = ["build", "--wheel", "--no-build-isolation", "--out-dir", str(wheels), str(source)]
-    _uv(*build, "--python", sys.executable)
+    uv(*build, "--python", sys.executable)
     (wheel,) = wheels.glob("*.whl")
     venv.create(made, with_pip=True)
     wanted = f"gpu-platform[components,policies] @ {wheel.as_uri()}"
-    _uv(
+    uv(
         *("pip", "install", "--python", str(made / "bin" / "python")),
         *("--constraint", str(ROOT / "requirements.txt"), wanted),
     )
     return made
 
 
-def _uv(*arguments: str) -> None:
+def uv(*arguments: str) -> None:
     done = subprocess.run(
         [str(UV), *arguments], capture_output=True, text=True, timeout=300, check=False
     )

@@ -9,13 +9,25 @@ from typing import Any, TypedDict, TypeVar
 
 import pulumi
 
-from gpu_platform.platform_stack import Platform, Problem
+from gpu_platform.platform_stack import Platform, Problem, unpinned
 from gpu_platform.plugin.checking import checked, refused, whole
-from infra import gpu_stack, inference_service, storage, tenancy, training_job, volcano
+from infra import (
+    failure_recorder,
+    gpu_stack,
+    inference_service,
+    monitoring,
+    node_health,
+    storage,
+    tenancy,
+    training_job,
+    volcano,
+)
 from infra.component import Component
 from infra.pods import GpuNodes
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceSettings
+from infra.settings.monitoring import MonitoringSettings, RecorderSettings
+from infra.settings.node_health import NodeHealthSettings
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training.settings import TrainingSettings
@@ -48,6 +60,10 @@ class Deferred(Component):
         # Output.apply accepts a coroutine function, unlike its annotation.
         made: pulumi.Output[Built] = known.apply(create)
         return made
+
+    def register_after(self, made: pulumi.Output[None]) -> None:
+        """Register a component without attributes: Pulumi waits for outputs, not for resources."""
+        self.register_outputs({"made": made})
 
 
 class TrainingJob(Deferred):
@@ -211,6 +227,68 @@ class Storage(Deferred):
         self.register_outputs({"claims": self.claims})
 
 
+class FailureRecorder(Deferred):
+    """A pod that archives the last log lines and events of failed pods next to the checkpoints."""
+
+    def __init__(
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("FailureRecorder", name, opts)
+
+        async def build(values: Values) -> None:
+            values, placed = _pod(values)
+            settings = checked(RecorderSettings, values)
+            made = failure_recorder.FailureRecorderArgs(
+                recorder=settings, claims={name: name for name in settings.claims}, **placed
+            )
+            failure_recorder.FailureRecorder(name, made, self.options())
+
+        self.register_after(self.when_known(args, build))
+
+
+class NodeHealth(Deferred):
+    """A controller that cordons nodes with unhealthy GPUs and moves the runs on them."""
+
+    def __init__(
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("NodeHealth", name, opts)
+
+        async def build(values: Values) -> None:
+            runs, own = values.pop("runs_namespace"), _taken(values, ("namespace",))
+            values, placed = _pod({**values, "namespace": runs})
+            made = node_health.NodeHealthArgs(
+                health=checked(NodeHealthSettings, {**values, **own}), **placed
+            )
+            node_health.NodeHealth(name, made, self.options())
+
+        self.register_after(self.when_known(args, build))
+
+
+class Monitoring(Deferred):
+    """Scraping, rules, alerts, dashboards and NVIDIA's DCGM exporter."""
+
+    def __init__(
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("Monitoring", name, opts)
+
+        async def build(values: Values) -> None:
+            placed = {
+                "namespace": values.pop("namespace"),
+                "volcano_namespace": values.pop("volcano_namespace", "volcano-system"),
+                "ports": tuple(whole(values.pop("ports", []))),
+                "isolated": values.pop("isolated", True),
+                "gpu_nodes": _gpu_nodes(values),
+            }
+            made = monitoring.MonitoringArgs(
+                monitoring=checked(MonitoringSettings, values), **placed
+            )
+            monitoring.Monitoring(name, made, self.options())
+
+        self.register_after(self.when_known(args, build))
+
+
 COMPONENTS: tuple[type[Deferred], ...] = (
     GpuStack,
     Volcano,
@@ -218,6 +296,9 @@ COMPONENTS: tuple[type[Deferred], ...] = (
     Storage,
     TrainingJob,
     InferenceService,
+    FailureRecorder,
+    NodeHealth,
+    Monitoring,
 )
 
 
@@ -227,7 +308,7 @@ def _taken(values: Values, keys: tuple[str, ...]) -> Values:
 
 async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
     """Return the platform of a stack, with the arguments that override it."""
-    nodes = GpuNodes(**whole(written["gpu_nodes"])) if "gpu_nodes" in written else None
+    nodes = _gpu_nodes(written) if "gpu_nodes" in written else None
     if "platform" in written:
         # The component's provider may be unable to read kube-system, which no argument could allow.
         options = pulumi.ResourceOptions(parent=parent)
@@ -247,6 +328,24 @@ async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
         gpu_nodes=nodes or GpuNodes(resource=GPU),
         images={},
     )
+
+
+def _gpu_nodes(written: Values) -> GpuNodes:
+    nodes = written.pop("gpu_nodes", None)
+    return GpuNodes(**whole(nodes)) if nodes is not None else GpuNodes(resource=GPU)
+
+
+def _pod(written: Values) -> tuple[Values, Values]:
+    """Return the settings of a program that uses the API, and the arguments of its pod."""
+    rest = dict(written)
+    placed = {
+        "namespace": rest.pop("namespace"),
+        "image": rest.pop("image"),
+        "isolated": rest.pop("isolated", True),
+        "gpu_nodes": _gpu_nodes(rest),
+    }
+    _fits(unpinned(placed["image"]))
+    return rest, placed
 
 
 def _fits(problems: Any) -> None:

@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from infra.outputs import PLATFORM_OUTPUTS
 from infra.settings.cluster import GpuSettings
 from infra.settings.inference import InferenceServiceSettings
+from infra.settings.monitoring import MonitoringSettings, RecorderSettings
+from infra.settings.node_health import NodeHealthSettings
 from infra.settings.schema import (
     Field,
     Schema,
@@ -40,6 +42,8 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "InferenceService": frozenset({"image", "job"}),
     "Canary": frozenset({"image"}),
     "GpuStack": frozenset({"node_health"}),
+    "FailureRecorder": frozenset({"image", "claims"}),
+    "NodeHealth": frozenset({"image"}),
 }
 """Keys that refer to another part of the stack, by type. The plugin's arguments omit them: they
 contain the value itself, or the component does not create that part."""
@@ -80,6 +84,16 @@ _PLACE: Final = {
     ),
     "service_account": _text("Service account of the pods."),
 }
+_ISOLATED: Final = PropertyDefinition(
+    optional=True,
+    type=PropertyType.BOOLEAN,
+    description="Create network policies for a namespace that isolates its network (default true).",
+)
+_RECORDER: Final = {
+    "image": _text("Image of recorder/Dockerfile, pinned by digest.", optional=False),
+    "gpu_nodes": _PLACE["gpu_nodes"],
+    "isolated": _ISOLATED,
+}
 _GPU_NODES: Final = {
     "resource": _text(
         "Resource that a container requests, such as nvidia.com/gpu.", optional=False
@@ -113,6 +127,42 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
         {"gpu_resource": _text("Resource that the quota limits, by default `nvidia.com/gpu`.")},
     ),
     "Storage": (StorageSettings, {"namespace": _text("Namespace of the claims.", optional=False)}),
+    "FailureRecorder": (
+        RecorderSettings,
+        {
+            **_RECORDER,
+            "namespace": _text("Namespace of the runs and of the pod.", optional=False),
+            "claims": PropertyDefinition(
+                optional=False,
+                type=PropertyType.ARRAY,
+                items=_text("Name of a claim.", optional=False),
+                description="Names in the cluster of the claims of runs. They must be "
+                "ReadWriteMany, because training writes to them at the same time.",
+            ),
+        },
+    ),
+    "NodeHealth": (
+        NodeHealthSettings,
+        {
+            **_RECORDER,
+            "runs_namespace": _text("Namespace of the runs.", optional=False),
+        },
+    ),
+    "Monitoring": (
+        MonitoringSettings,
+        {
+            "namespace": _text("Namespace of the workloads.", optional=False),
+            "volcano_namespace": _text("Namespace of Volcano, by default `volcano-system`."),
+            "gpu_nodes": _PLACE["gpu_nodes"],
+            "ports": PropertyDefinition(
+                optional=True,
+                type=PropertyType.ARRAY,
+                items=PropertyDefinition(type=PropertyType.INTEGER, description="Port."),
+                description="Ports of the workloads' metrics, which network policies admit.",
+            ),
+            "isolated": _ISOLATED,
+        },
+    ),
 }
 """Settings in the arguments of each component, and additional arguments by name in Python."""
 

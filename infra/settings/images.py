@@ -118,7 +118,7 @@ def identity(
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
             inside = path.relative_to(root)
-            if of_author_alone and inside.parts[0] in _SHIPPED:
+            if of_author_alone and root == PROJECT_ROOT and inside.parts[0] in _SHIPPED:
                 continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{inside.as_posix()} {content}".encode())

@@ -1,6 +1,7 @@
 """Git over HTTP on loopback, by Git's own CGI program."""
 
 import os
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,12 @@ from urllib.parse import urlsplit
 
 
 @contextmanager
-def git_server(repositories: Path) -> Iterator[str]:
-    """Serve the bare repositories of a directory, and yield the URL of it."""
+def git_server(repositories: Path, as_proxy: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve the bare repositories of a directory, and yield the URL of it.
+
+    With `as_proxy`, the URL is also that of a proxy for HTTPS, which answers for every host itself.
+    Pulumi refuses HTTP, and a virtual environment cannot be in a plugin's directory with a port.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -41,6 +46,18 @@ def git_server(repositories: Path) -> Iterator[str]:
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def do_CONNECT(self) -> None:
+            assert as_proxy is not None
+            self.send_response(200)
+            self.end_headers()
+            self.request = as_proxy.wrap_socket(self.request, server_side=True)
+            self.setup()
+            self.close_connection = False
+
+        def finish(self) -> None:
+            super().finish()
+            self.request.close()
 
         do_POST = do_GET  # noqa: N815  http.server calls it by this name
 

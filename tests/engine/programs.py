@@ -3,10 +3,12 @@
 import json
 import os
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from devcluster.environment import PASSPHRASE
@@ -70,13 +72,27 @@ class Program:
 
     def run(self, *arguments: str) -> Outcome:
         """A command of the CLI; the messages of plugins on PATH are left out."""
-        done = subprocess.run(
-            ["pulumi", *arguments, "--non-interactive"],
+        command = ["pulumi", *arguments, "--non-interactive"]
+        with subprocess.Popen(
+            command,
             cwd=self.folder,
             env=self.environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout + (done.stderr if done.returncode else ""))
+            start_new_session=True,
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=300)
+            finally:
+                _kill_session(process.pid)
+        status = process.returncode
+        return Outcome(status, stdout + (stderr if status else ""))
+
+
+def _kill_session(leader: int) -> None:
+    """Kill the processes of a session: the YAML host leaves hosts of the plugins that it reads."""
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) == leader:
+                process.kill()

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.engine.languages import language_hosts, node_modules
 from tests.engine.programs import Program
 
 DATA = Path(__file__).parent / "data"
+PAGE = (packaged.ROOT / "docs" / "reuse.md").read_text()
 EXAMPLES = sorted(
     project.with_name("__main__.py")
     for project in (packaged.ROOT / "examples").glob("*/Pulumi.yaml")
@@ -117,16 +119,18 @@ def test_a_program_with_the_package_makes_a_run(installed: Path, tools: Toolchai
     assert run["gpusPerNode"] == 4
 
 
+def installed_pack(installed: Path) -> str:
+    command = [installed / "bin" / "gpu-policies", "--pack"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def test_the_installed_pack_checks_a_program(installed: Path, tools: Toolchain) -> None:
     program = project(installed, tools, "python-checked")
     (program.folder / ".venv").symlink_to(installed)
     program.create()
-    printed = subprocess.run(
-        [installed / "bin" / "gpu-policies", "--pack"], capture_output=True, text=True, check=True
-    )
     config = program.folder / "policies.json"
     config.write_text('{"image-registry-allowed": {"allowedRegistries": ["registry.invalid"]}}')
-    pack = ("--policy-pack", printed.stdout.strip(), "--policy-pack-config", str(config))
+    pack = ("--policy-pack", installed_pack(installed), "--policy-pack-config", str(config))
     outcome = program.preview(*pack)
     assert outcome.status != 0, outcome.text
     assert "image-registry-allowed" in outcome.text
@@ -187,6 +191,23 @@ def test_a_yaml_program_makes_a_run_and_serves_it(yaml_program: Program) -> None
     assert outputs["url"] == "http://model.vision.svc.cluster.local:8080"
 
 
+def test_a_yaml_program_watches_runs_and_nodes(yaml_program: Program) -> None:
+    manifests = yaml_program.manifests()
+    recorder = manifests["Deployment", "failure-recorder"]
+    assert recorder["metadata"]["namespace"] == "vision"
+    pod = recorder["spec"]["template"]["spec"]
+    assert "--lines=100" in pod["containers"][0]["command"]
+    assert {"name": "claim-0", "persistentVolumeClaim": {"claimName": "checkpoints"}} in pod[
+        "volumes"
+    ]
+    controller = manifests["Deployment", "node-health"]
+    assert controller["metadata"]["namespace"] == "gpu-node-health"
+    command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert {"--namespace=vision", "--max-nodes=2"} <= set(command)
+    assert ("PrometheusRule", "gpu-platform") in manifests
+    assert ("PodMonitor", "training") in manifests
+
+
 def test_dependencies_of_a_run_are_created_first_and_deleted_last(
     yaml_program: Program,
 ) -> None:
@@ -228,7 +249,11 @@ PLATFORM: dict[str, Any] = {
         "namespace": "ml",
         "queues": ["research"],
         "claims": {"checkpoints": "shared-checkpoints"},
-        "gpuNodes": {"resource": "nvidia.com/gpu", "nodeSelector": {}, "tolerations": []},
+        "gpuNodes": {
+            "resource": "nvidia.com/gpu",
+            "nodeSelector": {},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        },
         "images": {},
         "runs": {},
         "inference": {},
@@ -236,21 +261,28 @@ PLATFORM: dict[str, Any] = {
 }
 
 
+def documented_program(language: str) -> str:
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
+def platform(folder: Path, of: Program) -> None:
+    """Create the stack that a program reads."""
+    folder.mkdir()
+    outputs = PLATFORM["outputs"] | {"images": IMAGES}
+    (folder / "Pulumi.yaml").write_text(yaml.safe_dump(PLATFORM | {"outputs": outputs}))
+    stack = replace(of, folder=folder, stack="prod", also=(language_hosts(),), variables={})
+    stack.create()
+    assert stack.up().status == 0
+
+
 def test_the_documented_program_and_its_documented_errors_work(
     installed: Path, tools: Toolchain, tmp_path: Path
 ) -> None:
-    page = (packaged.ROOT / "docs" / "reuse.md").read_text()
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "platform").mkdir()
     (tmp_path / "team").mkdir()
-    backend, hosts = tmp_path / "backend", (language_hosts(),)
-    platform = Program(tmp_path / "platform", tools, backend, hosts, stack="prod")
-    (platform.folder / "Pulumi.yaml").write_text(yaml.safe_dump(PLATFORM))
-    platform.create()
-    assert platform.up().status == 0
-
-    team = Program(tmp_path / "team", tools, backend, hosts)
-    document = yaml.safe_load(block)
+    team = Program(tmp_path / "team", tools, tmp_path / "backend", (language_hosts(),))
+    platform(tmp_path / "platform", team)
+    document = yaml.safe_load(documented_program("yaml"))
     # The form that `pulumi install` understands.
     assert document["packages"] == {
         "gpu-platform": f"https://github.com/OWNER/REPOSITORY/gpu_platform@v{VERSION}"
@@ -273,23 +305,34 @@ def test_the_documented_program_and_its_documented_errors_work(
     (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))
     outcome = team.preview()
     assert outcome.status != 0
-    (shown,) = re.findall(r"```\n *(error: .*?)```", page, re.DOTALL)
+    (shown,) = re.findall(r"```\n *(error: .*?)```", PAGE, re.DOTALL)
     for line in shown.splitlines():
         assert line.strip() in outcome.text
     assert "Traceback" not in outcome.text
 
 
+def test_the_pack_accepts_a_teams_program_with_its_configuration(
+    installed: Path, tools: Toolchain, tmp_path: Path
+) -> None:
+    folder = tmp_path / "team"
+    shutil.copytree(packaged.ROOT / "examples" / "team-stack", folder)
+    (folder / ".venv").symlink_to(installed)
+    settings = {"vision-team:platform": "organization/gpu-platform/prod"}
+    settings |= {"vision-team:queue": "research", "kubernetes:renderYamlToDirectory": "rendered"}
+    (folder / "Pulumi.vision.yaml").write_text(yaml.safe_dump({"config": settings}))
+    team = Program(folder, tools, tmp_path / "backend", stack="vision")
+    platform(tmp_path / "platform", team)
+    team.create()
+    pack = ("--policy-pack", installed_pack(installed))
+    refused = team.preview(*pack)
+    assert refused.status != 0
+    assert "training-queue-declared" in refused.text
+    accepted = team.preview(*pack, "--policy-pack-config", "policies/config/vision.json")
+    assert accepted.status == 0, accepted.text
+
+
 def test_each_of_many_jobs_becomes_a_run(installed: Path, tools: Toolchain, tmp_path: Path) -> None:
     """The program of docs/scale.md, with the jobs that its example has."""
-    (tmp_path / "platform").mkdir()
-    backend, hosts = tmp_path / "backend", (language_hosts(),)
-    platform = Program(tmp_path / "platform", tools, backend, hosts, stack="prod")
-    (platform.folder / "Pulumi.yaml").write_text(
-        yaml.safe_dump(PLATFORM | {"outputs": PLATFORM["outputs"] | {"images": IMAGES}})
-    )
-    platform.create()
-    assert platform.up().status == 0
-
     folder = tmp_path / "sweep"
     shutil.copytree(packaged.ROOT / "examples" / "many-jobs", folder)
     (folder / ".venv").symlink_to(installed)
@@ -297,7 +340,8 @@ def test_each_of_many_jobs_becomes_a_run(installed: Path, tools: Toolchain, tmp_
     document = yaml.safe_load(file.read_text())
     document["config"]["vision-sweep:cluster"] = {"render_to": "rendered"}
     file.write_text(yaml.safe_dump(document))
-    sweep = Program(folder, tools, backend, hosts, stack="sweep")
+    sweep = Program(folder, tools, tmp_path / "backend", stack="sweep")
+    platform(tmp_path / "platform", sweep)
     sweep.create()
     outcome = sweep.up()
     assert outcome.status == 0, outcome.text
@@ -330,7 +374,15 @@ def test_a_typescript_program_makes_the_same_run(
     same = yaml_program.manifests()["Job", yaml_program.outputs()["run"]]
     assert job["spec"]["minAvailable"] == same["spec"]["minAvailable"]
     index = program.folder / "index.ts"
-    index.write_text(index.read_text().replace('kind: "nfs"', 'kind: "nsf"'))
+    written = index.read_text()
+    index.write_text(
+        documented_program("typescript").replace("@owner/gpu-platform", "./sdk/nodejs")
+    )
+    platform(installed.parent / "platform", program)
+    documented = program.preview()
+    assert documented.status == 0, documented.text
+    assert JOB in documented.text
+    index.write_text(written.replace('kind: "nfs"', 'kind: "nsf"'))
     refused = program.preview()
     assert refused.status != 0
     assert '"nsf"\' is not assignable' in refused.text

@@ -1,6 +1,9 @@
+import argparse
+
 import pytest
 
 from gitops.__main__ import main
+from gitops.preview import command as preview
 
 
 def test_invalid_arguments_exit_with_their_own_status(
@@ -20,6 +23,19 @@ def test_help_teaches_the_exit_statuses_and_examples(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     for words in ("exit status", "examples", "--rendered --base", "nothing changes", "3 "):
         assert words in said
+
+
+def test_a_missing_package_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: argparse.Namespace) -> int:
+        raise ModuleNotFoundError(name="rich")
+
+    monkeypatch.setattr(preview, "run", run)
+    assert main(["preview", "--stack", "prod"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: the package rich is not installed")
+    assert "requirements.txt" in said
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,17 @@ def test_a_job_gets_namespace_claims_and_gpus_of_the_platform() -> None:
     assert placed.image_identity == TRAINING_IMAGE
 
 
+async def test_an_image_that_is_built_needs_an_identity() -> None:
+    platform, image = Platform.of(STACK, OUTPUTS), pulumi.Output.from_input(TRAINING_IMAGE)
+    placed = platform.training_job("digits", job(), image=image, image_identity="sources:1")
+    assert placed.image is image
+    assert placed.image_identity == "sources:1"
+    with pytest.raises(PlatformError, match="or pass image_identity"):
+        platform.training_job("digits", job(), image=image)
+    served = platform.inference_service("digits", service(run="digits-0123abcd"), image=image)
+    assert served.image is image
+
+
 def read(uid: str, **options: Any) -> list[Platform]:
     """Read the platform of a cluster with this UID, from a program that reaches `0a1b2c3d`."""
     cluster = {"uid": uid, "identifier": "prod.example.com"}

@@ -93,7 +93,7 @@ def test_outputs_that_decide_names_are_refused() -> None:
     settings = TrainingJobSettings(**JOB)
     with pytest.raises(
         PlatformError,
-        match="image is an output of a resource, but the name of a run depends on its digest",
+        match="image is an output of a resource, but the name of a run depends on it",
     ):
         PLATFORM.training_job("digits", settings, image=OUTPUT)  # type: ignore[arg-type]
     service = InferenceServiceSettings(run="digits-01234567", cpu="1", memory="1Gi")

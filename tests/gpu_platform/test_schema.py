@@ -21,8 +21,11 @@ def test_everything_in_the_schema_has_a_description() -> None:
     schema = json.loads(Provider().schema or "")
     resources, types = schema["resources"], schema["types"]
     assert {name.rpartition(":")[2] for name in resources} == {
+        "FailureRecorder",
         "GpuStack",
         "InferenceService",
+        "Monitoring",
+        "NodeHealth",
         "Storage",
         "Tenancy",
         "TrainingJob",

@@ -19,7 +19,7 @@ from tools.generate import rights
 _TABLE: Final = re.compile(
     r"(<!-- (\w+): written by `make generate` -->\n).*?(<!-- end -->)", re.DOTALL
 )
-_EXAMPLE: Final = re.compile(r"(<!-- example: (\S+) -->\n```python\n).*?(```)", re.DOTALL)
+_EXAMPLE: Final = re.compile(r"(<!-- example: (\S+) -->\n```\w+\n).*?(```)", re.DOTALL)
 
 
 def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:

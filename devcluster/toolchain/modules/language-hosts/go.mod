@@ -3,7 +3,6 @@ module gpu-platform.dev/toolchain/language-hosts
 go 1.26.0
 
 tool (
-	github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml
 	github.com/pulumi/pulumi/sdk/nodejs/cmd/pulumi-language-nodejs/v3
 	github.com/pulumi/pulumi/sdk/python/cmd/pulumi-language-python/v3
 )
@@ -11,13 +10,8 @@ tool (
 require (
 	github.com/Microsoft/go-winio v0.6.2 // indirect
 	github.com/aws/aws-sdk-go v1.55.8 // indirect
-	github.com/ettle/strcase v0.1.1 // indirect
-	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/shlex v0.0.0-20191202100458-e7afc7fbc510 // indirect
-	github.com/google/uuid v1.6.0 // indirect
-	github.com/iancoleman/strcase v0.2.0 // indirect
 	github.com/pulumi/pulumi/sdk/python/cmd/pulumi-language-python/v3 v3.0.0-20250806165243-bee5e4fa4815 // indirect
-	github.com/spf13/cast v1.7.0 // indirect
 	google.golang.org/grpc v1.83.1 // indirect
 )
 
@@ -88,7 +82,6 @@ require (
 	github.com/pulumi/appdash v0.0.0-20231130102222-75f619a67231 // indirect
 	github.com/pulumi/esc v0.17.0 // indirect
 	github.com/pulumi/inflector v0.2.1 // indirect
-	github.com/pulumi/pulumi-yaml v1.21.2 // indirect
 	github.com/pulumi/pulumi/pkg/v3 v3.190.0 // indirect
 	github.com/pulumi/pulumi/sdk/nodejs/cmd/pulumi-language-nodejs/v3 v3.0.0-20250806165243-bee5e4fa4815 // indirect
 	github.com/pulumi/pulumi/sdk/v3 v3.190.0 // indirect

@@ -1,0 +1,72 @@
+"""Images that a team's program builds from its own directory."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pulumi
+import pytest
+from pulumi.runtime.mocks import set_mocks
+
+from gpu_platform import BuildSettings, ImageSettings, WorkloadImage, WorkloadImageArgs
+from tests.infra.conftest import LOOP, Engine
+
+BUILT = ImageSettings(
+    build=BuildSettings(
+        dockerfile="training/Dockerfile", base_image="python:3.13-slim", sources=["training"]
+    )
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a program, whose sources have the name of a directory of this project."""
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "Dockerfile").write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\n")
+    (tmp_path / "training" / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    asyncio.set_event_loop(LOOP)
+    set_mocks(Engine(), project="team", stack="test")
+    return tmp_path
+
+
+def image(key: str) -> WorkloadImage:
+    return WorkloadImage(
+        key, WorkloadImageArgs(key=key, image=BUILT, repository="registry.example.com/team")
+    )
+
+
+def test_an_image_is_built_from_the_directory_of_the_program(directory: Path) -> None:
+    found: list[str | None] = []
+
+    async def program() -> None:
+        found.append(await image("vision").reference.future())
+
+    pulumi.runtime.test(program)()
+    assert found == [f"registry.example.com/team/vision@sha256:{'5' * 64}"]
+
+
+def test_changed_sources_of_a_team_change_the_identity(directory: Path) -> None:
+    found: list[str] = []
+
+    async def program() -> None:
+        found.append(image("before").identity)
+        (directory / "training" / "train.py").write_text("print(2)\n")
+        found.append(image("after").identity)
+
+    pulumi.runtime.test(program)()
+    before, after = found
+    assert before.startswith("sources:")
+    assert before != after
+
+
+def test_without_the_sdk_of_docker_the_extra_is_named(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pulumi_docker", None)
+
+    async def program() -> None:
+        with pytest.raises(pulumi.RunError, match=r"gpu-platform\[components,images\]"):
+            image("vision")
+
+    pulumi.runtime.test(program)()

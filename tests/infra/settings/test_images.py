@@ -1,5 +1,6 @@
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -75,7 +76,9 @@ def test_a_missing_source_is_an_error(root: Path) -> None:
 
 
 def of_author(build: BuildSettings, root: Path) -> str:
-    return identity(build, root, of_author_alone=True)
+    """Return the identity as if `root` were the checkout of this project."""
+    with patch("infra.settings.images.PROJECT_ROOT", root):
+        return identity(build, root, of_author_alone=True)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from infra.platform_description import PlatformDescription, PlatformDescriptionA
 from infra.serving.description import InferenceServiceArgs
 from infra.settings.training.job import TrainingJobSettings
 from infra.storage import Storage, StorageArgs
-from infra.sweep_controller import SweepController, controller_args
+from infra.sweep import winner_path
+from infra.sweep_controller import SweepController, controller_args, sweeps
 from infra.tenancy import Tenancy, TenancyArgs
 from infra.training_job import TrainingJobs
 from infra.training_run import TrainingJobArgs
@@ -67,18 +68,23 @@ training = TrainingJobs(
     cluster.options(gpu, volcano, storage),
     recorded=cluster.runs,
 )
-if settings.training.sweeps:
-    jobs = {key: job_args(key, sweep.job) for key, sweep in settings.training.sweeps.items()}
+searched = sweeps(
+    settings, {key: job_args(key, sweep.job) for key, sweep in settings.training.sweeps.items()}
+)
+if searched:
     SweepController(
         "sweeps",
-        controller_args(settings, jobs, references, gpu.gpu_nodes, storage.claims, login),
+        controller_args(settings, searched, references, gpu.gpu_nodes, storage.claims, login),
         cluster.options(gpu, volcano, storage),
     )
 runs = {key: run.name for key, run in training.runs.items()}
+winners = {key: winner_path(sweep) for key, sweep in searched.items()}
 services = {
     key: InferenceService(
         f"inference-{key}",
-        InferenceServiceArgs.of(settings, key, runs, references, gpu.gpu_nodes, storage.claims),
+        InferenceServiceArgs.of(
+            settings, key, runs, references, gpu.gpu_nodes, storage.claims, winners
+        ),
         cluster.options(gpu, storage),
     )
     for key in settings.inference.services

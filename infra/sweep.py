@@ -1,5 +1,6 @@
 """Objects of hyperparameter sweeps: their trials, and the program that controls them."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -70,6 +71,18 @@ def template(sweep: Sweep) -> Manifest:
 def template_name(key: str) -> str:
     """Return the name of a sweep's template and of its directory on the claim."""
     return f"{key}-sweep"
+
+
+def winner_path(sweep: Sweep) -> str:
+    """Return the link to the run of the winner, relative to the claim of its checkpoints.
+
+    Each search, and each change of its bounds, has another link, so that a link never changes and
+    all pods of a service have the same model.
+    """
+    settings = sweep.settings.model_dump(mode="json", exclude={"job", "parallel", "winner"})
+    search = json.dumps([sweep.run({}), settings], sort_keys=True)
+    digits = hashlib.sha256(search.encode()).hexdigest()[:8]
+    return f"{template_name(sweep.args.key)}/winner-{digits}"
 
 
 def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:

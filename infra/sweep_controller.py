@@ -32,16 +32,9 @@ class SweepController(Component):
         self.register_outputs({})
 
 
-def controller_args(
-    settings: StackSettings,
-    jobs: Mapping[str, TrainingJobArgs],
-    images: Mapping[str, Any],
-    gpu_nodes: GpuNodes,
-    claims: Mapping[str, str],
-    login: RegistryLogin | None,
-) -> SweepControllerArgs:
-    """Return the arguments for a stack with sweeps; `jobs` has the job of each sweep by its key."""
-    sweeps = {
+def sweeps(settings: StackSettings, jobs: Mapping[str, TrainingJobArgs]) -> dict[str, Sweep]:
+    """Return the sweeps of a stack by key; `jobs` has the job of each."""
+    return {
         key: Sweep(
             settings=sweep,
             args=jobs[key],
@@ -50,10 +43,21 @@ def controller_args(
         )
         for key, sweep in settings.training.sweeps.items()
     }
+
+
+def controller_args(
+    settings: StackSettings,
+    searched: Mapping[str, Sweep],
+    images: Mapping[str, Any],
+    gpu_nodes: GpuNodes,
+    claims: Mapping[str, str],
+    login: RegistryLogin | None,
+) -> SweepControllerArgs:
+    """Return the arguments for a stack with sweeps."""
     return SweepControllerArgs(
         controller=settings.training.sweep_controller,
-        sweeps=sweeps,
-        plan=pulumi.Output.json_dumps(plan(sweeps), sort_keys=True),
+        sweeps=searched,
+        plan=pulumi.Output.json_dumps(plan(searched), sort_keys=True),
         namespace=settings.tenancy.namespace,
         image=images[settings.training.sweep_controller.image],
         claims=claims,

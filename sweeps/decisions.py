@@ -86,6 +86,12 @@ def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = Fa
     return not running and not decide(bounds, trials, exhausted=exhausted)
 
 
+def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
+    """Return whether no trial can finish any more: complete, or everything is paused for good."""
+    active = any(trial.phase in ("waiting", "placed", "pausing") for trial in trials)
+    return complete or (spent and not active)
+
+
 def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) -> Iterator[Action]:
     """Yield what happens to running trials that have reached a rung they may not pass."""
     for trial in active:

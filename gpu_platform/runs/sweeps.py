@@ -20,6 +20,8 @@ def described(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             f"trials, {summary['gpu_hours']:g} of {summary['maximum_gpu_hours']:g} GPU-hours, "
             f"{objective['goal']} {objective['metric']}"
         )
+        if summary["winner"] is not None:
+            yield f"  {summary['winner']} is the winner, which the services of the stack serve"
         if summary["problem"]:
             yield f"  the API server refused: {summary['problem']}"
         yield from _table(summary)

@@ -20,7 +20,8 @@ def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
     found = good()
     searched = {**found["training"]["jobs"].pop("digits"), "retries": 5, **(job or {})}
     searched["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": 9}
-    found["inference"]["services"] = {}
+    served = {"digits": {"sweep": "digits", "cpu": 1, "memory": "2Gi"}}
+    found["inference"]["services"] = served if changes.get("winner") == "serve" else {}
     found["images"]["workloads"]["sweeps"] = {"reference": TRAINING_IMAGE}
     found["training"]["sweeps"] = {
         "digits": {

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,11 +10,13 @@ from infra.manifests import with_metadata
 from infra.settings import SettingsError, validate
 from infra.sweep import (
     CONTROLLER,
+    PLAN,
     SweepControllerArgs,
     controller_manifests,
     parse_plan,
     plan,
     template,
+    winner_path,
 )
 from infra.training_run import manifests, run_name
 from tests.infra.conftest import Provision
@@ -63,6 +66,33 @@ def test_the_template_is_a_trial_with_the_bounds_as_annotations() -> None:
             "gpu-platform.dev/sweep-gpu-hours": "10",
         }.items()
     )
+
+
+def test_the_server_waits_for_the_link_to_the_winner(provision: Provision) -> None:
+    found = provision(values(winner="serve"))
+    spec = found.inputs("inference-digits-deployment")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    text = found.inputs("sweeps-configmap")["data"][PLAN]
+    (searched,) = parse_plan(text).values()
+    assert variables["INFERENCE_MODEL_PATH"] == f"/models/{winner_path(searched)}/export"
+    assert variables["SWEEP_NAME"] == "digits-sweep"
+    assert "RUN_NAME" not in variables
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trials": 9},
+        {"budget": {"gpu_hours": 11}},
+        {"job": {"memory": "65Gi"}},
+        {"sampler": "random"},
+    ],
+    ids=str,
+)
+def test_a_change_of_a_sweep_leaves_the_link_of_the_earlier_winner(changes: dict[str, Any]) -> None:
+    assert winner_path(sweep(described(**changes))) != winner_path(sweep())
+    assert winner_path(sweep(described(parallel=1))) == winner_path(sweep())
 
 
 def test_the_controller_may_only_run_jobs_of_its_namespace() -> None:

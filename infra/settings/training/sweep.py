@@ -152,6 +152,11 @@ class SweepSettings(Settings):
     parallel: int = Field(default=1, ge=1, le=100, description="Trials that run at the same time.")
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
     budget: BudgetSettings = Field(description="Bounds of the whole sweep.")
+    winner: Literal["none", "serve"] = Field(
+        default="none",
+        description="serve: the export of the best finished trial is served when the sweep is over "
+        "(`inference.services.<key>.sweep`).",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

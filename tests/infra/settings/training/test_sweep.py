@@ -67,6 +67,45 @@ def test_a_contradiction_is_refused(changes: dict[str, Any], says: str) -> None:
     assert says in problem(**changes)
 
 
+def served(service: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """The stack with a service of the sweep's winner."""
+    found = values(winner="serve", **changes)
+    found["inference"]["services"]["digits"] |= service or {}
+    return found
+
+
+def test_the_winner_of_a_sweep_is_served_from_its_claim() -> None:
+    assert problems(served()) == []
+
+
+def test_a_winner_that_no_service_serves_is_refused() -> None:
+    written = served()
+    written["inference"]["services"] = {}
+    (found,) = problems(written)
+    assert "training.sweeps.digits.winner is 'serve', but no service has `sweep: digits`" in found
+
+
+def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
+    written = served()
+    del written["training"]["sweeps"]["digits"]["winner"]
+    (found,) = problems(written)
+    assert "gpu-platform:inference.services.digits.sweep is 'digits'" in found
+    assert "write gpu-platform:training.sweeps.digits.winner: serve" in found
+
+
+@pytest.mark.parametrize(
+    ("service", "says"),
+    [
+        ({"sweep": "digit"}, "services.digits.sweep is 'digit', which is not declared"),
+        ({"run": "digits-12345678"}, "but has sweep and run"),
+        ({"checkpoints": "datasets"}, "but sweep 'digits' exports to 'checkpoints'"),
+        ({"runtime": "vllm", "gpus": 1}, "sweep is 'digits', whose model digits-net vLLM cannot"),
+    ],
+)
+def test_a_service_must_be_able_to_serve_the_winner(service: dict[str, Any], says: str) -> None:
+    assert any(says in found for found in problems(served(service)))
+
+
 def test_the_controller_needs_its_image() -> None:
     without = values()
     del without["images"]["workloads"]["sweeps"]

@@ -12,9 +12,10 @@ from infra.node_health import NodeHealth, NodeHealthArgs
 from infra.outputs import gpu_nodes_output
 from infra.platform_description import PlatformDescription, PlatformDescriptionArgs
 from infra.serving.description import InferenceServiceArgs
+from infra.settings import SettingsError, StackSettings
 from infra.settings.training.job import TrainingJobSettings
 from infra.storage import Storage, StorageArgs
-from infra.sweep import winner_path
+from infra.sweep import Price, winner_path
 from infra.sweep_controller import SweepController, controller_args, sweeps
 from infra.tenancy import Tenancy, TenancyArgs
 from infra.training_job import TrainingJobs
@@ -22,7 +23,22 @@ from infra.training_run import TrainingJobArgs
 from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
+
+def load_prices(settings: StackSettings) -> dict[str, Price]:
+    """Return the prices of the sweeps whose budget has money."""
+    if all(sweep.budget.money is None for sweep in settings.training.sweeps.values()):
+        return {}
+    from gitops.errors import GitopsError
+    from gitops.sweep_prices import sweep_prices
+
+    try:
+        return sweep_prices(settings, pulumi.get_stack())
+    except (GitopsError, SettingsError) as error:
+        raise pulumi.RunError(str(error)) from None
+
+
 settings = load_settings()
+prices = load_prices(settings)
 login = RegistryLogin.of(settings.images)
 cluster = Target.of(settings.cluster)
 
@@ -69,7 +85,9 @@ training = TrainingJobs(
     recorded=cluster.runs,
 )
 searched = sweeps(
-    settings, {key: job_args(key, sweep.job) for key, sweep in settings.training.sweeps.items()}
+    settings,
+    {key: job_args(key, sweep.job) for key, sweep in settings.training.sweeps.items()},
+    prices,
 )
 if searched:
     SweepController(

@@ -10,7 +10,7 @@ from infra.configuration import RegistryLogin
 from infra.manifests import PULL_SECRET
 from infra.pods import GpuNodes
 from infra.settings import StackSettings
-from infra.sweep import Sweep, SweepControllerArgs, controller_manifests, plan, template
+from infra.sweep import Price, Sweep, SweepControllerArgs, controller_manifests, plan, template
 from infra.training_run import TrainingJobArgs
 
 
@@ -32,14 +32,20 @@ class SweepController(Component):
         self.register_outputs({})
 
 
-def sweeps(settings: StackSettings, jobs: Mapping[str, TrainingJobArgs]) -> dict[str, Sweep]:
-    """Return the sweeps of a stack by key; `jobs` has the job of each."""
+def sweeps(
+    settings: StackSettings, jobs: Mapping[str, TrainingJobArgs], prices: Mapping[str, Price]
+) -> dict[str, Sweep]:
+    """Return the sweeps of a stack by key.
+
+    `jobs` has the job of each, and `prices` the price of those whose budget has money.
+    """
     return {
         key: Sweep(
             settings=sweep,
             args=jobs[key],
             labels=settings.cluster.labels,
             annotations=settings.cluster.annotations,
+            price=prices.get(key),
         )
         for key, sweep in settings.training.sweeps.items()
     }

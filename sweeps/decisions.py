@@ -54,6 +54,23 @@ class Bounds:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """Bounds of the GPU time and of the time since the first trial.
+
+    `reserve` is the GPU time that trials may use until they are paused.
+    """
+
+    gpu_seconds: float
+    seconds: float | None
+    reserve: float
+
+    def is_spent(self, gpu_seconds: float, seconds: float) -> bool:
+        """Return whether all trials must be paused, now and from now on."""
+        late = self.seconds is not None and seconds > self.seconds
+        return late or gpu_seconds + self.reserve > self.gpu_seconds
+
+
+@dataclass(frozen=True)
 class Action:
     """A step of the controller.
 

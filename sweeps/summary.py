@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from infra.sweep import Sweep
+from infra.sweep import Price, Sweep
 from sweeps.decisions import Trial
 from sweeps.study import Study
 
@@ -40,6 +40,12 @@ def summarize(
         "chosen": len(trials),
         "maximum_trials": settings.trials,
         "gpu_hours": round(gpu_seconds / 3600, 2),
-        "maximum_gpu_hours": settings.budget.gpu_hours,
+        "maximum_gpu_hours": round(sweep.gpu_hours, 2),
+        "cost": None if sweep.price is None else _cost(sweep.price, gpu_seconds),
+        "maximum_cost": settings.budget.money,
         "trials": rows[:_MAX_TRIALS],
     }
+
+
+def _cost(price: Price, gpu_seconds: float) -> dict[str, Any]:
+    return {"amount": round(gpu_seconds / 3600 * price.gpu_hour, 2), "currency": price.currency}

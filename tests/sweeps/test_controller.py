@@ -65,6 +65,7 @@ class Stage:
     changes: dict[str, Any] = field(default_factory=dict)
     api: Api = field(default_factory=Api)
     now: float = 0.0
+    price: float | None = None
 
     def __post_init__(self) -> None:
         self.start()
@@ -72,7 +73,7 @@ class Stage:
     def start(self) -> None:
         api: Any = self.api
         client: Client = api
-        settings = sweep(described(**self.changes))
+        settings = sweep(described(**self.changes), self.price)
         self.controller = Controller(settings, self.claim, client, 10, lambda: self.now)
 
     def restart(self, seconds: float = 0.0) -> None:
@@ -178,6 +179,23 @@ def test_gpu_time_counts_while_the_controller_is_away_and_not_in_the_queue(tmp_p
     assert stage.api.summary["gpu_hours"] == 2 * 2 * 8
     assert stage.api.summary["state"] == "budget spent"
     assert {action for _, action in stage.api.commands} == {"AbortJob"}
+
+
+def test_a_sweep_stops_before_it_costs_more_than_its_money(tmp_path: Path) -> None:
+    budget = {"gpu_hours": 1000, "money": 100}
+    stage = Stage(tmp_path, {"early_stopping": None, "budget": budget}, price=2.5)
+    stage.step()
+    stage.api.set("Running")
+    stage.step()
+    # Two trials of 8 GPUs may use 100 / 2.5 GPU-hours.
+    stage.step(2.4 * HOUR)
+    assert not stage.api.commands
+    assert stage.api.summary["maximum_gpu_hours"] == 40
+    stage.step(0.09 * HOUR)
+    assert {action for _, action in stage.api.commands} == {"AbortJob"}
+    assert stage.api.summary["state"] == "budget spent"
+    assert stage.api.summary["cost"] == {"amount": 99.6, "currency": "USD"}
+    assert stage.api.summary["maximum_cost"] == 100
 
 
 def test_nothing_of_a_changed_sweep_starts_before_its_earlier_trials_have_ended(

@@ -65,7 +65,7 @@ class TrainingSettings(Settings):
     def _budgets_exceed_their_reserves(self) -> Self:
         for key, sweep in self.sweeps.items():
             reserve = sweep.reserve(self.sweep_controller.interval_seconds) / 3600
-            if sweep.budget.gpu_hours <= reserve:
+            if sweep.budget.gpu_hours is not None and sweep.budget.gpu_hours <= reserve:
                 raise ValueError(
                     f"has sweep {key!r} with budget.gpu_hours {sweep.budget.gpu_hours:g}, but its "
                     f"parallel trials may use {reserve:.2g} before they are paused, so none would "

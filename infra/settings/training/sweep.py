@@ -123,12 +123,28 @@ class EarlyStoppingSettings(Settings):
 class BudgetSettings(Settings):
     """Bounds of a sweep, in addition to its trials. At a bound, its trials are paused."""
 
-    gpu_hours: float = Field(gt=0, description="Maximum GPU-hours of all trials.")
+    gpu_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="Maximum GPU-hours of all trials. null sets no limit beside `money`.",
+    )
+    money: float | None = Field(
+        default=None,
+        gt=0,
+        description="Maximum cost of all trials in the currency of the price table "
+        "(gitops/config/prices.yaml), which must have the price of a trial. null sets no limit.",
+    )
     hours: float | None = Field(
         default=None,
         gt=0,
         description="Maximum time (h) since the first trial. null sets no limit.",
     )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.gpu_hours is None and self.money is None:
+            raise ValueError("needs gpu_hours or money: write one of them, or both")
+        return self
 
 
 class SweepSettings(Settings):

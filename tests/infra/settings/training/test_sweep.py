@@ -59,6 +59,8 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"job": {"kind": "indexed"}}, "write a kind that is a Volcano Job"),
         ({"job": {"state": "stopped"}}, "has job.state"),
         ({"job": {"run": "digits-1"}}, "has job.run"),
+        ({"budget": {"hours": 3}}, "needs gpu_hours or money: write one of them"),
+        ({"budget": {"money": 0}}, "budget.money is 0, but must be greater than 0"),
         ({"budget": {"gpu_hours": 0.1}}, "so none would start: write more"),
         ({"job": {"queue": "nowhere"}}, "training.sweeps.digits.job.queue is 'nowhere'"),
     ],

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from optuna.distributions import distribution_to_json
+
 from infra.sweep import Price, Sweep
 from sweeps.decisions import Trial
 from sweeps.study import Study
@@ -17,12 +19,13 @@ def summarize(
     """Return the state of a sweep and its trials, the best first."""
     recorded, settings = study.trials(), sweep.settings
     rows: list[dict[str, Any]] = []
-    for trial in trials:
+    for number, trial in enumerate(trials):
         known = recorded[trial.run]
         epochs = max(trial.values, default=0)
         value = known.value if known.value is not None else known.intermediate_values.get(epochs)
         rows.append(
             {
+                "number": number,
                 "run": trial.run,
                 "phase": trial.phase,
                 "epochs": epochs,
@@ -43,6 +46,7 @@ def summarize(
         "maximum_gpu_hours": round(sweep.gpu_hours, 2),
         "cost": None if sweep.price is None else _cost(sweep.price, gpu_seconds),
         "maximum_cost": settings.budget.money,
+        "space": {name: distribution_to_json(each) for name, each in study.distributions.items()},
         "trials": rows[:_MAX_TRIALS],
     }
 

@@ -241,7 +241,11 @@ class SweepSettings(Settings):
                 detail = error.errors(include_url=False)[0]
                 where = ".".join(str(part) for part in detail["loc"][1:])
                 values = ", ".join(f"{name} {value}" for name, value in parameters.items())
-                yield f"has a space with {values}, which no job can have: {where} {rule(detail)}"
+                joined = ":" if detail["type"] == "value_error" else ""
+                yield (
+                    f"has a space with {values}, which no job can have: {where}{joined} "
+                    f"{rule(detail)}"
+                )
                 return
 
     @property

@@ -44,6 +44,12 @@ def test_a_space_must_consist_of_values_that_a_job_can_have(
     assert says in problem(space={name: parameter})
 
 
+def test_an_unknown_model_is_named_with_what_to_write() -> None:
+    found = problem(space={"model": {"choices": ["digits-net", "resnet9000"]}})
+    assert "with model resnet9000, which no job can have" in found
+    assert "which no job can have: model: write digits-net," in found
+
+
 def test_corners_of_the_space_are_checked_together() -> None:
     space = {"optimizer": SPACE["optimizer"], "betas": {"choices": ["0.9,0.95", "0.9,0.99"]}}
     assert "betas is set, which only adamw has" in problem(space=space)

@@ -14,7 +14,7 @@ from infra.platform_description import PlatformDescription, PlatformDescriptionA
 from infra.serving.description import InferenceServiceArgs
 from infra.shared import SharedResources
 from infra.storage import Storage, StorageArgs
-from infra.sweep_controller import SweepController, controller_args
+from infra.sweep_controller import SweepController, controller_args, sweeps
 from infra.tenancy import Tenancy, TenancyArgs
 from infra.training_job import TrainingJobs
 from infra.training_run import TrainingJobArgs
@@ -22,6 +22,12 @@ from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
 settings = load_settings()
+prices = {}
+if settings.training.has_money_budget:
+    # It imports the reports of previews, which take longer than all other imports.
+    from gitops.sweep_prices import stack_prices
+
+    prices = stack_prices(settings)
 login = RegistryLogin.of(settings.images)
 cluster = Target.of(settings.cluster)
 after = cluster.options
@@ -50,14 +56,16 @@ if settings.gpu.node_health is not None:
 
 jobs = [TrainingJobArgs.of(key, job, shared) for key, job in settings.training.jobs.items()]
 training = TrainingJobs("training", jobs, after(gpu, volcano, storage), recorded=cluster.runs)
-if settings.training.sweeps:
-    SweepController("sweeps", controller_args(settings, shared), after(gpu, volcano, storage))
+searched = sweeps(settings, shared, prices)
+if searched:
+    arguments = controller_args(settings, searched, shared)
+    SweepController("sweeps", arguments, after(gpu, volcano, storage))
 
 runs = {key: run.name for key, run in training.runs.items()}
 services = {
     key: InferenceService(
         f"inference-{key}",
-        InferenceServiceArgs.of(settings, key, runs, shared),
+        InferenceServiceArgs.of(settings, key, runs, searched, shared),
         after(gpu, storage),
     )
     for key in settings.inference.services

@@ -209,6 +209,12 @@ class Platform:
         """Return every key of a service that does not fit this platform."""
         if service.job is not None and run is None:
             yield Problem("job", f"is {service.job!r}, but its run is missing: pass run")
+        if service.sweep is not None:
+            yield Problem(
+                "sweep",
+                f"is {service.sweep!r}, but only the stack with this sweep knows its winner: leave "
+                "it out, and write the run of the winner in run",
+            )
         for name, claim in service.claims.items():
             yield from self._missing_claim(name, claim)
         for image in images:

@@ -109,6 +109,8 @@ def summary(args: InferenceServiceArgs) -> InferenceOutput:
         "model": args.model,
     }
     _set_model(entry, args.stable)
+    if args.service.sweep is not None:
+        entry["sweep"] = args.service.sweep
     canary, settings = args.canary, args.service.canary
     if canary is not None and settings is not None:
         new: CanaryOutput = {"service": canary.name, "weight": settings.weight}

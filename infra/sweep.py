@@ -1,5 +1,6 @@
 """Objects of hyperparameter sweeps: their trials, and the program that controls them."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from kube.kinds.volcano import COMMAND, JOB, TEMPLATE
 from kube.names import (
     SWEEP_EPOCHS_ANNOTATION,
     SWEEP_GPU_HOURS_ANNOTATION,
+    SWEEP_MONEY_ANNOTATION,
     SWEEP_PARALLEL_ANNOTATION,
     SWEEP_TRIALS_ANNOTATION,
 )
@@ -25,14 +27,35 @@ CLAIMS_PATH: Final = "/claims"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Price:
+    """Price of a GPU-hour of a trial, with its CPUs and memory if they are charged for."""
+
+    gpu_hour: float
+    currency: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep, and the arguments of its template, whose job has no searched hyperparameters."""
+    """A sweep, and the arguments of its template, whose job has no searched hyperparameters.
+
+    It has a price if its budget has money.
+    """
 
     settings: SweepSettings
     args: TrainingJobArgs
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     """Labels and annotations of the site, which all its objects have."""
+    price: Price | None = None
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours that the budget allows: those that it states, or fewer if money ends first."""
+        budget = self.settings.budget
+        bounds = [] if budget.gpu_hours is None else [budget.gpu_hours]
+        if budget.money is not None and self.price is not None and self.price.gpu_hour:
+            bounds.append(budget.money / self.price.gpu_hour)
+        return min(bounds)
 
     def run(self, parameters: Parameters) -> str:
         """Return the name of the trial with these hyperparameters."""
@@ -60,9 +83,11 @@ def template(sweep: Sweep) -> Manifest:
     bounds = {
         SWEEP_PARALLEL_ANNOTATION: str(settings.parallel),
         SWEEP_TRIALS_ANNOTATION: str(settings.trials),
-        SWEEP_GPU_HOURS_ANNOTATION: f"{settings.budget.gpu_hours:g}",
+        SWEEP_GPU_HOURS_ANNOTATION: f"{sweep.gpu_hours:g}",
         SWEEP_EPOCHS_ANNOTATION: f"{settings.expected_epochs:.2f}",
     }
+    if settings.budget.money is not None:
+        bounds[SWEEP_MONEY_ANNOTATION] = f"{settings.budget.money:g}"
     metadata = {**job["metadata"], "annotations": {**job["metadata"]["annotations"], **bounds}}
     return {**job, "apiVersion": TEMPLATE.api_version, "kind": TEMPLATE.kind, "metadata": metadata}
 
@@ -70,6 +95,18 @@ def template(sweep: Sweep) -> Manifest:
 def template_name(key: str) -> str:
     """Return the name of a sweep's template and of its directory on the claim."""
     return f"{key}-sweep"
+
+
+def winner_path(sweep: Sweep) -> str:
+    """Return the link to the run of the winner, relative to the claim of its checkpoints.
+
+    Each search, and each change of its bounds, has another link, so that a link never changes and
+    all pods of a service have the same model.
+    """
+    settings = sweep.settings.model_dump(mode="json", exclude={"job", "parallel", "winner"})
+    search = json.dumps([sweep.run({}), sweep.gpu_hours, settings], sort_keys=True)
+    digits = hashlib.sha256(search.encode()).hexdigest()[:8]
+    return f"{template_name(sweep.args.key)}/winner-{digits}"
 
 
 def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
@@ -88,6 +125,7 @@ def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
             "service_account": sweep.args.service_account,
             "labels": dict(sweep.labels),
             "annotations": dict(sweep.annotations),
+            "price": None if sweep.price is None else vars(sweep.price),
         }
         for key, sweep in sweeps.items()
     }
@@ -100,8 +138,15 @@ def parse_plan(text: str) -> dict[str, Sweep]:
         settings = SweepSettings.model_validate(document.pop("settings"))
         labels, annotations = document.pop("labels"), document.pop("annotations")
         gpu_nodes = GpuNodes(**document.pop("gpu_nodes"))
+        price = document.pop("price")
         args = TrainingJobArgs(key=key, job=settings.job, gpu_nodes=gpu_nodes, **document)
-        found[key] = Sweep(settings=settings, args=args, labels=labels, annotations=annotations)
+        found[key] = Sweep(
+            settings=settings,
+            args=args,
+            labels=labels,
+            annotations=annotations,
+            price=None if price is None else Price(**price),
+        )
     return found
 
 

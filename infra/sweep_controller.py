@@ -1,11 +1,13 @@
 """Component of the hyperparameter sweeps of a stack."""
 
+from collections.abc import Mapping
+
 import pulumi
 
 from infra.component import Component
 from infra.settings import StackSettings
 from infra.shared import SharedResources
-from infra.sweep import Sweep, SweepControllerArgs, controller_manifests, plan, template
+from infra.sweep import Price, Sweep, SweepControllerArgs, controller_manifests, plan, template
 from infra.training_run import TrainingJobArgs
 
 
@@ -27,21 +29,30 @@ class SweepController(Component):
         self.register_outputs({})
 
 
-def controller_args(settings: StackSettings, shared: SharedResources) -> SweepControllerArgs:
-    """Return the arguments for a stack with sweeps."""
-    sweeps = {
+def sweeps(
+    settings: StackSettings, shared: SharedResources, prices: Mapping[str, Price]
+) -> dict[str, Sweep]:
+    """Return the sweeps of a stack by key; `prices` has those whose budget has money."""
+    return {
         key: Sweep(
             settings=sweep,
             args=TrainingJobArgs.of(key, sweep.job, shared),
             labels=settings.cluster.labels,
             annotations=settings.cluster.annotations,
+            price=prices.get(key),
         )
         for key, sweep in settings.training.sweeps.items()
     }
+
+
+def controller_args(
+    settings: StackSettings, searched: Mapping[str, Sweep], shared: SharedResources
+) -> SweepControllerArgs:
+    """Return the arguments for a stack with sweeps."""
     return SweepControllerArgs(
         controller=settings.training.sweep_controller,
-        sweeps=sweeps,
-        plan=pulumi.Output.json_dumps(plan(sweeps), sort_keys=True),
+        sweeps=searched,
+        plan=pulumi.Output.json_dumps(plan(searched), sort_keys=True),
         namespace=shared.namespace,
         image=shared.images[settings.training.sweep_controller.image],
         claims=shared.claims,

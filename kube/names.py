@@ -11,6 +11,7 @@ ROLE_LABEL: Final = "gpu-platform.dev/role"
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
 SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
+SWEEP_MONEY_ANNOTATION: Final = "gpu-platform.dev/sweep-money"
 SWEEP_EPOCHS_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-epochs"
 """Annotations of the template of a sweep's trials: those that run at once, all, the budget, and the
 share of the epochs of all trials that early stopping is expected to train."""

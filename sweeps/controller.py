@@ -20,10 +20,20 @@ from lightkube.generic_resource import create_namespaced_resource
 from lightkube.types import PatchType
 from optuna.trial import FrozenTrial, TrialState
 
-from infra.sweep import CONTROLLER, Sweep, template_name
+from infra.sweep import CONTROLLER, Sweep, template_name, winner_path
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE, command
 from kube.names import SWEEP_SUMMARY_ANNOTATION
-from sweeps.decisions import OVER, Action, Bounds, Phase, Trial, decide, is_complete
+from sweeps.decisions import (
+    OVER,
+    Action,
+    Bounds,
+    Budget,
+    Phase,
+    Trial,
+    decide,
+    is_complete,
+    is_over,
+)
 from sweeps.study import Study, lock
 from sweeps.summary import summarize
 from workload.manifest import ExportError, read_manifest
@@ -76,7 +86,11 @@ class Controller:
             factor=settings.early_stopping.factor if settings.early_stopping else 1,
         )
         self._sign = 1.0 if settings.objective.goal == "maximize" else -1.0
-        self._reserve = settings.reserve(interval)
+        self._budget = Budget(
+            gpu_seconds=sweep.gpu_hours * _HOUR,
+            seconds=None if settings.budget.hours is None else settings.budget.hours * _HOUR,
+            reserve=settings.reserve(interval),
+        )
         self._written = ""
 
     def close(self) -> None:
@@ -93,7 +107,8 @@ class Controller:
         recorded = self._study.trials()
         trials = [self._observe(run, trial, jobs.get(run)) for run, trial in recorded.items()]
         seconds = self._account(trials, jobs)
-        spent = self._is_spent(seconds)
+        started = self._study.started
+        spent = self._budget.is_spent(seconds, 0 if started is None else self._clock() - started)
         exhausted = self._study.exhausted
         actions = decide(self._bounds, trials, spent=spent, exhausted=exhausted)
         problem = ""
@@ -106,8 +121,10 @@ class Controller:
                 _log.warning("%s %s: %s", action.kind, action.run, problem)
         complete = is_complete(self._bounds, trials, exhausted=exhausted)
         state = "complete" if complete else "budget spent" if spent else "running"
+        over = is_over(trials, complete=complete, spent=spent)
+        winner = self._winner() if over and self._sweep.settings.winner == "serve" else None
         summary = summarize(self._sweep, self._study, trials, seconds, state)
-        self._publish({**summary, "problem": problem[:_MAX_PROBLEM]})
+        self._publish({**summary, "winner": winner, "problem": problem[:_MAX_PROBLEM]})
         return any(action.kind == "ask" for action in actions)
 
     def _ends_earlier(self, jobs: Mapping[str, Object]) -> bool:
@@ -205,13 +222,20 @@ class Controller:
         self._study.write_ledger(ledger)
         return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
 
-    def _is_spent(self, gpu_seconds: float) -> bool:
-        budget, started = self._sweep.settings.budget, self._study.started
-        if gpu_seconds + self._reserve > budget.gpu_hours * _HOUR:
-            return True
-        if budget.hours is None or started is None:
-            return False
-        return self._clock() - started > budget.hours * _HOUR
+    def _winner(self) -> str | None:
+        """Link to the best finished trial, and return its run; None if no trial has finished.
+
+        The model server follows the link. An existing link stays as it is.
+        """
+        link = self._claim / winner_path(self._sweep)
+        with contextlib.suppress(FileNotFoundError):
+            return link.readlink().name
+        finished = [run for run in self._study.best_first() if self._result(run) is not None]
+        if not finished:
+            return None
+        link.symlink_to(Path("..") / finished[0])
+        _log.info("%s is the winner", finished[0])
+        return finished[0]
 
     def _act(self, action: Action, jobs: Mapping[str, Object]) -> None:
         match action.kind:

@@ -54,6 +54,23 @@ class Bounds:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """Bounds of the GPU time and of the time since the first trial.
+
+    `reserve` is the GPU time that trials may use until they are paused.
+    """
+
+    gpu_seconds: float
+    seconds: float | None
+    reserve: float
+
+    def is_spent(self, gpu_seconds: float, seconds: float) -> bool:
+        """Return whether all trials must be paused, now and from now on."""
+        late = self.seconds is not None and seconds > self.seconds
+        return late or gpu_seconds + self.reserve > self.gpu_seconds
+
+
+@dataclass(frozen=True)
 class Action:
     """A step of the controller.
 
@@ -84,6 +101,12 @@ def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = Fa
     """Return whether nothing remains to be done within the bounds."""
     running = any(trial.holds(bounds.rungs) for trial in trials)
     return not running and not decide(bounds, trials, exhausted=exhausted)
+
+
+def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
+    """Return whether no trial can finish any more: complete, or everything is paused for good."""
+    active = any(trial.phase in ("waiting", "placed", "pausing") for trial in trials)
+    return complete or (spent and not active)
 
 
 def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) -> Iterator[Action]:

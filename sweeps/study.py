@@ -6,6 +6,7 @@ from the recorded trials alone, so a restart changes nothing.
 
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -99,6 +100,18 @@ class Study:
         """Return the trials by the names of their runs, in the order in which they were chosen."""
         found = self._study.get_trials(deepcopy=False)
         return {trial.user_attrs[_RUN]: trial for trial in found if _RUN in trial.user_attrs}
+
+    def best_first(self) -> list[str]:
+        """Return the finished trials whose result is a finite number, the best first."""
+        values = {
+            run: trial.value
+            for run, trial in self.trials().items()
+            if trial.state == TrialState.COMPLETE
+            and trial.value is not None
+            and math.isfinite(trial.value)
+        }
+        maximize = self._sweep.settings.objective.goal == "maximize"
+        return sorted(values, key=values.__getitem__, reverse=maximize)
 
     @property
     def exhausted(self) -> bool:

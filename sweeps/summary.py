@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from infra.sweep import Sweep
+from optuna.distributions import distribution_to_json
+
+from infra.sweep import Price, Sweep
 from sweeps.decisions import Trial
 from sweeps.study import Study
 
@@ -17,12 +19,13 @@ def summarize(
     """Return the state of a sweep and its trials, the best first."""
     recorded, settings = study.trials(), sweep.settings
     rows: list[dict[str, Any]] = []
-    for trial in trials:
+    for number, trial in enumerate(trials):
         known = recorded[trial.run]
         epochs = max(trial.values, default=0)
         value = known.value if known.value is not None else known.intermediate_values.get(epochs)
         rows.append(
             {
+                "number": number,
                 "run": trial.run,
                 "phase": trial.phase,
                 "epochs": epochs,
@@ -40,6 +43,13 @@ def summarize(
         "chosen": len(trials),
         "maximum_trials": settings.trials,
         "gpu_hours": round(gpu_seconds / 3600, 2),
-        "maximum_gpu_hours": settings.budget.gpu_hours,
+        "maximum_gpu_hours": round(sweep.gpu_hours, 2),
+        "cost": None if sweep.price is None else _cost(sweep.price, gpu_seconds),
+        "maximum_cost": settings.budget.money,
+        "space": {name: distribution_to_json(each) for name, each in study.distributions.items()},
         "trials": rows[:_MAX_TRIALS],
     }
+
+
+def _cost(price: Price, gpu_seconds: float) -> dict[str, Any]:
+    return {"amount": round(gpu_seconds / 3600 * price.gpu_hour, 2), "currency": price.currency}

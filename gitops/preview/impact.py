@@ -12,6 +12,7 @@ from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from policies.finding import find_pods
 from policies.resources import Resource
+from policies.rules.sweeps import is_sweep
 from policies.settings import RoleConfig
 from policies.workloads import Pod
 
@@ -95,6 +96,7 @@ def _untrained(found: list[Change]) -> Iterator[Impact]:
     """Yield a text for each server that follows a run which the same change starts."""
     created = [c.resource for c in found if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
+    searched = {c.resource.name for c in found if _is_search(c)}
     for change in found:
         pods = find_pods(change.resource)
         if change.step.operation == "same" or not any(p.role(_ROLES) == "serving" for p in pods):
@@ -105,6 +107,18 @@ def _untrained(found: list[Change]) -> Iterator[Impact]:
                 f"{change.resource.kind} `{change.resource.name}` follows the run `{run}`, which "
                 "this change starts: its new pods have no model until the run has saved one.",
             )
+        for sweep in sorted(searched.intersection(_variables(pods, "SWEEP_NAME"))):
+            yield Impact(
+                _SERVICES,
+                f"{change.resource.kind} `{change.resource.name}` serves the winner of the sweep "
+                f"`{sweep}`, which this change starts or changes: its new pods have no model until "
+                "the sweep is over.",
+            )
+
+
+def _is_search(change: Change) -> bool:
+    changed = change.step.operation in ("create", "update", "replace")
+    return changed and is_sweep(change.resource)
 
 
 def _variables(pods: list[Pod], name: str) -> Iterator[str]:

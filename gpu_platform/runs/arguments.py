@@ -88,7 +88,10 @@ def parser() -> argparse.ArgumentParser:
     instead.add_argument("--follow", "-f", action="store_true", help="follow the logs")
 
     add("list", "list the runs of the namespace")
-    add("sweeps", "show the hyperparameter sweeps of the namespace and their best trials")
+    sweeps = add("sweeps", "show the hyperparameter sweeps of the namespace and their best trials")
+    sweeps.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with plots and all trials instead"
+    )
     for name, text in (
         ("logs", "print the logs of a run"),
         ("suspend", "free the GPUs of a run; it resumes from its last checkpoint"),

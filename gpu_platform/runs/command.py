@@ -214,7 +214,14 @@ def _list(options: argparse.Namespace) -> int:
 def _sweeps(options: argparse.Namespace) -> int:
     from gpu_platform.runs.sweeps import described
 
-    for line in described(_member(options).sweeps()):
+    found = _member(options).sweeps()
+    if options.html is not None:
+        from gpu_platform.runs.sweep_page import page
+
+        options.html.write_text(page(found), "utf-8")
+        sys.stdout.write(f"written to {options.html}\n")
+        return 0
+    for line in described(found):
         sys.stdout.write(f"{line}\n")
     return 0
 

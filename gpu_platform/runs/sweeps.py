@@ -18,11 +18,19 @@ def described(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield (
             f"{key}: {summary['state']}, {summary['chosen']} of {summary['maximum_trials']} "
             f"trials, {summary['gpu_hours']:g} of {summary['maximum_gpu_hours']:g} GPU-hours, "
-            f"{objective['goal']} {objective['metric']}"
+            f"{_cost(summary)}{objective['goal']} {objective['metric']}"
         )
+        if (winner := summary.get("winner")) is not None:
+            yield f"  {winner} is the winner, which the services of the stack serve"
         if summary["problem"]:
             yield f"  the API server refused: {summary['problem']}"
         yield from _table(summary)
+
+
+def _cost(summary: Mapping[str, Any]) -> str:
+    if (cost := summary.get("cost")) is None:
+        return ""
+    return f"{cost['amount']:.2f} of {summary['maximum_cost']:.2f} {cost['currency']}, "
 
 
 def _table(summary: Mapping[str, Any]) -> Iterator[str]:

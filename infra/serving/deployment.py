@@ -26,6 +26,7 @@ from infra.serving.sources import (
     promotion,
 )
 from infra.settings.inference import InferenceServiceSettings, RolloutSettings
+from infra.sweep import template_name
 from kube.names import (
     API_KEYS_VOLUME,
     METRICS_PATH,
@@ -105,7 +106,8 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
     placed = launch(args, version)
     endpoints = version.runtime.endpoints
     ports = {"http": settings.port, "grpc": endpoints.grpc_port, "metrics": endpoints.metrics_port}
-    named = {"RUN_NAME": version.run} if version.run is not None else {}
+    sweep = args.service.sweep if version.winner is not None else None
+    named = {"RUN_NAME": version.run, "SWEEP_NAME": sweep and template_name(sweep)}
     return Pod(
         container="inference",
         image=version.image,
@@ -127,7 +129,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         labels={**settings.labels, **labels(version)},
         annotations=_scraping(settings, endpoints),
         env={
-            **named,
+            **compact(named),
             **version.runtime.environment(placed),
             **model_variables(version),
             **variables_from(settings.env_from),

@@ -10,6 +10,7 @@ from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings
 from infra.settings.inference import InferenceServiceSettings, SourceSettings
 from infra.shared import SharedResources
+from infra.sweep import Sweep, winner_path
 from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 
 
@@ -17,11 +18,13 @@ from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 class Version:
     """One Deployment of a service: the stable version or the canary.
 
-    `image` is text or a Pulumi output. One of `run`, `url` and `source` is set.
+    `image` is text or a Pulumi output. One of `run`, `winner`, `url` and `source` is set.
     """
 
     name: str
     run: str | None
+    winner: str | None
+    """Link to the run of a sweep's winner, relative to the claim."""
     url: str | None
     source: SourceSettings | None
     digest: str | None
@@ -40,7 +43,8 @@ class Version:
 class InferenceServiceArgs:
     """A service and its surroundings. Images and names of claims are text or Pulumi outputs.
 
-    `run` is None if the service has a `url`. `canary_image` is used only by a canary with an image,
+    `run` is None if the service has a `url`. `winner` is the link to the winner of its `sweep`,
+    relative to the claim. `canary_image` is used only by a canary with an image,
     `rollback_image` and the rest by a canary that may be rolled back.
     """
 
@@ -51,6 +55,7 @@ class InferenceServiceArgs:
     image: Any
     gpu_nodes: GpuNodes
     claims: Mapping[str, Any]
+    winner: str | None = None
     canary_image: Any = None
     rollback_image: Any = None
     isolated: bool = False
@@ -64,11 +69,12 @@ class InferenceServiceArgs:
         settings: StackSettings,
         key: str,
         runs: Mapping[str, str],
+        searched: Mapping[str, Sweep],
         shared: SharedResources,
     ) -> Self:
         """Return the arguments of one of the configured services.
 
-        `runs` maps jobs to the names of their current runs.
+        `runs` maps jobs to the names of their current runs, and `searched` has the sweeps by key.
         """
         service = settings.inference.services[key]
         limits = settings.inference.rollbacks.get(key)
@@ -76,6 +82,7 @@ class InferenceServiceArgs:
             key=key,
             service=service,
             run=runs[service.job] if service.job else service.run,
+            winner=winner_path(searched[service.sweep]) if service.sweep else None,
             namespace=shared.namespace,
             domain=settings.cluster.domain,
             image=shared.images[service.image],
@@ -106,6 +113,7 @@ class InferenceServiceArgs:
         return Version(
             name=self.key,
             run=self.run,
+            winner=self.winner,
             url=settings.url,
             source=settings.source,
             digest=settings.digest,
@@ -125,6 +133,7 @@ class InferenceServiceArgs:
         return Version(
             name=f"{self.key}-canary",
             run=settings.run if other else stable.run,
+            winner=None if other else stable.winner,
             url=settings.url if other else stable.url,
             source=settings.source if other else stable.source,
             # Another model has different weights.

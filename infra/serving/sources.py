@@ -15,8 +15,8 @@ _OTHER_FORMS: Final = ("pt2", "int8", "pruned")
 def model_path(version: Version) -> str:
     """Return the directory of the model in the container, its URL, or its name in the hub."""
     source = version.source
-    if version.run is not None:
-        return f"{MODELS_PATH}/{version.run}/{version.runtime.export}"
+    if (run := version.run or version.winner) is not None:
+        return f"{MODELS_PATH}/{run}/{version.runtime.export}"
     if version.url is not None:
         return f"{MODELS_PATH}/export" if _is_fetched(version) else version.url
     if source is None or source.image:
@@ -31,7 +31,7 @@ def model_path(version: Version) -> str:
 def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
     """Return the claim with the model, or with all runs, if there is one."""
     source = version.source
-    name = args.service.checkpoints if version.run is not None else None
+    name = args.service.checkpoints if version.run or version.winner else None
     if source is not None:
         name = source.claim_name
     if name is None:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kube.names import (
     SWEEP_GPU_HOURS_ANNOTATION,
+    SWEEP_MONEY_ANNOTATION,
     SWEEP_PARALLEL_ANNOTATION,
     SWEEP_TRIALS_ANNOTATION,
 )
@@ -36,6 +37,11 @@ class SweepConfig(RuleConfig):
     max_gpu_hours: float | None = Field(
         default=None, gt=0, description="Maximum budget of a sweep in GPU-hours."
     )
+    max_money: float | None = Field(
+        default=None,
+        gt=0,
+        description="Maximum `budget.money` of a sweep. null also permits sweeps without it.",
+    )
 
 
 def is_sweep(resource: Resource) -> bool:
@@ -49,7 +55,7 @@ def is_sweep(resource: Resource) -> bool:
     description="A hyperparameter sweep bounds its trials and its GPU-hours.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write trials, parallel and budget.gpu_hours of the sweep within the limits of "
+    remediation="Write trials, parallel and the budget of the sweep within the limits of "
     "sweep-bounded, or raise the limits.",
     config=SweepConfig,
 )
@@ -61,7 +67,10 @@ def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation
         (SWEEP_TRIALS_ANNOTATION, config.max_trials),
         (SWEEP_PARALLEL_ANNOTATION, config.max_parallel),
         (SWEEP_GPU_HOURS_ANNOTATION, config.max_gpu_hours),
+        (SWEEP_MONEY_ANNOTATION, config.max_money),
     ):
+        if name == SWEEP_MONEY_ANNOTATION and most is None:
+            continue
         stated = resource.annotations[name]
         number = quantity_or_none(stated.value)
         if number is None and stated.known:

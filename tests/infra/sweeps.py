@@ -4,7 +4,7 @@ from typing import Any
 
 from infra.pods import GpuNodes
 from infra.settings import StackSettings, validate
-from infra.sweep import Sweep
+from infra.sweep import Price, Sweep
 from infra.training_run import TrainingJobArgs
 from tests.infra.examples import TRAINING_IMAGE, good
 
@@ -20,7 +20,8 @@ def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
     found = good()
     searched = {**found["training"]["jobs"].pop("digits"), "retries": 5, **(job or {})}
     searched["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": 9}
-    found["inference"]["services"] = {}
+    served = {"digits": {"sweep": "digits", "cpu": 1, "memory": "2Gi"}}
+    found["inference"]["services"] = served if changes.get("winner") == "serve" else {}
     found["images"]["workloads"]["sweeps"] = {"reference": TRAINING_IMAGE}
     found["training"]["sweeps"] = {
         "digits": {
@@ -41,8 +42,8 @@ def described(**changes: Any) -> StackSettings:
     return validate(values(**changes))
 
 
-def sweep(settings: StackSettings | None = None) -> Sweep:
-    """The sweep of a stack."""
+def sweep(settings: StackSettings | None = None, price: float | None = None) -> Sweep:
+    """The sweep of a stack, and the price of a GPU-hour."""
     searched = (settings or described()).training.sweeps["digits"]
     args = TrainingJobArgs(
         key="digits",
@@ -53,4 +54,10 @@ def sweep(settings: StackSettings | None = None) -> Sweep:
         gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
         claims={"checkpoints": "ckpt", "datasets": "data"},
     )
-    return Sweep(settings=searched, args=args, labels={"team": "vision"}, annotations={})
+    return Sweep(
+        settings=searched,
+        args=args,
+        labels={"team": "vision"},
+        annotations={},
+        price=None if price is None else Price(gpu_hour=price, currency="USD"),
+    )

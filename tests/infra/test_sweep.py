@@ -2,18 +2,22 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
+import pulumi
 import pytest
 
 from infra.manifests import with_metadata
 from infra.settings import SettingsError, validate
 from infra.sweep import (
     CONTROLLER,
+    PLAN,
     SweepControllerArgs,
     controller_manifests,
     parse_plan,
     plan,
     template,
+    winner_path,
 )
 from infra.training_run import manifests, run_name
 from tests.infra.conftest import Provision
@@ -36,9 +40,11 @@ def test_a_trial_is_the_run_of_a_job_with_its_hyperparameters() -> None:
     assert searched.manifest(CHOSEN) == with_metadata(job, {"team": "vision"}, {})
 
 
-def test_the_plan_describes_the_same_trials() -> None:
-    searched = sweep()
+@pytest.mark.parametrize("price", [None, 2.4])
+def test_the_plan_describes_the_same_trials(price: float | None) -> None:
+    searched = sweep(price=price)
     (again,) = parse_plan(json.dumps(plan({"digits": searched}), sort_keys=True)).values()
+    assert again.price == searched.price
     assert again.run(CHOSEN) == searched.run(CHOSEN)
     assert again.manifest(CHOSEN) == searched.manifest(CHOSEN)
     assert again.settings == searched.settings
@@ -47,6 +53,31 @@ def test_the_plan_describes_the_same_trials() -> None:
 def test_the_bounds_of_a_sweep_name_no_other_trials() -> None:
     other = sweep(described(parallel=1, trials=100, budget={"gpu_hours": 20}))
     assert other.run(CHOSEN) == sweep().run(CHOSEN)
+
+
+@pytest.mark.parametrize(
+    ("budget", "price", "hours"),
+    [
+        ({"gpu_hours": 10}, None, 10),
+        ({"gpu_hours": 10, "money": 12}, 2, 6),
+        ({"gpu_hours": 5, "money": 12}, 2, 5),
+        ({"money": 12}, 2, 6),
+        ({"gpu_hours": 10, "money": 12}, 0, 10),
+    ],
+)
+def test_money_bounds_the_gpu_hours_that_it_buys(
+    budget: dict[str, float], price: float | None, hours: float
+) -> None:
+    searched = sweep(described(budget=budget), price)
+    assert searched.gpu_hours == hours
+    stated = template(searched)["metadata"]["annotations"]
+    assert stated["gpu-platform.dev/sweep-gpu-hours"] == str(hours)
+    assert stated.get("gpu-platform.dev/sweep-money") == ("12" if "money" in budget else None)
+
+
+def test_the_program_refuses_a_budget_of_money_without_a_price(provision: Provision) -> None:
+    with pytest.raises(pulumi.RunError, match=r"budget\.money is 100, but the price table"):
+        provision(values(budget={"money": 100}))
 
 
 def test_the_template_is_a_trial_with_the_bounds_as_annotations() -> None:
@@ -63,6 +94,33 @@ def test_the_template_is_a_trial_with_the_bounds_as_annotations() -> None:
             "gpu-platform.dev/sweep-gpu-hours": "10",
         }.items()
     )
+
+
+def test_the_server_waits_for_the_link_to_the_winner(provision: Provision) -> None:
+    found = provision(values(winner="serve"))
+    spec = found.inputs("inference-digits-deployment")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    text = found.inputs("sweeps-configmap")["data"][PLAN]
+    (searched,) = parse_plan(text).values()
+    assert variables["INFERENCE_MODEL_PATH"] == f"/models/{winner_path(searched)}/export"
+    assert variables["SWEEP_NAME"] == "digits-sweep"
+    assert "RUN_NAME" not in variables
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trials": 9},
+        {"budget": {"gpu_hours": 11}},
+        {"job": {"memory": "65Gi"}},
+        {"sampler": "random"},
+    ],
+    ids=str,
+)
+def test_a_change_of_a_sweep_leaves_the_link_of_the_earlier_winner(changes: dict[str, Any]) -> None:
+    assert winner_path(sweep(described(**changes))) != winner_path(sweep())
+    assert winner_path(sweep(described(parallel=1))) == winner_path(sweep())
 
 
 def test_the_controller_may_only_run_jobs_of_its_namespace() -> None:

@@ -9,10 +9,11 @@ import pytest
 from httpx2 import HTTPStatusError, Request, Response
 from lightkube import Client
 
+from infra.sweep import winner_path
 from sweeps.controller import Controller
 from sweeps.study import JOURNAL, Study
 from tests.infra.sweeps import described, sweep
-from workload.manifest import Manifest, Weights, write_manifest
+from workload.manifest import Manifest, Weights, read_manifest, write_manifest
 from workload.progress import PROGRESS_FILE
 
 HOUR = 3600.0
@@ -64,6 +65,7 @@ class Stage:
     changes: dict[str, Any] = field(default_factory=dict)
     api: Api = field(default_factory=Api)
     now: float = 0.0
+    price: float | None = None
 
     def __post_init__(self) -> None:
         self.start()
@@ -71,7 +73,7 @@ class Stage:
     def start(self) -> None:
         api: Any = self.api
         client: Client = api
-        settings = sweep(described(**self.changes))
+        settings = sweep(described(**self.changes), self.price)
         self.controller = Controller(settings, self.claim, client, 10, lambda: self.now)
 
     def restart(self, seconds: float = 0.0) -> None:
@@ -179,6 +181,23 @@ def test_gpu_time_counts_while_the_controller_is_away_and_not_in_the_queue(tmp_p
     assert {action for _, action in stage.api.commands} == {"AbortJob"}
 
 
+def test_a_sweep_stops_before_it_costs_more_than_its_money(tmp_path: Path) -> None:
+    budget = {"gpu_hours": 1000, "money": 100}
+    stage = Stage(tmp_path, {"early_stopping": None, "budget": budget}, price=2.5)
+    stage.step()
+    stage.api.set("Running")
+    stage.step()
+    # Two trials of 8 GPUs may use 100 / 2.5 GPU-hours.
+    stage.step(2.4 * HOUR)
+    assert not stage.api.commands
+    assert stage.api.summary["maximum_gpu_hours"] == 40
+    stage.step(0.09 * HOUR)
+    assert {action for _, action in stage.api.commands} == {"AbortJob"}
+    assert stage.api.summary["state"] == "budget spent"
+    assert stage.api.summary["cost"] == {"amount": 99.6, "currency": "USD"}
+    assert stage.api.summary["maximum_cost"] == 100
+
+
 def test_nothing_of_a_changed_sweep_starts_before_its_earlier_trials_have_ended(
     tmp_path: Path,
 ) -> None:
@@ -229,6 +248,91 @@ def test_a_lost_journal_is_rebuilt_even_if_the_first_attempt_is_interrupted(
     stage.step(10)
     assert stage.phases() == dict.fromkeys(runs, "placed")
     assert stage.api.jobs.keys() == runs
+
+
+SERVED: dict[str, Any] = {"winner": "serve", "trials": 2, "early_stopping": None}
+
+
+def link(stage: Stage) -> Path:
+    return stage.claim / winner_path(sweep(described(**stage.changes)))
+
+
+def test_the_best_finished_trial_is_the_winner_only_when_the_sweep_is_over(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVED)
+    stage.step()
+    first, second = stage.api.jobs
+    stage.api.set("Running")
+    stage.exports(first, 0.25)
+    stage.api.set("Completed", first)
+    stage.reports(second, 0.1)
+    stage.step(10)
+    assert stage.api.summary["winner"] is None
+    assert not link(stage).exists()
+    stage.exports(second, 0.3)
+    stage.api.set("Completed", second)
+    stage.step(10)
+    assert stage.api.summary["winner"] == first
+    assert read_manifest(link(stage) / "export").metrics == {"loss": 0.25}
+
+
+def test_without_winner_no_link_is_made(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {**SERVED, "winner": "none"})
+    stage.step()
+    for run in stage.api.jobs:
+        stage.exports(run, 0.2)
+    stage.api.set("Completed")
+    stage.step(10)
+    assert (stage.api.summary["state"], stage.api.summary["winner"]) == ("complete", None)
+    assert not link(stage).is_symlink()
+
+
+def test_a_spent_budget_has_a_winner_when_the_last_trial_has_stopped(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {**SERVED, "budget": {"gpu_hours": 16.1}})
+    stage.step()
+    first, second = stage.api.jobs
+    stage.api.set("Running")
+    stage.step()
+    stage.exports(first, 0.25)
+    stage.api.set("Completed", first)
+    stage.step(HOUR)
+    assert stage.api.commands == [(second, "AbortJob")]
+    assert stage.api.summary["winner"] is None
+    stage.api.set("Aborting", second)
+    stage.step(10)
+    assert stage.api.summary["winner"] is None
+    # It ends while it is being paused, and is better.
+    stage.exports(second, 0.2)
+    stage.api.set("Aborted", second)
+    stage.step(10)
+    assert stage.api.summary["winner"] == second
+
+
+def test_a_sweep_whose_trials_have_failed_has_no_winner(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVED)
+    stage.step()
+    stage.api.set("Failed")
+    stage.step(10)
+    assert (stage.api.summary["state"], stage.api.summary["winner"]) == ("complete", None)
+
+
+def test_larger_bounds_get_another_winner_and_the_first_link_stays(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SERVED)
+    stage.step()
+    first, second = stage.api.jobs
+    stage.exports(first, 0.25)
+    stage.api.set("Completed", first)
+    stage.api.set("Failed", second)
+    stage.step(10)
+    before = link(stage)
+    stage.changes = {**SERVED, "trials": 3}
+    stage.restart()
+    stage.step(10)
+    (third,) = stage.api.jobs.keys() - {first, second}
+    assert not link(stage).exists()
+    stage.exports(third, 0.1)
+    stage.api.set("Completed", third)
+    stage.step(10)
+    assert (before.readlink().name, link(stage).readlink().name) == (first, third)
 
 
 def _interrupt(*_: object) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.decisions import Action, Bounds, Phase, Trial, decide, is_complete
+from sweeps.decisions import Action, Bounds, Budget, Phase, Trial, decide, is_complete, is_over
+from tests.infra.sweeps import described, sweep
 
 HALVING = Bounds(parallel=2, trials=9, rungs=[1, 3], factor=3)
 
@@ -72,6 +73,16 @@ def test_without_rungs_every_trial_is_trained_to_its_end() -> None:
     bounds = Bounds(parallel=1, trials=2, rungs=[], factor=1)
     assert kinds(decide(bounds, [trial("a", "placed", 0.1, 0.2)])) == []
     assert kinds(decide(bounds, [trial("a", "succeeded", 0.1)])) == [("ask", "")]
+
+
+def test_a_sweep_is_over_only_when_no_trial_can_finish() -> None:
+    for phase in ("waiting", "placed", "pausing"):
+        trials = [trial("a", phase), trial("b", "succeeded", 0.5)]
+        assert not is_over(trials, complete=False, spent=True)
+    trials = [trial("a", "paused"), trial("b", "succeeded", 0.5), trial("c", "asked")]
+    assert is_over(trials, complete=False, spent=True)
+    assert not is_over(trials, complete=False, spent=False)
+    assert is_over(trials, complete=True, spent=False)
 
 
 @dataclass
@@ -199,3 +210,71 @@ def test_nothing_runs_once_the_budget_is_spent(bounds: Bounds, seed: int, before
         world.advance()
     assert not [run for run, phase in world.phases.items() if phase in HOLDING]
     assert len(world.creations) == created
+
+
+@dataclass
+class Prompt(World):
+    """A cluster in which a pause frees the GPUs of a trial within `grace` ticks."""
+
+    grace: int = 1
+    pausing: dict[str, int] = field(default_factory=dict)
+    gpu_ticks: int = 0
+    """GPU time that the trials have used, by one GPU each."""
+
+    def advance(self) -> None:
+        self.gpu_ticks += sum(phase in ("placed", "pausing") for phase in self.phases.values())
+        for run, kind in self.commands.items():
+            if kind == "pause" and self.phases[run] in ("waiting", "placed"):
+                self.phases[run], self.pausing[run] = "pausing", self.luck.randint(1, self.grace)
+            elif kind == "resume" and self.phases[run] == "paused":
+                self.phases[run] = "waiting"
+        self.commands.clear()
+        for run, phase in self.phases.items():
+            if phase == "waiting" and self.luck.random() < 0.7:
+                self.phases[run] = "placed"
+            elif phase == "pausing":
+                self.pausing[run] -= 1
+                if not self.pausing[run]:
+                    self.phases[run] = "paused"
+            elif phase == "placed" and self.luck.random() < 0.7:
+                self.done[run] += 1
+                if self.done[run] == self.epochs:
+                    self.phases[run] = "succeeded"
+
+
+@settings(max_examples=60)
+@given(
+    bounds,
+    st.integers(0, 2**32),
+    st.integers(1, 3),
+    st.floats(0.01, 20),
+    st.floats(1.5, 40),
+    st.none() | st.floats(1.5, 40),
+)
+def test_a_sweep_never_costs_more_than_its_money_in_any_history(
+    bounds: Bounds, seed: int, grace: int, price: float, affordable: float, hours: float | None
+) -> None:
+    reserve = bounds.parallel * (1 + grace)
+    stated = {"money": affordable * reserve * price}
+    if hours is not None:
+        stated["gpu_hours"] = hours * reserve
+    # A tick is an hour, and a trial has one GPU.
+    allowed = sweep(described(budget=stated), price).gpu_hours
+    budget = Budget(gpu_seconds=allowed, seconds=None, reserve=reserve)
+    world = Prompt(bounds, random.Random(seed), epochs=9, grace=grace)  # noqa: S311
+    spent = over = False
+    for _ in range(3000):
+        # Once spent, it stays spent.
+        assert budget.is_spent(world.gpu_ticks, 0) >= spent
+        spent = budget.is_spent(world.gpu_ticks, 0)
+        over = is_over(world.trials(), complete=is_complete(bounds, world.trials()), spent=spent)
+        if over:
+            break
+        world.control(die=False, spent=spent)
+        world.advance()
+    assert over
+    assert world.gpu_ticks * price <= stated["money"] * (1 + 1e-9)
+    assert hours is None or world.gpu_ticks <= stated["gpu_hours"]
+    assert not [run for run, phase in world.phases.items() if phase in HOLDING]
+    if spent:
+        assert world.gpu_ticks > allowed - reserve

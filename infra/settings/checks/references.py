@@ -83,6 +83,7 @@ def services_refer_to_declared_objects(
     for key, service in inference.services.items():
         named: tuple[_Reference, ...] = (
             ("job", service.job, "training", "jobs", training.jobs),
+            ("sweep", service.sweep, "training", "sweeps", training.sweeps),
             ("image", service.image, "images", "workloads", images.workloads),
             *(
                 (field, claim, "storage", "claims", storage.claims)
@@ -109,32 +110,60 @@ def services_refer_to_declared_objects(
                 )
         for field, name, concern, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
-        job = training.jobs.get(service.job or "")
-        if job is not None:
-            yield from _unreadable(key, service, job)
-        if job is not None and job.checkpoints != service.checkpoints:
+        for field, name, job in _followed(service, training):
+            yield from _unreadable(service_key(key, field), name, service, job)
+            if job.checkpoints != service.checkpoints:
+                yield (
+                    f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but {field} "
+                    f"{name!r} exports to {job.checkpoints!r}: write that one."
+                )
+        sweep = training.sweeps.get(service.sweep or "")
+        if sweep is not None and sweep.winner == "none":
             yield (
-                f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but job "
-                f"{service.job!r} exports to {job.checkpoints!r}: write that one."
+                f"{service_key(key, 'sweep')} is {service.sweep!r}, whose winner is not to be "
+                f"served: write {full_key('training', 'sweeps', str(service.sweep), 'winner')}: "
+                "serve."
             )
 
 
+def winners_are_served(training: TrainingSettings, inference: InferenceSettings) -> Iterator[str]:
+    """Check that a service serves each winner that is to be served."""
+    served = {service.sweep for service in inference.services.values()}
+    for key, sweep in training.sweeps.items():
+        if sweep.winner == "serve" and key not in served:
+            yield (
+                f"{full_key('training', 'sweeps', key, 'winner')} is 'serve', but no service has "
+                f"`sweep: {key}`: write it in {full_key('inference', 'services')}, or leave winner "
+                "out."
+            )
+
+
+def _followed(
+    service: InferenceServiceSettings, training: TrainingSettings
+) -> Iterator[tuple[str, str, TrainingJobSettings]]:
+    """Yield the job whose exports a service serves, with the setting that names it."""
+    if service.job in training.jobs:
+        yield "job", service.job, training.jobs[service.job]
+    if service.sweep in training.sweeps:
+        yield "sweep", service.sweep, training.sweeps[service.sweep].job
+
+
 def _unreadable(
-    key: str, service: InferenceServiceSettings, job: TrainingJobSettings
+    here: str, name: str, service: InferenceServiceSettings, job: TrainingJobSettings
 ) -> Iterator[str]:
     """Check that the server can load what this project's programs export."""
-    config, here = job.hyperparameters, service_key(key, "job")
+    config = job.hyperparameters
     if config is None:
         return
     ours = KINDS[job.kind].program == TRAINING_PROGRAM
     if not ours and service.runtime in ("torch", "vllm"):
         yield (
-            f"{here} is {service.job!r}, whose kind {job.kind} exports a "
+            f"{here} is {name!r}, whose kind {job.kind} exports a "
             "SavedModel, which the model server cannot load: write a job of another kind."
         )
     elif service.runtime == "vllm" and config.model != "gpt":
         yield (
-            f"{here} is {service.job!r}, whose model {config.model} vLLM cannot load: write a job "
+            f"{here} is {name!r}, whose model {config.model} vLLM cannot load: write a job "
             "with model gpt, or another runtime."
         )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from infra.settings.inference.models import SourceSettings
     from infra.settings.inference.service import InferenceServiceSettings
 
-_MODELS: Final = ("job", "run", "url", "source")
+_MODELS: Final = ("job", "sweep", "run", "url", "source")
 _TAKEN_VOLUMES: Final = frozenset(
     {SHM_VOLUME, TMP_VOLUME, MODELS_VOLUME, EXPORT_VOLUME, TLS_VOLUME, API_KEYS_VOLUME}
 )
@@ -79,19 +79,20 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     given = [name for name in _MODELS if getattr(service, name) is not None]
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
-        yield f"needs one of `job`, `run`, `url` and `source` to serve, but has {found}"
+        yield f"needs one of `job`, `sweep`, `run`, `url` and `source` to serve, but has {found}"
         return
     canary = service.canary
     runtime = RUNTIMES[service.runtime]
-    kinds = {"": source_of(service.job or service.run, service.url, service.source)}
+    run = service.job or service.sweep or service.run
+    kinds = {"": source_of(run, service.url, service.source)}
     if canary is not None and (kind := source_of(canary.run, canary.url, canary.source)):
         kinds["canary."] = kind
     for here, kind in kinds.items():
         if kind is not None and kind not in runtime.sources:
             yield (
                 f"has {here}{kind} with runtime {service.runtime}, which reads only: "
-                f"{', '.join(sorted(runtime.sources))} (run is job or run, the others but url are "
-                "under source)"
+                f"{', '.join(sorted(runtime.sources))} (run is job, sweep or run, the others but "
+                "url are under source)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
@@ -206,10 +207,11 @@ def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
     canary = service.canary
     if canary is None or not canary.promote_if:
         return
-    if service.runtime != "torch" or canary.run is None or not (service.job or service.run):
+    run = service.job or service.sweep or service.run
+    if service.runtime != "torch" or canary.run is None or run is None:
         yield (
             "has canary.promote_if, which compares the manifests of two runs and needs runtime "
-            "torch, canary.run, and run or job: write these, or leave it out"
+            "torch, canary.run, and run, job or sweep: write these, or leave it out"
         )
 
 

@@ -44,6 +44,11 @@ class InferenceServiceSettings(Settings):
     job: RunKey | None = Field(
         default=None, description="Job of this stack whose current run is served."
     )
+    sweep: RunKey | None = Field(
+        default=None,
+        description="Sweep of this stack with `winner: serve`, whose winner is served when the "
+        "sweep is over.",
+    )
     run: RunName | None = Field(
         default=None, description="Run to serve, independent of later runs of its job."
     )
@@ -203,7 +208,7 @@ class InferenceServiceSettings(Settings):
             for key, source in versions.items()
             if source is not None and source.claim_name is not None
         }
-        if self.job or self.run or (canary and canary.run):
+        if self.job or self.sweep or self.run or (canary and canary.run):
             found["checkpoints"] = self.checkpoints
         return found
 

@@ -38,6 +38,11 @@ class TrainingSettings(Settings):
             **{f"sweeps.{key}.job": sweep.job for key, sweep in self.sweeps.items()},
         }
 
+    @property
+    def has_money_budget(self) -> bool:
+        """Whether the budget of a sweep has money, so that the program needs prices."""
+        return any(sweep.budget.money is not None for sweep in self.sweeps.values())
+
     @model_validator(mode="after")
     def _names_are_short_enough(self) -> Self:
         keys = [*self.jobs.items(), *((key, sweep.job) for key, sweep in self.sweeps.items())]
@@ -65,7 +70,7 @@ class TrainingSettings(Settings):
     def _budgets_exceed_their_reserves(self) -> Self:
         for key, sweep in self.sweeps.items():
             reserve = sweep.reserve(self.sweep_controller.interval_seconds) / 3600
-            if sweep.budget.gpu_hours <= reserve:
+            if sweep.budget.gpu_hours is not None and sweep.budget.gpu_hours <= reserve:
                 raise ValueError(
                     f"has sweep {key!r} with budget.gpu_hours {sweep.budget.gpu_hours:g}, but its "
                     f"parallel trials may use {reserve:.2g} before they are paused, so none would "

@@ -123,12 +123,28 @@ class EarlyStoppingSettings(Settings):
 class BudgetSettings(Settings):
     """Bounds of a sweep, in addition to its trials. At a bound, its trials are paused."""
 
-    gpu_hours: float = Field(gt=0, description="Maximum GPU-hours of all trials.")
+    gpu_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="Maximum GPU-hours of all trials. null sets no limit beside `money`.",
+    )
+    money: float | None = Field(
+        default=None,
+        gt=0,
+        description="Maximum cost of all trials in the currency of the price table "
+        "(gitops/config/prices.yaml), which must have the price of a trial. null sets no limit.",
+    )
     hours: float | None = Field(
         default=None,
         gt=0,
         description="Maximum time (h) since the first trial. null sets no limit.",
     )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.gpu_hours is None and self.money is None:
+            raise ValueError("needs gpu_hours or money: write one of them, or both")
+        return self
 
 
 class SweepSettings(Settings):
@@ -152,6 +168,11 @@ class SweepSettings(Settings):
     parallel: int = Field(default=1, ge=1, le=100, description="Trials that run at the same time.")
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
     budget: BudgetSettings = Field(description="Bounds of the whole sweep.")
+    winner: Literal["none", "serve"] = Field(
+        default="none",
+        description="serve: the export of the best finished trial is served when the sweep is over "
+        "(`inference.services.<key>.sweep`).",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -220,7 +241,11 @@ class SweepSettings(Settings):
                 detail = error.errors(include_url=False)[0]
                 where = ".".join(str(part) for part in detail["loc"][1:])
                 values = ", ".join(f"{name} {value}" for name, value in parameters.items())
-                yield f"has a space with {values}, which no job can have: {where} {rule(detail)}"
+                joined = ":" if detail["type"] == "value_error" else ""
+                yield (
+                    f"has a space with {values}, which no job can have: {where}{joined} "
+                    f"{rule(detail)}"
+                )
                 return
 
     @property

@@ -162,6 +162,29 @@ def test_a_server_that_follows_an_untrained_run_is_a_warning() -> None:
     assert told(plans.same(plans.volcano_job("run-11111111")), followed) == []
 
 
+def test_a_server_of_a_winner_whose_sweep_changes_is_a_warning() -> None:
+    def searched(trials: int) -> plans.Manifest:
+        template = {**plans.volcano_job("digits-sweep"), "kind": "JobTemplate"}
+        template["apiVersion"] = "flow.volcano.sh/v1alpha1"
+        bounds = {"gpu-platform.dev/sweep-parallel": "1", "gpu-platform.dev/sweep-trials": trials}
+        template["metadata"]["annotations"] = bounds
+        return template
+
+    def follows(link: str) -> plans.Manifest:
+        deployment = serving(link)
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        container["env"] = [
+            {"name": "SWEEP_NAME", "value": "digits-sweep"},
+            {"name": "INFERENCE_MODEL_PATH", "value": link},
+        ]
+        return deployment
+
+    followed = plans.step("update", follows("a"), follows("b"))
+    (text,) = told(plans.step("update", searched(8), searched(9)), followed)
+    assert "Deployment `digits` serves the winner of the sweep `digits-sweep`" in text
+    assert told(plans.same(searched(8)), followed) == []
+
+
 def test_a_run_that_is_stopped_never_continues() -> None:
     command = {
         "apiVersion": "bus.volcano.sh/v1alpha1",

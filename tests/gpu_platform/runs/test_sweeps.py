@@ -23,6 +23,9 @@ def summary(**changes: Any) -> dict[str, Any]:
         "gpu_hours": 1.5,
         "maximum_gpu_hours": 12,
         "problem": "",
+        "winner": None,
+        "cost": None,
+        "maximum_cost": None,
         "trials": [trial, chosen],
         **changes,
     }
@@ -40,6 +43,17 @@ def test_a_sweep_is_shown_with_its_bounds_and_its_best_trials_first() -> None:
 def test_what_the_api_server_refused_is_shown() -> None:
     lines = [*described({"digits": summary(problem="policy gpu-limit-present")})]
     assert lines[1] == "  the API server refused: policy gpu-limit-present"
+
+
+def test_the_cost_of_a_budget_of_money_is_shown() -> None:
+    cost = {"amount": 3.6, "currency": "USD"}
+    head, *_ = described({"digits": summary(cost=cost, maximum_cost=100.0)})
+    assert ", 1.5 of 12 GPU-hours, 3.60 of 100.00 USD, minimize" in head
+
+
+def test_the_winner_is_shown() -> None:
+    lines = [*described({"digits": summary(winner="digits-1a2b3c4d")})]
+    assert lines[1].startswith("  digits-1a2b3c4d is the winner, which")
 
 
 def test_only_the_best_trials_of_many_are_listed() -> None:

@@ -94,6 +94,22 @@ async def test_an_export_is_served_once_it_exists(tmp_path: Path, serve: Serve) 
         assert engine.reason == ""
 
 
+async def test_the_winner_of_a_sweep_is_served_once_its_link_exists(
+    tmp_path: Path, serve: Serve
+) -> None:
+    run = tmp_path / "digits-1a2b3c4d"
+    run.mkdir()
+    manifest = write_probe(run / "export")
+    link = tmp_path / "digits-sweep" / "winner-0a1b2c3d"
+    link.parent.mkdir()
+    async with serve(link / "export", ready=False) as engine:
+        await until(lambda: "does not exist yet" in engine.reason)
+        link.symlink_to("../digits-1a2b3c4d")
+        await until(lambda: engine.served)
+        assert engine.served
+        assert engine.served.manifest == manifest
+
+
 async def test_weights_other_than_the_pinned_ones_are_not_served(
     copied: Path, serve: Serve
 ) -> None:

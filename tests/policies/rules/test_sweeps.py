@@ -36,6 +36,12 @@ def found(configuration: dict[str, Any] | None = None, **changes: Any) -> dict[s
     return {each.rule: each.message for each in findings if each.mandatory}
 
 
+def bounded(limit: float, **budget: float) -> bool:
+    return "sweep-bounded" not in found(
+        {"sweep-bounded": {"maxMoney": limit}}, budget={"gpu_hours": 10, **budget}
+    )
+
+
 def test_the_template_of_a_sweep_fulfils_every_mandatory_rule() -> None:
     assert found() == {}
 
@@ -55,6 +61,12 @@ def test_the_budget_of_a_stack_counts_the_parallel_trials() -> None:
 )
 def test_a_sweep_beyond_a_limit_is_refused(limit: dict[str, Any]) -> None:
     assert "sweep-bounded" in found({"sweep-bounded": limit})
+
+
+def test_a_limit_on_money_requires_a_budget_of_money() -> None:
+    assert bounded(100, money=100)
+    assert not bounded(99.5, money=100)
+    assert not bounded(100)
 
 
 def test_a_sweep_without_a_priority_class_is_refused() -> None:

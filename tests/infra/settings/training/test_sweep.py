@@ -44,6 +44,12 @@ def test_a_space_must_consist_of_values_that_a_job_can_have(
     assert says in problem(space={name: parameter})
 
 
+def test_an_unknown_model_is_named_with_what_to_write() -> None:
+    found = problem(space={"model": {"choices": ["digits-net", "resnet9000"]}})
+    assert "with model resnet9000, which no job can have" in found
+    assert "which no job can have: model: write digits-net," in found
+
+
 def test_corners_of_the_space_are_checked_together() -> None:
     space = {"optimizer": SPACE["optimizer"], "betas": {"choices": ["0.9,0.95", "0.9,0.99"]}}
     assert "betas is set, which only adamw has" in problem(space=space)
@@ -59,12 +65,53 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"job": {"kind": "indexed"}}, "write a kind that is a Volcano Job"),
         ({"job": {"state": "stopped"}}, "has job.state"),
         ({"job": {"run": "digits-1"}}, "has job.run"),
+        ({"budget": {"hours": 3}}, "needs gpu_hours or money: write one of them"),
+        ({"budget": {"money": 0}}, "budget.money is 0, but must be greater than 0"),
         ({"budget": {"gpu_hours": 0.1}}, "so none would start: write more"),
         ({"job": {"queue": "nowhere"}}, "training.sweeps.digits.job.queue is 'nowhere'"),
     ],
 )
 def test_a_contradiction_is_refused(changes: dict[str, Any], says: str) -> None:
     assert says in problem(**changes)
+
+
+def served(service: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """The stack with a service of the sweep's winner."""
+    found = values(winner="serve", **changes)
+    found["inference"]["services"]["digits"] |= service or {}
+    return found
+
+
+def test_the_winner_of_a_sweep_is_served_from_its_claim() -> None:
+    assert problems(served()) == []
+
+
+def test_a_winner_that_no_service_serves_is_refused() -> None:
+    written = served()
+    written["inference"]["services"] = {}
+    (found,) = problems(written)
+    assert "training.sweeps.digits.winner is 'serve', but no service has `sweep: digits`" in found
+
+
+def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
+    written = served()
+    del written["training"]["sweeps"]["digits"]["winner"]
+    (found,) = problems(written)
+    assert "gpu-platform:inference.services.digits.sweep is 'digits'" in found
+    assert "write gpu-platform:training.sweeps.digits.winner: serve" in found
+
+
+@pytest.mark.parametrize(
+    ("service", "says"),
+    [
+        ({"sweep": "digit"}, "services.digits.sweep is 'digit', which is not declared"),
+        ({"run": "digits-12345678"}, "but has sweep and run"),
+        ({"checkpoints": "datasets"}, "but sweep 'digits' exports to 'checkpoints'"),
+        ({"runtime": "vllm", "gpus": 1}, "sweep is 'digits', whose model digits-net vLLM cannot"),
+    ],
+)
+def test_a_service_must_be_able_to_serve_the_winner(service: dict[str, Any], says: str) -> None:
+    assert any(says in found for found in problems(served(service)))
 
 
 def test_the_controller_needs_its_image() -> None:

@@ -1,0 +1,102 @@
+"""Prices of the GPU-hours of sweeps, by the price table of the previews."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pulumi
+
+from gitops.demand import demands
+from gitops.errors import GitopsError
+from gitops.preview.capacity import ANY, count_gpus, count_hosts
+from gitops.preview.new_runs import cost_per_hour
+from gitops.prices import DEFAULT, Prices, load
+from infra.gpu_stack import gpu_nodes
+from infra.settings import SettingsError, StackSettings
+from infra.settings.problems import full_key
+from infra.settings.training.sweep import SweepSettings
+from infra.sweep import Price
+from infra.training_run import TrainingJobArgs, manifests
+from policies.evaluation import resource_of
+from policies.views import View
+
+
+def stack_prices(settings: StackSettings) -> dict[str, Price]:
+    """Return the prices for the program of a stack.
+
+    Raises RunError, which Pulumi prints without a traceback, if one is unknown.
+    """
+    try:
+        return sweep_prices(settings, pulumi.get_stack())
+    except (GitopsError, SettingsError) as error:
+        raise pulumi.RunError(str(error)) from None
+
+
+def sweep_prices(settings: StackSettings, stack: str, table: Path = DEFAULT) -> dict[str, Price]:
+    """Return the price of a GPU-hour of each sweep with a budget of money.
+
+    The price includes the trial's CPUs and memory if the price table charges for them. Raises
+    SettingsError if it is unknown, and GitopsError if the table cannot be read.
+    """
+    prices, found, problems = load(table), {}, list[str]()
+    for key, sweep in settings.training.sweeps.items():
+        if sweep.budget.money is None:
+            continue
+        views = [View(resource_of(manifest)) for manifest in _trial(settings, key, sweep)]
+        pods = demands(views)
+        hourly = cost_per_hour(pods, prices, stack)
+        if hourly is None:
+            rows = [*count_gpus([], pods, prices, stack), *count_hosts([], pods, prices, stack)]
+            missing = {
+                f"environments.{stack}.product"
+                if row.product == ANY
+                else f"a price of {row.product} ({row.resource}, {row.purchase})"
+                for row in rows
+                if prices.of_resource(row.product, row.resource, row.purchase) is None
+            }
+            problems.append(
+                f"{_money(key, sweep)}, but the price table {table.name} lacks "
+                f"{' and '.join(sorted(missing))}: add it, or write budget.gpu_hours instead."
+            )
+            continue
+        price = hourly / sweep.gpus
+        problems += _problems(settings, key, sweep, price, prices)
+        found[key] = Price(gpu_hour=float(price), currency=prices.currency)
+    if problems:
+        raise SettingsError(problems)
+    return found
+
+
+def _problems(
+    settings: StackSettings, key: str, sweep: SweepSettings, price: Decimal, prices: Prices
+) -> Iterator[str]:
+    if not price and sweep.budget.gpu_hours is None:
+        yield (
+            f"{_money(key, sweep)}, but by the price table its GPUs cost nothing, so that nothing "
+            "bounds the sweep: write budget.gpu_hours."
+        )
+    interval = settings.training.sweep_controller.interval_seconds
+    reserve = sweep.reserve(interval) / 3600 * float(price)
+    if sweep.budget.money is not None and price and sweep.budget.money <= reserve:
+        yield (
+            f"{_money(key, sweep)}, but its parallel trials may cost {reserve:.2g} "
+            f"{prices.currency} before they are paused, so none would start: write more."
+        )
+
+
+def _money(key: str, sweep: SweepSettings) -> str:
+    return f"{full_key('training', 'sweeps', key, 'budget', 'money')} is {sweep.budget.money:g}"
+
+
+def _trial(settings: StackSettings, key: str, sweep: SweepSettings) -> list[dict[str, object]]:
+    """Return the objects of a trial with other names, which do not change its price."""
+    args = TrainingJobArgs(
+        key=key,
+        job=sweep.job,
+        namespace=settings.tenancy.namespace,
+        image="image",
+        image_identity="image",
+        gpu_nodes=gpu_nodes(settings.gpu),
+        claims={claim: claim for claim in settings.storage.claims},
+    )
+    return manifests(args, key, args.image)

@@ -1,0 +1,95 @@
+"""Sweeps as one self-contained HTML page, with the plots of Optuna.
+
+Requires the packages of requirements/sweep-page.txt.
+"""
+
+import base64
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from gitops.errors import GitopsError
+
+_MIN_TRIALS: Final = 2
+_SIZE: Final = (9, 4)
+
+
+def page(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the page of sweeps, from the summaries that their controller wrote.
+
+    Raises:
+        GitopsError: If packages are missing, or a controller is of an earlier version.
+    """
+    shown = {
+        key: {**summary, "plots": dict(_plots(key, summary))}
+        for key, summary in sorted(sweeps.items())
+        if summary
+    }
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template("sweep_page.html.j2").render(sweeps=shown)
+
+
+def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the title of each plot, and its SVG as a data URI.
+
+    As images, the plots can neither run scripts nor load anything.
+    """
+    try:
+        import matplotlib as mpl
+        import optuna
+
+        mpl.use("Agg")
+        from optuna.visualization import matplotlib as plots
+    except ImportError as error:
+        raise GitopsError(
+            f"the page needs the package {error.name}: install it with "
+            "`pip install --require-hashes -r requirements/sweep-page.txt`"
+        ) from None
+    if "space" not in summary:
+        raise GitopsError(
+            f"the controller of sweep {key} is of an earlier version: update its image"
+        )
+    study = optuna.create_study(direction=summary["objective"]["goal"])
+    space = {
+        name: optuna.distributions.json_to_distribution(text)
+        for name, text in summary["space"].items()
+    }
+    trials = [trial for trial in summary["trials"] if trial["value"] is not None]
+    for trial in sorted(trials, key=lambda trial: trial["number"]):
+        study.add_trial(
+            optuna.trial.create_trial(
+                value=trial["value"], params=trial["hyperparameters"], distributions=space
+            )
+        )
+    if len(trials) < _MIN_TRIALS:
+        return
+    metric = summary["objective"]["metric"]
+    drawings: dict[str, Callable[[], Any]] = {
+        "History": lambda: plots.plot_optimization_history(study, target_name=metric),
+        "Hyperparameters": lambda: plots.plot_parallel_coordinate(study, target_name=metric),
+    }
+    if len({trial["value"] for trial in trials}) > 1:
+        drawings["Importance"] = lambda: plots.plot_param_importances(study, target_name=metric)
+    # Texts are not formulas, and equal pages have equal bytes.
+    style: Any = {"text.parse_math": False, "svg.hashsalt": "sweeps", "figure.figsize": _SIZE}
+    for title, draw in drawings.items():
+        with warnings.catch_warnings(), mpl.rc_context(style):
+            warnings.simplefilter("ignore")
+            yield title, _drawn(draw())
+
+
+def _drawn(axes: Any) -> str:
+    from matplotlib import pyplot
+
+    figure = axes.figure
+    axes.set_title("")
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+    pyplot.close(figure)
+    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"

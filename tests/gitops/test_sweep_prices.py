@@ -1,0 +1,78 @@
+"""Prices of sweeps with a budget of money come from the price table of the previews."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gitops.demand import demands
+from gitops.errors import GitopsError
+from gitops.preview.new_runs import cost_per_hour
+from gitops.prices import load
+from gitops.sweep_prices import sweep_prices
+from infra.settings import SettingsError
+from policies.evaluation import resource_of
+from policies.views import View
+from tests.infra.sweeps import described, sweep
+
+A800 = {"gpu_product": "NVIDIA-A800-SXM4-80GB"}
+
+
+def problem(stack: str, table: Path | None = None, **changes: Any) -> str:
+    with pytest.raises(SettingsError) as caught:
+        sweep_prices(described(**changes), stack, **({} if table is None else {"table": table}))
+    (found,) = caught.value.problems
+    return found
+
+
+def test_a_gpu_hour_costs_what_the_report_of_a_preview_states() -> None:
+    settings = described(job=A800, budget={"money": 100})
+    (price,) = sweep_prices(settings, "elsewhere").values()
+    manifest = sweep(settings).manifest({"learning_rate": 0.01, "optimizer": "sgd"})
+    hourly = cost_per_hour(demands([View(resource_of(manifest))]), load(), "elsewhere")
+    (searched,) = settings.training.sweeps.values()
+    assert (price.gpu_hour, price.currency) == (2.40, "USD")
+    assert price.gpu_hour * searched.gpus == pytest.approx(float(hourly or 0))
+
+
+def test_cpus_that_are_charged_for_belong_to_the_price(tmp_path: Path) -> None:
+    table = tmp_path / "prices.yaml"
+    host = "{cpu: {on_demand: 1}, memory: {on_demand: 0}, gpu_pods: true}"
+    table.write_text(
+        "currency: EUR\nproducts: {A: {on_demand: 2}}\n"
+        f"hosts: {{racks: {host}}}\nenvironments: {{prod: {{product: A, host: racks}}}}\n"
+    )
+    settings = described(budget={"money": 100}, job={"cpu": 4, "gpus_per_node": 2})
+    (price,) = sweep_prices(settings, "prod", table).values()
+    assert (price.gpu_hour, price.currency) == (2 + 4 / 2, "EUR")
+
+
+def test_a_budget_of_money_without_a_price_is_refused() -> None:
+    found = problem("elsewhere", budget={"money": 100}, job={"gpu_product": "NVIDIA-B200"})
+    assert found == (
+        "gpu-platform:training.sweeps.digits.budget.money is 100, but the price table prices.yaml "
+        "lacks a price of NVIDIA-B200 (nvidia.com/gpu, on-demand): add it, or write "
+        "budget.gpu_hours instead."
+    )
+    unnamed = problem("elsewhere", budget={"money": 100})
+    assert "prices.yaml lacks environments.elsewhere.product: add it" in unnamed
+
+
+def test_gpus_that_cost_nothing_bound_nothing() -> None:
+    assert "nothing bounds the sweep" in problem("dev", budget={"money": 100})
+    settings = described(budget={"money": 100, "gpu_hours": 10})
+    (price,) = sweep_prices(settings, "dev").values()
+    assert price.gpu_hour == 0
+
+
+def test_money_that_no_trial_could_be_started_with_is_refused() -> None:
+    assert "none would start: write more" in problem("prod", budget={"money": 0.1}, job=A800)
+
+
+def test_sweeps_without_money_need_no_price() -> None:
+    assert sweep_prices(described(), "elsewhere") == {}
+
+
+def test_an_invalid_price_table_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GitopsError, match=r"the price table .*none.yaml cannot be read"):
+        sweep_prices(described(budget={"money": 100}), "prod", tmp_path / "none.yaml")

@@ -77,7 +77,7 @@ class Controller:
         self._sweep, self._claim, self._api, self._clock = sweep, claim, api, clock
         folder = claim / template_name(sweep.args.key)
         self._lock = lock(folder)
-        self._study = Study(folder, sweep)
+        self._study = Study(folder, sweep, clock)
         settings = sweep.settings
         self._bounds = Bounds(
             parallel=settings.parallel,

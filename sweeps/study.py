@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,7 +64,8 @@ def lock(folder: Path) -> int:
 class Study:
     """The trials of a sweep. The caller holds the lock of the directory."""
 
-    def __init__(self, folder: Path, sweep: Sweep) -> None:
+    def __init__(self, folder: Path, sweep: Sweep, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._sweep = folder, sweep
         journal = folder / JOURNAL
@@ -156,7 +157,7 @@ class Study:
             )
         )
         if self.started is None:
-            self._study.set_user_attr("started", time.time())
+            self._study.set_user_attr("started", self._clock())
         return None if again else run
 
     def created(self, run: str) -> bool:

@@ -198,6 +198,18 @@ def test_a_sweep_stops_before_it_costs_more_than_its_money(tmp_path: Path) -> No
     assert stage.api.summary["maximum_cost"] == 100
 
 
+def test_a_sweep_is_paused_after_its_hours(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"budget": {"gpu_hours": 1000, "hours": 1}})
+    stage.step()
+    stage.api.set("Running")
+    stage.step(3600)
+    assert not stage.api.commands
+    stage.restart(1)
+    stage.step()
+    assert {action for _, action in stage.api.commands} == {"AbortJob"}
+    assert {run for run, _ in stage.api.commands} == stage.api.jobs.keys()
+
+
 def test_nothing_of_a_changed_sweep_starts_before_its_earlier_trials_have_ended(
     tmp_path: Path,
 ) -> None:

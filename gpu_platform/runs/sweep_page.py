@@ -86,9 +86,14 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _drawn(axes: Any) -> str:
     from matplotlib import pyplot
+    from matplotlib.ticker import StrMethodFormatter
 
     figure = axes.figure
     axes.set_title("")
+    for axis in (axis for each in figure.axes for axis in (each.xaxis, each.yaxis)):
+        if axis.get_scale() == "log":
+            # The ticks of a logarithmic axis are formulas by default.
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     file = io.BytesIO()
     figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)

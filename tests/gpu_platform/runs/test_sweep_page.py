@@ -56,6 +56,12 @@ def images(text: str) -> list[str]:
     return [base64.b64decode(each).decode() for each in found]
 
 
+def test_ticks_of_a_logarithmic_axis_are_numbers() -> None:
+    plots = "".join(images(page({"digits": searched()})))
+    assert "<!-- 0.001 -->" in plots
+    assert "mathdefault" not in plots
+
+
 def test_a_page_has_the_three_plots_and_every_trial() -> None:
     text = page({"digits": searched()})
     assert re.findall("<figcaption>(.*)</figcaption>", text) == [

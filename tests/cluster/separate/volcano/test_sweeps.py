@@ -29,6 +29,7 @@ from infra.sweep import (
     plan,
     template,
     template_name,
+    winner_path,
 )
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.names import SWEEP_SUMMARY_ANNOTATION as SUMMARY
@@ -362,17 +363,23 @@ def test_the_winner_among_real_training_runs_equals_an_undisturbed_run(
     job = {"gpus_per_node": 1, "grace_seconds": 60}
     job["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS}
     job["hyperparameters"]["step_delay"] = 0.05
-    sweep = controlled(volcano, tmp_path, "trained", job=job, trials=4)
+    sweep = controlled(volcano, tmp_path, "trained", job=job, trials=4, winner="serve")
     with Programs(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
         await_(lambda: sweep.summary().get("state") == "complete", 300, "the sweep")
         await_(lambda: not training.processes, 60, "the programs")
     assert not training.errors
     assert set(training.codes) == {exit_codes.DONE, exit_codes.INTERRUPTED}
-    trials = sweep.summary()["trials"]
+    summary = sweep.summary()
+    trials = summary["trials"]
     finished = {each["run"] for each in trials if each["phase"] == "succeeded"}
     paused = {each["run"] for each in trials if each["phase"] == "paused"}
     assert finished
     assert paused
+    # A model server follows the link.
+    link = sweep.claim / winner_path(sweep.sweep)
+    assert link.resolve() == sweep.claim / summary["winner"]
+    losses = {run: read_manifest(sweep.claim / run / "export").metrics["loss"] for run in finished}
+    assert losses[summary["winner"]] == min(losses.values())
     ran = {job["metadata"]["name"]: job for job in volcano.all(JOBS)}
     resumed = [run for run in finished if ran[run]["status"].get("retryCount")]
     assert resumed, "no trial was paused and promoted"

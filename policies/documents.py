@@ -18,7 +18,7 @@ from policies.violations import show
 
 _KUSTOMIZE = "kustomize.config.k8s.io/"
 _KUSTOMIZED = ("Kustomization", "Component")
-_MAX_VALUES = 200_000
+_MAX_VALUES = 2_000_000
 
 
 class DocumentError(ValueError):

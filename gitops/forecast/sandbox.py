@@ -261,7 +261,7 @@ def connect(kubeconfig: Path) -> httpx.Client:
 
     context = ssl.create_default_context(cadata=text(cluster["certificate-authority-data"]))
     # The module reads certificates of clients from files only.
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+    with tempfile.NamedTemporaryFile("w", dir=kubeconfig.parent, suffix=".pem") as file:
         file.write(text(user["client-certificate-data"]) + text(user["client-key-data"]))
         file.flush()
         context.load_cert_chain(file.name)

@@ -78,6 +78,9 @@ components = [name for folder in FOLDERS for name in packages(folder)]
 setup(
     packages=[PACKAGE, f"{PACKAGE}.plugin"] + [f"{PACKAGE}.{name}" for name in components],
     package_dir={f"{PACKAGE}.{folder}": folder for folder in FOLDERS},
-    package_data={PACKAGE: ["py.typed"]},
+    package_data={
+        PACKAGE: ["py.typed"],
+        f"{PACKAGE}.infra.settings.training": ["torchtitan.json"],
+    },
     cmdclass={"build_py": BuildComponents},
 )

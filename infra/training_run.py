@@ -27,6 +27,7 @@ from infra.settings.training.job import (
     StepSettings,
     TrainingJobSettings,
 )
+from infra.settings.training.torchtitan import PROGRAM
 from infra.shared import SharedResources
 from kube.kinds import KINDS
 from kube.names import (
@@ -219,8 +220,7 @@ def _network_topology(job: TrainingJobSettings) -> Manifest:
 
 
 def _metrics_port(job: TrainingJobSettings) -> dict[str, int]:
-    port = job.hyperparameters.metrics_port if job.hyperparameters else 0
-    return {"metrics": port} if port else {}
+    return {} if job.metrics_port is None else {"metrics": job.metrics_port}
 
 
 def _scrape_annotations(job: TrainingJobSettings) -> dict[str, str]:
@@ -233,6 +233,8 @@ def _scrape_annotations(job: TrainingJobSettings) -> dict[str, str]:
 
 
 def _command(job: TrainingJobSettings, run: str) -> list[str]:
+    if job.torchtitan is not None:
+        return ["-m", PROGRAM, *job.torchtitan.to_args()]
     if job.hyperparameters is None:
         return list(job.command or [])
     config = job.hyperparameters.model_copy(update={"run_dir": f"{CHECKPOINTS_PATH}/{run}"})
@@ -241,7 +243,7 @@ def _command(job: TrainingJobSettings, run: str) -> list[str]:
 
 def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:
     variables: dict[str, Any] = {"RUN_NAME": run, **NODE_NAME}
-    if job.command is not None:
+    if job.hyperparameters is None:
         variables = _run_variables(job, run)
     if job.omp_threads is not None:
         variables["OMP_NUM_THREADS"] = str(job.omp_threads)

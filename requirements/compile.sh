@@ -18,6 +18,11 @@ done
 for name in cpu-image diffusion hugging-face lightning vision; do
   compile --no-deps "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
+# The base image, or the tests' environment, has torch with what it needs for GPUs.
+compile requirements/torchtitan.in $(uv pip compile --quiet --python-version 3.11 --no-header \
+  --no-annotate requirements/torchtitan.in |
+  sed -nE 's/^((nvidia|cuda)-[^=]+|torch|triton|setuptools)==.*/--no-emit-package \1/p') \
+  -o requirements/torchtitan.txt
 cat requirements/vision.txt >>requirements/workload.txt
 compile requirements/tensorflow-image.in -c requirements/tensorflow.txt \
   -o requirements/tensorflow-image.txt

@@ -22,6 +22,7 @@ KIND: Final = Kind(
     capabilities=frozenset(
         {
             "hyperparameters",
+            "torchtitan",
             "deadline_seconds",
             "attempt_deadline_seconds",
             "state: suspended",

@@ -24,6 +24,7 @@ KIND: Final = Kind(
     capabilities=frozenset(
         {
             "hyperparameters",
+            "torchtitan",
             "attempt_deadline_seconds",
             "state: suspended",
             "success: all",

@@ -23,6 +23,7 @@ KIND: Final = Kind(
     capabilities=frozenset(
         {
             "hyperparameters",
+            "torchtitan",
             "min_nodes",
             "deadline_seconds",
             "attempt_deadline_seconds",

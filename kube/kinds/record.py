@@ -10,6 +10,7 @@ Path = tuple[str, ...]
 
 Capability = Literal[
     "hyperparameters",
+    "torchtitan",
     "min_nodes",
     "deadline_seconds",
     "attempt_deadline_seconds",

@@ -31,6 +31,7 @@ KIND: Final = Kind(
     capabilities=frozenset(
         {
             "hyperparameters",
+            "torchtitan",
             "attempt_deadline_seconds",
             "state: suspended",
             "success: all",

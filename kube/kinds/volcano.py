@@ -88,6 +88,7 @@ KIND: Final = Kind(
     capabilities=frozenset(
         {
             "hyperparameters",
+            "torchtitan",
             "min_nodes",
             "attempt_deadline_seconds",
             "success: all",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.environments import environment, run
 from tests.inference.serving import Server, digits
+from tools.environments import environment, run
 from workload.export import load_network
 from workload.manifest import read_manifest
 

@@ -68,7 +68,7 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
     values["tenancy"]["quota"] = {"gpus": 10**6, "devices": devices}
     values["inference"] = {}
-    of_kinds = [name for name, kind in KINDS.items() if kind.image_needs]
+    of_kinds = ["titan", *(name for name, kind in KINDS.items() if kind.image_needs)]
     values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in of_kinds}
     values["training"]["jobs"] = {"job": described}
     return values

@@ -14,13 +14,13 @@ from gitops.changed import known_stacks
 from gitops.environments.difference import values_of
 from gitops.stack_file import document
 from kube.kinds import KINDS
-from tests.environments import environment, run
 from tests.infra.conftest import Provision
 from tests.infra.every_key import stacks
 from tests.infra.jobs import job, objects
 from tests.infra.test_every_key import SECRET
 from tests.operators.definitions import GATEWAY_API, VOLCANO, GoModule, module_folder
 from tests.operators.test_1_definitions import DEFINITIONS
+from tools.environments import environment, run
 
 RELEASES = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37")
 PROGRAM = Path(__file__).parent / "schemas" / "validate.py"

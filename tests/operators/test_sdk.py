@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.environments import ROOT, environment, run
+from tools.environments import ROOT, environment, run
 
 PROGRAMS = ("test_cluster", "test_every_key", "test_stack", "test_training_run", "test_urns")
 """Unit tests that run the stack's program with the engine mocked, and tests of its objects."""

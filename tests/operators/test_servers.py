@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from infra.settings.inference import InferenceServiceSettings
-from tests.environments import environment, run
 from tests.infra.serving.examples import container, serving
 from tests.operators.servers.expected import continued, trained
+from tools.environments import environment, run
 from training.config import TrainingConfig
 from training.export import write_export
 

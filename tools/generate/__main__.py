@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tools.generate import blocks, configuration, policies
+from tools.generate import blocks, configuration, policies, titan_schema
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FILES: Final = {
     "docs/configuration.md": configuration.page,
     "docs/policies.md": policies.page,
+    "infra/settings/training/torchtitan.json": titan_schema.titan_schema,
     "gitops/config/stack.schema.json": configuration.schema_file,
 }
 

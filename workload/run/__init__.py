@@ -88,13 +88,17 @@ class Run:
         if path:
             all_or_none(lambda: load(path), self._group)
         step = folders.step_of(path) if path else 0
+        self.resumed(step)
+        return step
+
+    def resumed(self, step: int) -> None:
+        """Report the step after which a framework resumes by itself; 0 in a new run."""
         self._values |= {"step": step, "checkpoint_step": step}
         if rank() == 0:
             processes = dist.get_world_size() if joined() else 1
             fields = {**self._progress(step), "processes": processes}
-            emit("resume" if path else "start", run_dir=str(self.directory), **fields)
+            emit("resume" if step else "start", run_dir=str(self.directory), **fields)
         self._progressed()
-        return step
 
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
         """Report a step, and save with `save(directory)` if it is due or the run has to stop.
@@ -158,6 +162,10 @@ class Run:
             sync_files(folder)
         all_or_none(lambda: None, self._group)
         on_rank0(publish, self._group)
+        self.saved(step)
+
+    def saved(self, step: int) -> None:
+        """Report a checkpoint that the framework has saved itself."""
         self._values["checkpoint_step"] = step
         self._progressed()
 

@@ -152,6 +152,11 @@ def _unreadable(
     here: str, name: str, service: InferenceServiceSettings, job: TrainingJobSettings
 ) -> Iterator[str]:
     """Check that the server can load what this project's programs export."""
+    if job.torchtitan is not None and service.runtime == "torch":
+        yield (
+            f"{here} is {name!r}, whose program torchtitan exports a Hugging Face directory, which "
+            "the model server cannot load: write another runtime, such as vllm."
+        )
     config = job.hyperparameters
     if config is None:
         return

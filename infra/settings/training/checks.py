@@ -15,6 +15,10 @@ from kube.shared_memory import shm_problem
 
 if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
+    from infra.settings.training.torchtitan import TorchtitanSettings
+
+PROGRAMS: Final = ("hyperparameters", "torchtitan", "command")
+"""Settings of which a job has one: what its pods run."""
 
 
 def job_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -60,6 +64,12 @@ LIMITED_SETTINGS: Final = (
         "this repository's program",
         "hyperparameters",
         lambda job: sorted(job.hyperparameters.model_fields_set) if job.hyperparameters else None,
+        "write command instead",
+    ),
+    LimitedSetting(
+        "torchtitan",
+        "torchtitan",
+        lambda job: job.torchtitan.config if job.torchtitan else None,
         "write command instead",
     ),
     LimitedSetting(
@@ -140,13 +150,28 @@ def _unsupported_settings(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
-    if job.hyperparameters is None and job.command is None:
-        yield "has neither hyperparameters nor command: write one of them"
-    if job.hyperparameters is not None and job.command is not None:
-        yield "has hyperparameters and command: write one of them, a command has its own flags"
+    programs = [name for name in PROGRAMS if getattr(job, name) is not None]
+    if not programs:
+        yield f"has no program: write one of {', '.join(PROGRAMS)}"
+    elif len(programs) > 1:
+        yield f"has {' and '.join(programs)}: write one of them"
+    if job.torchtitan is not None:
+        yield from _torchtitan_problems(job, job.torchtitan)
     if job.hyperparameters is not None and KINDS[job.kind].program != TRAINING_PROGRAM:
         for problem in job.hyperparameters.tensorflow_problems():
             yield f"has hyperparameters whose {problem}"
+
+
+def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSettings) -> Iterator[str]:
+    if job.image == "training":
+        yield (
+            "has torchtitan, but image 'training', which does not contain it: write the key of an "
+            "image that is built with training/titan/Dockerfile"
+        )
+    if job.min_nodes not in (None, job.nodes):
+        yield "has torchtitan and min_nodes: its parallelism needs all pods, leave min_nodes out"
+    elif problem := torchtitan.size_problem(job.nodes * job.gpus_per_node):
+        yield problem
 
 
 def _size_problems(job: TrainingJobSettings) -> Iterator[str]:

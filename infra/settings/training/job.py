@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from infra.settings.cluster import TolerationSettings
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
+from infra.settings.training.torchtitan import TorchtitanSettings
 from infra.settings.types import (
     Annotations,
     CpuQuantity,
@@ -164,7 +165,12 @@ class TrainingJobSettings(Settings):
     )
     hyperparameters: TrainingConfig | None = Field(
         default=None,
-        description="Configuration of the training program; required without a command.",
+        description="Configuration of this repository's training program. A job has this, "
+        "`torchtitan` or `command`.",
+    )
+    torchtitan: TorchtitanSettings | None = Field(
+        default=None,
+        description="torchtitan as the program, for large language models (docs/torchtitan.md).",
     )
     env: dict[EnvironmentName, str] = Field(
         default={}, description="Additional environment variables."
@@ -294,6 +300,13 @@ class TrainingJobSettings(Settings):
     def min_pods(self) -> int:
         """Number of pods that are scheduled together or not at all."""
         return self.min_nodes or self.nodes
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Port of the program's metrics; None if it serves none, or is a command."""
+        if self.torchtitan is not None:
+            return self.torchtitan.metrics_port
+        return self.hyperparameters.metrics_port or None if self.hyperparameters else None
 
     @property
     def several_pods(self) -> bool:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.environments import environment
 from tests.training.programs import Program, free_port, start_gang, until
+from tools.environments import environment
 from workload import exit_codes, progress
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.environments import environment, run
+from tools.environments import environment, run
 from training.config import TrainingConfig
 from training.data import load
 from training.data.__main__ import main as prepare

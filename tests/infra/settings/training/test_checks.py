@@ -17,8 +17,8 @@ DOWNLOAD = {"dataset": "shards", "data_url": "s3://datasets/birds"}
 
 # name: job, beginning of the sentence after the job's key, remedy
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no program": (job("volcano", hyperparameters=None), " has neither", "or command"),
-    "two programs": (job("volcano", command=["a"]), " has hyperparameters and", "write one"),
+    "no program": (job("volcano", hyperparameters=None), " has no program", "torchtitan, command"),
+    "two programs": (job("volcano", command=["a"]), " has hyperparameters and command", "one of"),
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
     "minimum above maximum": (job("volcano", min_nodes=3), " has min_nodes 3", "nodes 2"),
     "pod above node": (job("volcano", node_gpus=2), " has node_gpus 2", "gpus_per_node 4"),

@@ -35,5 +35,6 @@ def environment(name: str, *, inherits: bool = False) -> Path:
 def run(command: list[str]) -> str:
     """Return the standard output of a program that must succeed."""
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    if ended.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed: {ended.stderr[-2000:]}")
     return ended.stdout

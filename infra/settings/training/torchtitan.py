@@ -1,0 +1,136 @@
+"""torchtitan as the program of a job: its options, checked against those of the pinned version."""
+
+import difflib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any, Final, Self
+
+import jsonschema
+from pydantic import Field, model_validator
+
+from infra.settings.types import Port, Settings
+
+PROGRAM: Final = "training.titan"
+
+_SHARDS: Final = "data_parallel_shard_degree"
+_OTHERS: Final = (
+    "data_parallel_replicate_degree",
+    "context_parallel_degree",
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+)
+
+
+@lru_cache
+def released() -> dict[str, Any]:
+    """Return the modules, configurations and options of the pinned torchtitan."""
+    content: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+    return content
+
+
+class TorchtitanSettings(Settings):
+    """torchtitan instead of this repository's program: a configuration, and changes to it."""
+
+    module: str = Field(description="torchtitan's module of the model, such as llama3.")
+    config: str = Field(description="Configuration of the module, such as llama3_8b.")
+    options: dict[str, Any] = Field(
+        default={},
+        description="Options that differ from the configuration, by section. The stack decides "
+        "where the run, its checkpoints and its export are.",
+    )
+    metrics_port: Port | None = Field(
+        default=None, description="Port for Prometheus. null serves no metrics."
+    )
+
+    @model_validator(mode="after")
+    def _is_released(self) -> Self:
+        if problems := list(self._problems()):
+            raise ValueError("; it ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        modules = released()["modules"]
+        if self.module not in modules:
+            yield f"has module {self.module!r}, which {_unknown(self.module, modules)}"
+        elif self.config not in modules[self.module]:
+            yield f"has config {self.config!r}, which {_unknown(self.config, modules[self.module])}"
+        else:
+            schema = {"$ref": self._config["$ref"], "$defs": released()["$defs"]}
+            for error in jsonschema.Draft202012Validator(schema).iter_errors(self.options):
+                yield _sentence(error)
+
+    @property
+    def _config(self) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = released()["modules"][self.module][self.config]
+        return config
+
+    def size_problem(self, processes: int) -> str | None:
+        """Return why the degrees of parallelism do not fit this number of processes, or None.
+
+        The product of all degrees is the number of processes. The degree of sharding is by default
+        -1, which means all processes that the others leave.
+        """
+        config = self._config["defaults"]["parallelism"]
+        written = self.options.get("parallelism", {})
+        degrees = {name: written.get(name, config[name]) for name in (_SHARDS, *_OTHERS)}
+        others = prod(degrees[name] for name in _OTHERS)
+        shards = degrees[_SHARDS] if degrees[_SHARDS] > 0 else max(1, processes // max(1, others))
+        if min(degrees[name] for name in _OTHERS) > 0 and shards * others == processes:
+            return None
+        shown = ", ".join(f"{name} {degree}" for name, degree in sorted(degrees.items()))
+        return (
+            f"has {processes} processes (nodes times gpus_per_node), which do not fit torchtitan's "
+            f"parallelism ({shown}): the product of the degrees must be {processes}"
+        )
+
+    def to_args(self) -> list[str]:
+        """Return the arguments of `python -m training.titan`."""
+        port = [] if self.metrics_port is None else [f"--metrics-port={self.metrics_port}"]
+        arguments = [f"--module={self.module}", f"--config={self.config}", *port]
+        sections = _definition(self._config["$ref"])["properties"]
+        # Subcommands end the options.
+        last = {name for name in self.options if sections[name].get("$comment") == "subcommand"}
+        return [
+            *arguments,
+            *_flags({name: value for name, value in self.options.items() if name not in last}),
+            *(f"{name.replace('_', '-')}:{self.options[name]}" for name in sorted(last)),
+        ]
+
+
+def _definition(ref: str) -> dict[str, Any]:
+    definition: dict[str, Any] = released()["$defs"][ref.rpartition("/")[2]]
+    return definition
+
+
+def _flags(options: Mapping[str, Any], section: str = "") -> Iterator[str]:
+    """Return options as torchtitan's command line has them."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _flags(value, f"{section}{name}.")
+        elif isinstance(value, bool):
+            yield f"--{section}{'' if value else 'no_'}{name}"
+        elif isinstance(value, list):
+            yield f"--{section}{name}={','.join(value)}"
+        else:
+            yield f"--{section}{name}={value}"
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    here = ".".join(("options", *map(str, error.absolute_path)))
+    instance: Any = error.instance
+    if error.validator == "additionalProperties":
+        schema: Any = error.schema
+        known = schema["properties"]
+        name = str(next(name for name in instance if name not in known))
+        return f"has {here}.{name}, which {_unknown(name, known)}"
+    return f"has {here} {instance!r}: {error.message}"
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    advice = f"did you mean {close[0]!r}? " if close else ""
+    version = released()["torchtitan"]
+    return f"torchtitan {version} does not have: {advice}It has {', '.join(sorted(known))}"

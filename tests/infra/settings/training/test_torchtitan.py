@@ -1,0 +1,127 @@
+"""Options of torchtitan: checked before a pod starts, and passed on to its command line."""
+
+from typing import Any
+
+import pytest
+
+from infra.settings.training.torchtitan import released
+from kube.kinds import KINDS, kinds_that_support
+from tests.infra.jobs import job, kind_of, problems_of
+
+LLAMA: dict[str, Any] = {"module": "llama3", "config": "llama3_8b"}
+
+
+def titan(kind: str = "volcano", *, options: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """Return a job of eight processes that runs torchtitan."""
+    program = {**LLAMA, "options": options or {}}
+    return job(
+        kind, **{"hyperparameters": None, "image": "titan", "torchtitan": program, **changes}
+    )
+
+
+# name: job, parts of the sentence
+MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "unknown module": (
+        titan(torchtitan={**LLAMA, "module": "lama3"}),
+        (".torchtitan has module 'lama3'", "did you mean 'llama3'?", "qwen3"),
+    ),
+    "unknown configuration": (
+        titan(torchtitan={**LLAMA, "config": "llama_8b"}),
+        ("has config 'llama_8b'", "did you mean 'llama3_8b'?"),
+    ),
+    "unknown option": (
+        titan(options={"training": {"step": 5}}),
+        ("has options.training.step,", "did you mean 'steps'?"),
+    ),
+    "unknown section": (titan(options={"train": {}}), ("has options.train,", "'training'")),
+    "option that the stack decides": (
+        titan(options={"checkpoint": {"folder": "/x"}}),
+        ("has options.checkpoint.folder",),
+    ),
+    "wrong type": (
+        titan(options={"training": {"steps": "5"}}),
+        ("options.training.steps '5'", "integer"),
+    ),
+    "wrong choice": (
+        titan(options={"activation_checkpoint": "half"}),
+        ("options.activation_checkpoint 'half'", "selective"),
+    ),
+    "degrees above the processes": (
+        titan(options={"parallelism": {"tensor_parallel_degree": 16}}),
+        ("has 8 processes", "tensor_parallel_degree 16", "must be 8"),
+    ),
+    "degrees that leave processes over": (
+        titan(options={"parallelism": {"tensor_parallel_degree": 3}}),
+        ("tensor_parallel_degree 3", "must be 8"),
+    ),
+    "degrees of a configuration": (
+        titan(torchtitan={**LLAMA, "config": "llama3_70b"}, nodes=1),
+        ("has 4 processes", "tensor_parallel_degree 8"),
+    ),
+    "fixed degree below the processes": (
+        titan(options={"parallelism": {"data_parallel_shard_degree": 4}}),
+        ("data_parallel_shard_degree 4", "must be 8"),
+    ),
+    "degree of zero": (
+        titan(options={"parallelism": {"pipeline_parallel_degree": 0}}),
+        ("pipeline_parallel_degree 0",),
+    ),
+    "elastic": (titan(min_nodes=1), ("torchtitan and min_nodes",)),
+    "image without torchtitan": (titan(image="training"), ("training/titan/Dockerfile",)),
+    "two programs": (titan(command=["a"]), ("has torchtitan and command",)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_reported_with_its_remedy(name: str) -> None:
+    described, parts = MISTAKES[name]
+    found = problems_of(described)
+    assert any(all(part in problem for part in parts) for problem in found), found
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - kinds_that_support("torchtitan")))
+def test_kinds_without_a_rendezvous_refuse_it(kind: str) -> None:
+    assert any("does not support" in problem for problem in problems_of(titan(kind)))
+
+
+@pytest.mark.parametrize("module", released()["modules"])
+def test_every_configuration_fits_a_gang_of_its_degrees(module: str) -> None:
+    for config, schema in released()["modules"][module].items():
+        degrees = schema["defaults"]["parallelism"]
+        processes = degrees["tensor_parallel_degree"] * degrees["pipeline_parallel_degree"]
+        processes *= degrees["context_parallel_degree"] * 2
+        described = titan(
+            torchtitan={"module": module, "config": config}, nodes=processes, gpus_per_node=1
+        )
+        assert not list(problems_of(described)), config
+
+
+def test_the_command_has_torchtitans_arguments() -> None:
+    options = {
+        "training": {"steps": 10, "mixed_precision_param": "float32"},
+        "compile": {"enable": True, "components": ["model", "loss"]},
+        "checkpoint": {"keep_latest_k": 3},
+        "debug": {"deterministic": False},
+        "activation_checkpoint": "full",
+        "parallelism": {"tensor_parallel_degree": 4},
+    }
+    described = titan(torchtitan={**LLAMA, "options": options, "metrics_port": 9400})
+    gang = kind_of(described, "Job")
+    container = gang["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+    command = container["command"]
+    assert command[command.index("training.titan") :] == [
+        "training.titan",
+        "--module=llama3",
+        "--config=llama3_8b",
+        "--metrics-port=9400",
+        "--training.steps=10",
+        "--training.mixed_precision_param=float32",
+        "--compile.enable",
+        "--compile.components=model,loss",
+        "--checkpoint.keep_latest_k=3",
+        "--debug.no_deterministic",
+        "--parallelism.tensor_parallel_degree=4",
+        "activation-checkpoint:full",
+    ]
+    assert {"name": "RUN_DIR", "value": "/checkpoints/job-0123abcd"} in container["env"]
+    assert {"containerPort": 9400, "name": "metrics"} in container["ports"]

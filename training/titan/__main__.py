@@ -1,0 +1,202 @@
+"""torchtitan as a run of the platform: `python -m training.titan --module NAME --config NAME`.
+
+The options are torchtitan's. Run directory, SIGTERM, exit codes, lines of progress, metrics and the
+export are those of workload.run; model, parallelism, data and checkpoints are torchtitan's.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from training.titan.without_gpu import use_cpu
+from workload import exit_codes
+from workload.report import conclude
+from workload.run import FatalError, Run
+
+if not torch.cuda.is_available():
+    use_cpu()
+
+from torchtitan.components.checkpointer.dcp import AsyncMode
+from torchtitan.config import TORCH_DTYPE_MAP, ConfigManager
+from torchtitan.tools.logging import init_logger
+from torchtitan.trainer import Trainer
+
+CHECKPOINTS: Final = "checkpoints"
+HUGGING_FACE: Final = "huggingface"
+"""Directory of the export for servers that read Hugging Face directories, such as vLLM."""
+
+MISTAKES: Final = (ValueError, AssertionError, FileNotFoundError, NotImplementedError)
+"""What torchtitan raises for a configuration that cannot work, on every attempt."""
+
+
+class RunTrainer(Trainer):  # type: ignore[misc]
+    """torchtitan's trainer inside a run."""
+
+    run: Run
+    loaded: int | None = None
+    loss: float | None = None
+
+    def should_continue_training(self) -> bool:
+        """Report the last step, save and exit if the run has to stop; False after the last step."""
+        if self.loaded is None:
+            self.loaded = self.step
+            self.run.resumed(self.step)
+        elif self.step > self.loaded:
+            self.run.report(self.step, self.loss)
+            self._report_checkpoint()
+        if self.run.should_stop():
+            self._save()
+            self.run.interrupt(self.step)
+        return bool(super().should_continue_training())
+
+    def train_step(self, data_iterator: Iterator[Any]) -> None:
+        """Train a step. Raises FatalError if the loss is not finite."""
+        try:
+            super().train_step(data_iterator)
+        except RuntimeError as error:
+            if "Loss is not finite" in str(error):
+                raise FatalError(str(error)) from None
+            raise
+
+    def export(self, folder: Path) -> None:
+        """Write the weights, all ranks together, as Hugging Face has them if torchtitan can."""
+        manager, adapter = self.checkpointer, self.config.model_spec.state_dict_adapter
+        dtype = TORCH_DTYPE_MAP[self.config.checkpoint.export_dtype]
+        weights = {
+            name: value.to(dtype)
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+            else value
+            for name, value in manager.states["model"].state_dict().items()
+        }
+        target = str(folder / HUGGING_FACE) if adapter else str(folder / "model")
+        manager.dcp_save(
+            weights, checkpoint_id=target, async_mode=AsyncMode.DISABLED, to_hf=bool(adapter)
+        )
+
+    def _report_checkpoint(self) -> None:
+        """Report the newest complete checkpoint; a later one waits for an asynchronous save."""
+        step, interval = self.step, self.config.checkpoint.interval
+        if self.config.checkpoint.async_mode != AsyncMode.DISABLED:
+            step -= interval
+        if self.step % interval == 0 and step > (self.loaded or 0):
+            self.run.saved(step)
+
+    def _save(self) -> None:
+        """Save everything now, unless it has just been saved."""
+        if self.step > (self.loaded or 0) and self.step % self.checkpointer.interval:
+            self.checkpointer.interval = 1
+            self.checkpointer.save(self.step)
+        self.checkpointer.maybe_wait_for_saving()
+
+
+def main(arguments: list[str]) -> None:
+    """Train, and export the weights."""
+    ours, options = parse(arguments)
+    init_logger()
+    with mistakes():
+        config = configure(options)
+        trainer = RunTrainer(config)
+    with Run(
+        config.training.steps,
+        log_every=config.metrics.log_freq,
+        hang_timeout=ours.hang_timeout,
+        metrics_port=ours.metrics_port,
+    ) as run:
+        trainer.run = run
+        report(trainer)
+        trainer.train()
+        folder = run.directory / f".export-{config.training.steps}.tmp"
+        trainer.export(folder)
+        trainer.close()
+        metrics = {} if trainer.loss is None else {"loss": trainer.loss}
+        run.finish(
+            lambda target: collect(folder, Path(config.hf_assets_path), target),
+            metrics,
+            torchtitan={"module": config.model_spec.name, "flavor": config.model_spec.flavor},
+        )
+    torch.distributed.destroy_process_group()
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return this program's options, and those of torchtitan."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.titan",
+        add_help=False,
+        description=(__doc__ or "").partition("\n\n")[2],
+        epilog="Options of a configuration: --module llama3 --config llama3_8b --help",
+    )
+    parser.add_argument("--module", help="torchtitan's module of the model, such as llama3")
+    parser.add_argument("--config", help="configuration of the module, such as llama3_8b")
+    parser.add_argument("--metrics-port", type=int, default=0, help="0 serves no metrics")
+    parser.add_argument(
+        "--hang-timeout", type=float, default=1800, help="seconds without a step until exit code 76"
+    )
+    ours, options = parser.parse_known_args(arguments)
+    if not ours.module and {"-h", "--help"} & set(options):
+        parser.print_help()
+        raise SystemExit(0)
+    selected = {"--module": ours.module, "--config": ours.config}
+    return ours, [*options, *(f"{name}={value}" for name, value in selected.items() if value)]
+
+
+def configure(options: list[str]) -> Any:
+    """Return torchtitan's configuration, with its files in the run's directory."""
+    config = ConfigManager().parse_args(options)
+    config.dump_folder = os.environ.get("RUN_DIR", "run")
+    config.checkpoint.enable = True
+    config.checkpoint.folder = CHECKPOINTS
+    # A checkpoint with weights alone could not be resumed.
+    config.checkpoint.last_save_model_only = config.checkpoint.last_save_in_hf = False
+    if not torch.cuda.is_available():
+        config.training.disable_cuda_graphs = True
+    return config
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """Exit with 64 for a configuration that would fail on every attempt."""
+    try:
+        yield
+    except SystemExit as error:
+        # The parser has printed what is wrong.
+        raise SystemExit(exit_codes.BAD_INPUT if error.code else 0) from None
+    except MISTAKES as error:
+        rank = os.environ.get("RANK", "0")
+        code = exit_codes.BAD_INPUT
+        conclude("error", message=f"{type(error).__name__}: {error}", rank=rank, exit_code=code)
+        raise SystemExit(code) from error
+
+
+def report(trainer: RunTrainer) -> None:
+    """Let the trainer keep the loss that torchtitan computes for its own log."""
+    log = trainer.metrics_processor.log
+
+    def keep_loss(step: int, loss: float, *rest: Any, **named: Any) -> None:
+        trainer.loss = loss
+        log(step, loss, *rest, **named)
+
+    trainer.metrics_processor.log = keep_loss
+
+
+def collect(written: Path, assets: Path, target: Path) -> None:
+    """Move the exported weights into the export, with the model's configuration and tokenizer."""
+    for path in sorted(written.iterdir()):
+        shutil.rmtree(path / "sharded", ignore_errors=True)
+        path.rename(target / path.name)
+    written.rmdir()
+    weights = target / HUGGING_FACE
+    if weights.is_dir() and assets.is_dir():
+        for path in sorted(assets.glob("*")):
+            if path.suffix in {".json", ".model", ".txt"} and "index" not in path.name:
+                shutil.copyfile(path, weights / path.name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

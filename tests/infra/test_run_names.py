@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from infra import kinds, pods, training_run
 from infra.pods import GpuNodes
 from infra.settings import validate
+from infra.settings.training.checks import PROGRAMS
 from infra.settings.training.job import TrainingJobSettings
 from infra.training_run import TrainingJobArgs, run_name
 from tests.infra.conftest import Plan, Provision
@@ -107,10 +108,11 @@ def test_every_edit_of_the_author_changes_the_name(
 
 
 def test_edits_of_all_settings_are_generated() -> None:
-    of_jobs = {"kind", "queue", "nodes", "min_nodes", "command", "hyperparameters", "after"}
+    of_jobs = {"kind", "queue", "nodes", "min_nodes", "after"}
     with_others = {"rdma", "nccl", "success", "strict_spread", "checkpoints"}
     of_names = {"image", "run", "recreate"}
-    known = EDITS.keys() | of_jobs | with_others | of_names
+    programs = set(PROGRAMS)
+    known = EDITS.keys() | of_jobs | programs | with_others | of_names
     assert TrainingJobSettings.model_fields.keys() <= known
 
 

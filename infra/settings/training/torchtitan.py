@@ -4,23 +4,25 @@ import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from math import prod
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-import jsonschema
 from pydantic import Field, model_validator
 
 from infra.settings.types import Port, Settings
 
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
 PROGRAM: Final = "training.titan"
 
-_SHARDS: Final = "data_parallel_shard_degree"
-_OTHERS: Final = (
+_DEGREES: Final = (
     "data_parallel_replicate_degree",
+    "data_parallel_shard_degree",
     "context_parallel_degree",
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
+    "expert_parallel_degree",
 )
 
 
@@ -58,6 +60,9 @@ class TorchtitanSettings(Settings):
         elif self.config not in modules[self.module]:
             yield f"has config {self.config!r}, which {_unknown(self.config, modules[self.module])}"
         else:
+            # Not at the top: it is slow to import, and few stacks have such a job.
+            import jsonschema
+
             schema = {"$ref": self._config["$ref"], "$defs": released()["$defs"]}
             for error in jsonschema.Draft202012Validator(schema).iter_errors(self.options):
                 yield _sentence(error)
@@ -70,20 +75,24 @@ class TorchtitanSettings(Settings):
     def size_problem(self, processes: int) -> str | None:
         """Return why the degrees of parallelism do not fit this number of processes, or None.
 
-        The product of all degrees is the number of processes. The degree of sharding is by default
-        -1, which means all processes that the others leave.
+        The number is the product of all degrees but that of experts, which divides those within a
+        pipeline stage. -1 shards over all processes that the other degrees leave.
         """
         config = self._config["defaults"]["parallelism"]
         written = self.options.get("parallelism", {})
-        degrees = {name: written.get(name, config[name]) for name in (_SHARDS, *_OTHERS)}
-        others = prod(degrees[name] for name in _OTHERS)
-        shards = degrees[_SHARDS] if degrees[_SHARDS] > 0 else max(1, processes // max(1, others))
-        if min(degrees[name] for name in _OTHERS) > 0 and shards * others == processes:
+        replicas, shards, context, tensor, stages, experts = degrees = [
+            written.get(name, config[name]) for name in _DEGREES
+        ]
+        others = max(1, replicas * context * tensor * stages)
+        shards = shards if shards > 0 else max(1, processes // others)
+        fits = shards * others == processes and min(replicas, context, tensor, stages, experts) > 0
+        if fits and shards * context * tensor % experts == 0:
             return None
-        shown = ", ".join(f"{name} {degree}" for name, degree in sorted(degrees.items()))
+        shown = ", ".join(map("{} {}".format, _DEGREES, degrees))
         return (
             f"has {processes} processes (nodes times gpus_per_node), which do not fit torchtitan's "
-            f"parallelism ({shown}): the product of the degrees must be {processes}"
+            f"parallelism ({shown}): the product of all but the last must be {processes}, and the "
+            f"last must divide shards times context times tensor, here {shards * context * tensor}"
         )
 
     def to_args(self) -> list[str]:
@@ -118,7 +127,7 @@ def _flags(options: Mapping[str, Any], section: str = "") -> Iterator[str]:
             yield f"--{section}{name}={value}"
 
 
-def _sentence(error: jsonschema.ValidationError) -> str:
+def _sentence(error: "ValidationError") -> str:
     here = ".".join(("options", *map(str, error.absolute_path)))
     instance: Any = error.instance
     if error.validator == "additionalProperties":

@@ -182,6 +182,12 @@ def test_every_kind_has_a_builder(kind: JobKind) -> None:
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "hyperparameters": {"hyperparameters": {"epochs": 3}, "command": None},
+    "torchtitan": {
+        "torchtitan": {"module": "llama3", "config": "llama3_8b"},
+        "hyperparameters": None,
+        "command": None,
+        "image": "titan",
+    },
     "min_nodes": {"min_nodes": 1},
     "deadline_seconds": {"deadline_seconds": 60},
     "attempt_deadline_seconds": {"attempt_deadline_seconds": 60},

@@ -62,6 +62,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         titan(options={"parallelism": {"data_parallel_shard_degree": 4}}),
         ("data_parallel_shard_degree 4", "must be 8"),
     ),
+    "experts on more than a stage": (
+        titan(
+            options={"parallelism": {"pipeline_parallel_degree": 4, "expert_parallel_degree": 4}}
+        ),
+        ("expert_parallel_degree 4)", "here 2"),
+    ),
     "degree of zero": (
         titan(options={"parallelism": {"pipeline_parallel_degree": 0}}),
         ("pipeline_parallel_degree 0",),
@@ -89,7 +95,8 @@ def test_every_configuration_fits_a_gang_of_its_degrees(module: str) -> None:
     for config, schema in released()["modules"][module].items():
         degrees = schema["defaults"]["parallelism"]
         processes = degrees["tensor_parallel_degree"] * degrees["pipeline_parallel_degree"]
-        processes *= degrees["context_parallel_degree"] * 2
+        shards = degrees["data_parallel_shard_degree"]
+        processes *= degrees["expert_parallel_degree"] if shards < 0 else shards
         described = titan(
             torchtitan={"module": module, "config": config}, nodes=processes, gpus_per_node=1
         )
@@ -124,4 +131,4 @@ def test_the_command_has_torchtitans_arguments() -> None:
         "activation-checkpoint:full",
     ]
     assert {"name": "RUN_DIR", "value": "/checkpoints/job-0123abcd"} in container["env"]
-    assert {"containerPort": 9400, "name": "metrics"} in container["ports"]
+    assert [port["containerPort"] for port in container["ports"]] == [9400]

@@ -128,6 +128,11 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 bench-preflight: $(VENV)/dev.stamp
 	@python -m tools.bench.preflight $(BENCH_ARGS)
 
+## bench-ranks: measure what gangs of 4 and 16 processes need per rank; writes .bench/ranks.json
+.PHONY: bench-ranks
+bench-ranks: $(VENV)/dev.stamp
+	@python -m tools.bench.ranks
+
 ## bench-scale [BENCH_ARGS=--small]: measure 1,000 nodes and 1,000 jobs; writes .bench/scale.json
 .PHONY: bench-scale
 bench-scale: $(VENV)/dev.stamp

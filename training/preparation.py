@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from training.checkpoints.mirror import Mirror
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
 from training.data import Dataset, load
-from training.data.manifest import download
+from training.data.manifest import Verification, download
 from training.data.progress import report_event
 from training.export import check_export
 from training.gang.distributed import await_peers, patient_group
@@ -109,6 +110,10 @@ def open_mirror(config: TrainingConfig) -> Mirror | None:
     return mirror
 
 
+VERIFIED: Final = "verified.json"
+"""File in the run's directory that names the files of data whose digests have matched."""
+
+
 def fetch_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> None:
     """Download the data set; one process per node does it."""
     if config.data_url is None or world.local_rank:
@@ -138,7 +143,9 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
         config.seed,
         download=config.download,
         # Files of an object store are verified when they are downloaded.
-        verify=not world.local_rank and config.data_url is None,
+        verification=None
+        if world.local_rank or config.data_url
+        else Verification(Path(config.run_dir) / VERIFIED, writes=world.is_rank0),
         report=report,
     )
     if not world.local_rank and config.loader_workers:

@@ -5,6 +5,7 @@ one process, a DTensor by all of them in shards, and any number of processes can
 """
 
 from pathlib import Path
+from typing import Final
 
 import torch.distributed as dist
 from torch import Tensor, empty
@@ -13,23 +14,28 @@ from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
 )
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from training.gang.world import World
+from workload.run.ranks import on_rank0
 
 Tensors = dict[str, Tensor]
+
+WRITERS: Final = 8
+"""Maximum number of processes that write replicated tensors: at a resume, every process opens the
+files of all of them."""
 
 
 def assign_tensors(tensors: Tensors, world: World) -> Tensors:
     """Return the tensors that this process saves: its shards of DTensors and some replicated ones.
 
     Every process computes the same assignment without communication, with about the same number of
-    bytes per process.
+    bytes for each of the first `WRITERS` processes.
     """
-    mine, load = dict(tensors), [0] * world.size
+    mine, load = dict(tensors), [0] * min(world.size, WRITERS)
     replicated = {
         name: tensor for name, tensor in tensors.items() if not isinstance(tensor, DTensor)
     }
@@ -55,6 +61,21 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
     return sorted(folder.glob(f"shard-{rank + 1:05d}-*.safetensors"))
 
 
+class _Reader(HuggingFaceStorageReader):
+    """Reader for which rank 0 alone opens all files, to tell the others what is where.
+
+    Otherwise every process would open the files of all others, at least once.
+    """
+
+    def __init__(self, folder: Path, group: dist.ProcessGroup) -> None:
+        super().__init__(str(folder))
+        self._metadata: Metadata = on_rank0(super().read_metadata, group)
+
+    def read_metadata(self) -> Metadata:
+        """Return the metadata of all tensors."""
+        return self._metadata
+
+
 def read(
     folder: Path,
     tensors: Tensors,
@@ -68,7 +89,7 @@ def read(
     missing. Raises ValueError when another one is missing or a tensor has another shape, OSError
     when it cannot be read.
     """
-    reader = HuggingFaceStorageReader(str(folder))
+    reader = _Reader(folder, group)
     stored = reader.read_metadata().state_dict_metadata
     others: Tensors = {}
     for name, kind in stored.items():

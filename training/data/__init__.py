@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -16,7 +17,13 @@ from training.data.builtin import (
 )
 from training.data.custom import load_custom
 from training.data.images import Images, Shape, fit, fitted
-from training.data.manifest import Manifest, ShardsManifest, read_manifest, verify
+from training.data.manifest import (
+    Manifest,
+    ShardsManifest,
+    Verification,
+    read_manifest,
+    verify,
+)
 from training.data.progress import Report, report_event
 from training.data.published import (
     ALSO,
@@ -35,6 +42,10 @@ from training.data.text import text, tokens
 __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_digits", "load"]
 
 
+ALWAYS: Final = Verification()
+"""Verification that no record spares."""
+
+
 def load(
     name: str,
     folder: Path,
@@ -42,16 +53,16 @@ def load(
     seed: int,
     *,
     download: bool = False,
-    verify: bool = True,
+    verification: Verification | None = ALWAYS,
     report: Report = report_event,
 ) -> Dataset:
     """Load a data set in a model's input shape; `seed` applies to synthetic data only.
 
     If `shape` is None, samples keep their own shape. With `download`, published files are
-    downloaded first; all processes may request it, and one downloads for its machine. `verify`
-    compares shards and tokens with the digests of their manifest; one process per machine is
-    enough. `report` is called with a line of progress every two seconds. Raises DataError that
-    names the missing or damaged file.
+    downloaded first; all processes may request it, and one downloads for its machine.
+    `verification` is that of shards and tokens; one process per machine is enough. `report` is
+    called with a line of progress every two seconds. Raises DataError that names the missing or
+    damaged file.
     """
     if download:
         fetch(name, folder)
@@ -59,9 +70,9 @@ def load(
         case "text":
             return text(folder / "text", shape)
         case "tokens":
-            return tokens(folder / "tokens", shape, verify, report)
+            return tokens(folder / "tokens", shape, verification, report)
         case "shards":
-            data = shards(folder / "shards", verify, report)
+            data = shards(folder / "shards", verification, report)
         case _ if ":" in name:
             data = load_custom(name, folder, shape)
         case _:
@@ -106,7 +117,7 @@ def check_prepared(folder: Path, report: Report) -> Manifest:
     Raises DataError that names the first damaged file.
     """
     manifest = read_manifest(folder)
-    verify(folder, manifest.parts(), True, report)
+    verify(folder, manifest.parts(), ALWAYS, report)
     if isinstance(manifest, ShardsManifest):
         for split in (manifest.train, manifest.held_out):
             index = read_index(folder, split, len(manifest.classes))

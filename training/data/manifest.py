@@ -1,7 +1,9 @@
 """Manifest of a prepared data set: the contract between preparation and training."""
 
 import hashlib
+import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -189,29 +191,61 @@ def _matches(path: Path, part: Part, progress: Progress) -> bool:
     return found and _sha256_of(path, progress) == part.sha256
 
 
-def verify(folder: Path, parts: Iterable[Part], digests: bool, report: Report) -> None:
-    """Compare files with the manifest: their sizes, and their SHA-256 as well where `digests`.
+@dataclass(frozen=True)
+class Verification:
+    """Comparison of files with their digests, which a later start of a run need not repeat.
 
-    Raises DataError that names the first file which differs.
+    `record`, in the directory of the run, has the digest, size and time of modification (ns) of
+    each file that has matched. A process with `writes` updates it.
     """
-    parts = tuple(parts)
+
+    record: Path | None = None
+    writes: bool = True
+
+    def known(self) -> dict[str, list[object]]:
+        """Return what is recorded by file; nothing if the record is damaged."""
+        try:
+            known = json.loads(self.record.read_bytes()) if self.record else {}
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def keep(self, matched: dict[str, list[object]]) -> None:
+        """Write the record. Raises OSError."""
+        if self.record and self.writes and matched != self.known():
+            write_atomically(self.record, json.dumps(matched).encode())
+
+
+def verify(
+    folder: Path, parts: Iterable[Part], verification: Verification | None, report: Report
+) -> None:
+    """Compare the sizes and the SHA-256 of files with the manifest.
+
+    Files that have not changed since they matched are not read again; None compares nothing. Raises
+    DataError that names the first file which differs.
+    """
+    if verification is None:
+        return
+    parts, found = tuple(parts), dict[str, list[object]]()
     for part in parts:
         path = folder / part.file
         try:
-            size = path.stat().st_size
+            status = path.stat()
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        if size != part.size:
-            raise DataError(f"{path} is damaged: {size} bytes instead of {part.size}")
-    if not digests:
-        return
-    progress = Progress(f"bytes of {folder} checked", sum(part.size for part in parts), report)
-    for part in parts:
+        if status.st_size != part.size:
+            raise DataError(f"{path} is damaged: {status.st_size} bytes instead of {part.size}")
+        found[part.file] = [part.sha256, status.st_size, status.st_mtime_ns]
+    known = verification.known()
+    unknown = [part for part in parts if known.get(part.file) != found[part.file]]
+    progress = Progress(f"bytes of {folder} checked", sum(part.size for part in unknown), report)
+    for part in unknown:
         if _sha256_of(folder / part.file, progress) != part.sha256:
             raise DataError(
                 f"{folder / part.file} is damaged: its sha256 differs from the manifest, "
                 "so copy it or prepare the data set again"
             )
+    verification.keep(found)
 
 
 def _sha256_of(path: Path, progress: Progress) -> str:

@@ -18,6 +18,7 @@ from training.data.manifest import (
     MANIFEST_FILE,
     ShardsManifest,
     ShardSplit,
+    Verification,
     read_manifest,
     verify,
 )
@@ -103,14 +104,14 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     return pixels.transpose(2, 0, 1)
 
 
-def shards(folder: Path, digests: bool, report: Report) -> Dataset:
+def shards(folder: Path, verification: Verification | None, report: Report) -> Dataset:
     """Load a prepared data set of images and verify its files. Raises DataError."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, ShardsManifest):
         raise DataError(
             f"{folder} contains {manifest.kind}: set dataset to it, or choose another data_dir"
         )
-    verify(folder, manifest.parts(), digests, report)
+    verify(folder, manifest.parts(), verification, report)
     train, held_out = (
         Shards(
             tuple(folder / part.file for part in split.parts),

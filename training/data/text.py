@@ -12,6 +12,7 @@ from training.data.manifest import (
     MANIFEST_FILE,
     TokensManifest,
     TokenSplit,
+    Verification,
     read_manifest,
     verify,
 )
@@ -172,14 +173,16 @@ class TokenFile:
             raise DataError(f"{self.path} cannot be read any more: {error}") from None
 
 
-def tokens(folder: Path, shape: tuple[int, ...] | None, digests: bool, report: Report) -> Dataset:
+def tokens(
+    folder: Path, shape: tuple[int, ...] | None, verification: Verification | None, report: Report
+) -> Dataset:
     """Load a prepared data set of tokens and verify its files. Raises DataError."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, TokensManifest):
         raise DataError(
             f"{folder} contains {manifest.kind}: set dataset to it, or choose another data_dir"
         )
-    verify(folder, manifest.parts(), digests, report)
+    verify(folder, manifest.parts(), verification, report)
     dtype = DTYPES[manifest.dtype]
 
     def files(split: TokenSplit) -> list[TokenFile]:

@@ -1,8 +1,19 @@
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
-from training.checkpoints.sharded_tensors import assign_tensors
+from tests.training.forked_gang import run_gang
+from training.checkpoints.sharded_tensors import WRITERS, assign_tensors, read, write
+from training.gang.distributed import joined
 from training.gang.world import World
 
 
@@ -18,3 +29,47 @@ def test_every_tensor_is_saved_by_one_process_and_none_has_much_more_than_anothe
     assert sorted(name for mine in shares for name in mine) == sorted(tensors)
     loads = [sum(tensor.nbytes for tensor in mine.values()) for mine in shares]
     assert max(loads) - min(loads) <= 4 * max(sizes, default=0)
+
+
+def test_few_processes_write_replicated_tensors() -> None:
+    tensors = {f"weight-{number}": torch.zeros(1) for number in range(100)}
+    worlds = [World(rank=rank, size=50, local_rank=0, master="") for rank in range(50)]
+    assert [bool(assign_tensors(tensors, world)) for world in worlds] == [
+        rank < WRITERS for rank in range(50)
+    ]
+
+
+def save_and_read(folder: Path, world: World) -> tuple[list[str], torch.Tensor]:
+    """Return the files that a process opens when it reads its shard again, and the shard."""
+    with joined(world, torch.device("cpu"), 60), pytest.MonkeyPatch.context() as patch:
+        mesh = init_device_mesh("cpu", (world.size,))
+        whole = torch.arange(12.0).reshape(6, 2)
+        write(folder, {"w": distribute_tensor(whole, mesh, [Shard(0)])}, group(), world.rank)
+        dist.barrier()
+        opened: list[str] = []
+        original = safetensors.safe_open
+
+        def count(filename: str, *arguments: Any, **named: Any) -> Any:
+            opened.append(Path(filename).name)
+            return original(filename, *arguments, **named)
+
+        patch.setattr(safetensors, "safe_open", count)
+        target = distribute_tensor(torch.zeros(6, 2), mesh, [Shard(0)])
+        read(folder, {"w": target}, (), "optimizer/", group())
+        return opened, target.to_local()
+
+
+def group() -> dist.ProcessGroup:
+    found = dist.group.WORLD
+    assert found is not None
+    return found
+
+
+def test_a_process_opens_only_the_files_of_its_shards(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    results = run_gang(3, functools.partial(save_and_read, folder), tmp_path)
+    for rank, (opened, shard) in enumerate(results):
+        own = f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
+        assert opened == [own] if rank else set(opened) >= {own}
+        assert shard.tolist() == torch.arange(12.0).reshape(6, 2)[2 * rank : 2 * rank + 2].tolist()

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from training.data import progress
-from training.data.manifest import Part, verify
+from training.data.manifest import Part, Verification, verify
 from training.data.progress import Progress
 
 
@@ -20,7 +20,9 @@ def test_a_long_check_reports_progress(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "a").write_bytes(b"x" * 2000)
     digest = hashlib.sha256(b"x" * 2000).hexdigest()
     said: list[str] = []
-    verify(tmp_path, [Part(file="a", size=2000, sha256=digest, count=1)], True, said.append)
+    verify(
+        tmp_path, [Part(file="a", size=2000, sha256=digest, count=1)], Verification(), said.append
+    )
     assert said == [f"bytes of {tmp_path} checked: 2,000 of 2,000 (100 %)"]
 
 

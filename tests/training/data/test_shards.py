@@ -119,7 +119,7 @@ def test_unchecked_damage_is_reported_when_it_is_read(shards: Path) -> None:
     path = shards / "train-00001.tar"
     content = path.read_bytes()
     path.write_bytes(content.replace(b"IDAT", b"IDOT"))
-    train = load("shards", shards.parent, None, seed=0, verify=False).train
+    train = load("shards", shards.parent, None, seed=0, verification=None).train
     train.batch(np.arange(4))
     with pytest.raises(DataError, match=r"train-00001.tar is damaged .* the image at byte 512"):
         train.batch(np.arange(5))

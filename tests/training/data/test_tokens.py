@@ -84,7 +84,7 @@ def test_unchecked_damage_is_reported_when_it_is_read(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 100)
     path = tmp_path / "tokens/train-00000.bin"
     path.write_bytes(b"\xff\xff" + path.read_bytes()[2:])
-    train = load("tokens", tmp_path, (8,), seed=0, verify=False).train
+    train = load("tokens", tmp_path, (8,), seed=0, verification=None).train
     with pytest.raises(DataError, match=r"train-00000.bin has a token above 999"):
         train.batch(np.array([0]))
     path.write_bytes(b"short")

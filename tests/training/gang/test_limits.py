@@ -122,11 +122,11 @@ def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
     text = importlib.import_module("training.data.text")
     verify = text.verify
 
-    def slowly(files: Path, parts: Any, digests: bool, report: Report) -> None:
-        for _ in range(8 if digests else 0):
+    def slowly(files: Path, parts: Any, verification: Any, report: Report) -> None:
+        for _ in range(8 if verification else 0):
             time.sleep(WORK / 8)
             report("checked a part")
-        verify(files, parts, digests, report)
+        verify(files, parts, verification, report)
 
     text.verify = slowly  # type: ignore[attr-defined]
     config = TrainingConfig.model_validate(

@@ -1,0 +1,100 @@
+"""Data is compared with its digests once, and again only where a file may have changed."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from training.data import manifest
+from training.data.manifest import Part, Verification, verify
+from training.data.samples import DataError
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Part]:
+    """Two files of a data set."""
+    found = []
+    for name in ("a", "b"):
+        content = name.encode() * 1000
+        (tmp_path / name).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        found.append(Part(file=name, size=1000, sha256=digest, count=1))
+    return found
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are read."""
+    names: list[str] = []
+    digest = manifest._sha256_of
+
+    def count(path: Path, progress: manifest.Progress) -> str:
+        names.append(path.name)
+        return digest(path, progress)
+
+    monkeypatch.setattr(manifest, "_sha256_of", count)
+    return names
+
+
+def check(folder: Path, parts: list[Part], *, writes: bool = True) -> None:
+    verify(folder, parts, Verification(folder / "verified.json", writes=writes), print)
+
+
+def test_a_later_start_does_not_read_the_files_again(
+    tmp_path: Path, parts: list[Part], read: list[str]
+) -> None:
+    check(tmp_path, parts)
+    check(tmp_path, parts)
+    assert read == ["a", "b"]
+
+
+def test_a_file_that_was_written_again_is_read_again(
+    tmp_path: Path, parts: list[Part], read: list[str]
+) -> None:
+    check(tmp_path, parts)
+    (tmp_path / "b").write_bytes(b"c" * 1000)
+    with pytest.raises(DataError, match="b is damaged: its sha256 differs"):
+        check(tmp_path, parts)
+    assert read == ["a", "b", "b"]
+
+
+def test_a_copy_with_other_times_is_read(
+    tmp_path: Path, parts: list[Part], read: list[str]
+) -> None:
+    check(tmp_path, parts)
+    os.utime(tmp_path / "a", ns=(0, 0))
+    check(tmp_path, parts)
+    assert read == ["a", "b", "a"]
+
+
+def test_another_digest_is_compared(tmp_path: Path, parts: list[Part], read: list[str]) -> None:
+    check(tmp_path, parts)
+    other = parts[0].model_copy(update={"sha256": "0" * 64})
+    with pytest.raises(DataError, match="a is damaged"):
+        check(tmp_path, [other, parts[1]])
+
+
+def test_a_truncated_file_is_damaged_despite_the_record(tmp_path: Path, parts: list[Part]) -> None:
+    check(tmp_path, parts)
+    (tmp_path / "a").write_bytes(b"a")
+    with pytest.raises(DataError, match="1 bytes instead of 1000"):
+        check(tmp_path, parts)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"a": 1}'])
+def test_a_damaged_record_spares_nothing(
+    tmp_path: Path, parts: list[Part], read: list[str], content: bytes
+) -> None:
+    (tmp_path / "verified.json").write_bytes(content)
+    check(tmp_path, parts)
+    assert read == ["a", "b"]
+
+
+def test_only_a_process_that_writes_updates_the_record(
+    tmp_path: Path, parts: list[Part], read: list[str]
+) -> None:
+    check(tmp_path, parts, writes=False)
+    assert not (tmp_path / "verified.json").exists()
+    check(tmp_path, parts, writes=False)
+    assert read == ["a", "b"] * 2

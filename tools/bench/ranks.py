@@ -1,0 +1,193 @@
+"""What a gang of 4 and of 16 processes needs per rank: `make bench-ranks` (Linux, strace).
+
+A gang trains a small sharded model (FSDP2) on tokens, is stopped, and resumes. Its system calls
+show which files of the checkpoint and how much of the data each start reads; /proc shows its
+connections and peak memory. All processes run on one host, that is, on one node.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import psutil
+
+from tools.bench.outcome import Goal, conclude, say
+from training.data.manifest import TokensManifest, write_manifest
+from training.data.prepare.output import TokenWriter
+
+FEW, MANY = 4, 16
+"""Numbers of processes."""
+
+SMALL, LARGE = 4, 16
+"""Sizes of the data set in MiB, in files of 1 MiB."""
+
+PER_RANK: Final = ("peak MiB of most ranks", "files opened by a rank")
+"""What may grow at most half as fast as the number of ranks. gloo connects all ranks in pairs."""
+
+_OPENED: Final = re.compile(r'openat\(.*?"([^"]+)".*\) = (\d+)')
+_READ: Final = re.compile(r"p?read(?:64)?\(\d+<([^>]+)>.*\) = (\d+)$")
+
+Start = Literal["first start", "resume"]
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    if not shutil.which("strace"):
+        sys.exit("make bench-ranks needs strace: apt-get install strace")
+    found = {}
+    for processes, size in ((FEW, SMALL), (FEW, LARGE), (MANY, SMALL)):
+        with tempfile.TemporaryDirectory() as folder:
+            write_tokens(Path(folder) / "data/tokens", size)
+            found[processes, size] = measure(Path(folder), processes)
+        for start, needs in found[processes, size].items():
+            say(f"{processes} processes, {size} MiB of data, {start}: {needs}")
+    growth = MANY / FEW
+    goals = [
+        Goal(
+            f"{need}, {start}: {MANY} processes to {FEW}",
+            found[MANY, SMALL][start][need] / max(found[FEW, SMALL][start][need], 1),
+            growth / 2,
+            at_most=True,
+        )
+        for start in found[MANY, SMALL]
+        for need in PER_RANK
+    ]
+    read = found[FEW, LARGE]["resume"]["MiB of data read"]
+    goals.append(Goal("share of the data that a resume reads", read / LARGE, 0.05, at_most=True))
+    named = {f"{p} processes, {size} MiB of data": needs for (p, size), needs in found.items()}
+    conclude("ranks", {"samples": named}, goals)
+
+
+def write_tokens(folder: Path, mebibytes: int) -> None:
+    """Write random tokens in files of 1 MiB."""
+    folder.mkdir(parents=True)
+    splits = []
+    for prefix, size in (("train", mebibytes * 2**19), ("held-out", 2**10)):
+        with TokenWriter(folder, prefix, np.dtype(np.uint16), 2**20) as writer:
+            writer.add(np.random.default_rng(0).integers(0, 256, size))
+            splits.append(writer.close())
+    manifest = TokensManifest(dtype="uint16", vocabulary=256, train=splits[0], held_out=splits[1])
+    write_manifest(folder, manifest)
+
+
+def measure(folder: Path, processes: int) -> dict[Start, dict[str, float]]:
+    """Return the needs of a first start, which is stopped, and of a resume, which finishes."""
+    results: dict[Start, dict[str, float]] = {}
+    starts: tuple[Start, ...] = ("first start", "resume")
+    for start in starts:
+        traces = folder / start.replace(" ", "-")
+        traces.mkdir()
+        command = [
+            *("strace", "-ff", "-y", "-qq", "--seccomp-bpf", "-e", "trace=openat,read,pread64"),
+            *("-o", str(traces / "calls"), sys.executable, "-m", "training.launch"),
+            *("--standalone", f"--nproc-per-node={processes}", "-m", "training", "--model=gpt"),
+            '--model-options={"context": 64, "layers": 4, "heads": 4, "width": 256}',
+            *("--dataset=tokens", f"--data-dir={folder / 'data'}", f"--run-dir={folder / 'run'}"),
+            *("--parallel=fsdp", "--batch-size=1", "--train-steps=12", "--checkpoint-steps=4"),
+            *("--log-every=1", "--preflight=off", "--evaluate-samples=16"),
+            f"--step-delay={0.5 if start == 'first start' else 0}",
+        ]
+        output = folder / f"{start}.txt"
+        with output.open("wb") as stream:
+            launcher = subprocess.Popen(
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        seen = watch(launcher, output, stop=start == "first start")
+        results[start] = {**seen, **traced(traces, folder)}
+    return results
+
+
+def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dict[str, float]:
+    """Sample the ranks until they end; with `stop`, stop them after the first checkpoint."""
+    connections: dict[int, int] = {}
+    peaks: dict[int, float] = {}
+    stopped = False
+    while launcher.poll() is None:
+        steps = [json.loads(line) for line in lines(output)]
+        training = [line["step"] for line in steps if line.get("event") == "step"]
+        for process in ranks(launcher.pid):
+            try:
+                peaks[process.pid] = max(peak_mib(process.pid), peaks.get(process.pid, 0))
+                if training:
+                    tcp = process.net_connections("tcp")
+                    used = sum(one.status == psutil.CONN_ESTABLISHED for one in tcp)
+                    connections[process.pid] = max(used, connections.get(process.pid, 0))
+            except (psutil.Error, OSError):
+                continue
+        if stop and not stopped and training and training[-1] >= 5:
+            launcher_of(launcher.pid).send_signal(signal.SIGTERM)
+            stopped = True
+        time.sleep(0.1)
+    if launcher.returncode != (75 if stop else 0):
+        sys.exit(f"the gang ended with {launcher.returncode}:\n{output.read_text()[-4000:]}")
+    ordered, memory = sorted(connections.values()), sorted(peaks.values())
+    return {
+        "connections of most ranks": ordered[len(ordered) // 2],
+        "most connections": ordered[-1],
+        "peak MiB of most ranks": round(memory[len(memory) // 2]),
+        "most peak MiB": round(memory[-1]),
+    }
+
+
+def lines(output: Path) -> list[str]:
+    """Return the lines of progress."""
+    return [line for line in output.read_text().splitlines() if line.startswith('{"event"')]
+
+
+def launcher_of(strace: int) -> psutil.Process:
+    """Return the launcher, which strace has started."""
+    (child,) = psutil.Process(strace).children()
+    return child
+
+
+def ranks(strace: int) -> list[psutil.Process]:
+    """Return the processes of the ranks that run."""
+    try:
+        return launcher_of(strace).children()
+    except (psutil.Error, ValueError):
+        return []
+
+
+def peak_mib(pid: int) -> float:
+    """Return the largest resident memory of a process so far. Raises OSError."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0
+
+
+def traced(traces: Path, folder: Path) -> dict[str, float]:
+    """Return how often the average rank opened files of checkpoints, and the data that all read."""
+    opened, read = Counter[str](), 0
+    ranks = 0
+    for path in traces.iterdir():
+        text = path.read_text(errors="replace")
+        names = [found[1] for found in _OPENED.finditer(text)]
+        files = [name for name in names if name.startswith(f"{folder}/run/checkpoints/step")]
+        opened.update(files)
+        read += sum(
+            int(found[2])
+            for found in map(_READ.match, text.splitlines())
+            if found and found[1].startswith(f"{folder}/data/")
+        )
+        ranks += f"{folder}/data" in text
+    return {
+        "files opened by a rank": round(sum(opened.values()) / max(1, ranks), 2),
+        "most opens of one file": max(opened.values(), default=0),
+        "MiB of data read": round(read / 2**20, 2),
+    }
+
+
+if __name__ == "__main__":
+    main()

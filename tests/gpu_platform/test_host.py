@@ -82,8 +82,9 @@ def test_the_plugin_needs_only_its_own_requirements() -> None:
         "pulumi-kubernetes",
     }
     loaded = {name.lower().replace("_", "-") for name in done.stdout.split()}
-    # In the environment of the tests, OpenTelemetry loads what is installed as well.
+    # In the environment of the tests, OpenTelemetry and requests load what is installed as well.
     assert {name for name in loaded - required if "opentelemetry" not in name} <= {
         "psutil",
+        "pysocks",
         "setuptools",
     }

@@ -1,0 +1,91 @@
+"""Extension of Jupyter Server that stops an idle server, so that its GPUs are free.
+
+Activity is that of kernels and terminals, which Jupyter Server records, and of GPUs. Its own
+`shutdown_no_activity_timeout` knows no GPUs, gives no warning, and counts the requests of every
+open browser tab as activity.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from jupyter_server.base.handlers import JupyterHandler
+from jupyter_server.extension.application import ExtensionApp
+from tornado import web
+from tornado.ioloop import PeriodicCallback
+from traitlets import Float
+
+from notebooks.gpus import Gpus
+from notebooks.idle import Idle
+
+_LONGEST_INTERVAL = 15.0
+
+
+class Idleness(ExtensionApp):
+    """Evaluates the time since the last activity of the server."""
+
+    name = "notebooks"
+    limit_seconds = Float(3600.0, help="Time (s) without activity until suspension").tag(
+        config=True
+    )
+
+    def initialize_handlers(self) -> None:
+        """Add the page that JupyterLab polls for the warning, and start to evaluate."""
+        self._gpus = Gpus()
+        self._active = datetime.now(UTC)
+        self._warned = False
+        self.handlers.append((r"/gpu-platform/idle", _State, {"idleness": self}))
+        interval = min(_LONGEST_INTERVAL, self.limit_seconds / 20)
+        self._callback = PeriodicCallback(self._evaluate, interval * 1000)
+        self._callback.start()
+        self.log.info(
+            "suspended after %g s without activity of kernels, terminals and %d GPUs",
+            self.limit_seconds,
+            len(self._gpus),
+        )
+
+    @property
+    def idle(self) -> Idle:
+        """The time since the last activity."""
+        now = datetime.now(UTC)
+        self._active = max(self._active, *self._activities(now))
+        return Idle((now - self._active).total_seconds(), self.limit_seconds)
+
+    def _activities(self, now: datetime) -> Iterator[datetime]:
+        assert self.serverapp is not None  # noqa: S101  set before handlers are
+        kernels = self.serverapp.kernel_manager
+        for kernel_id in kernels.list_kernel_ids():
+            kernel = kernels.get_kernel(kernel_id)
+            busy = getattr(kernel, "execution_state", None) == "busy"
+            yield now if busy else getattr(kernel, "last_activity", self._active)
+        manager = self.settings.get("terminal_manager")
+        for terminal in manager.terminals.values() if manager else ():
+            yield getattr(terminal, "last_activity", self._active)
+        yield now if self._gpus.busy() else self._active
+
+    def _evaluate(self) -> None:
+        idle = self.idle
+        if idle.over:
+            self.log.warning("suspended after %g s without activity", idle.limit)
+            self._callback.stop()
+            assert self.serverapp is not None  # noqa: S101
+            self.serverapp.stop()
+        elif idle.warned and not self._warned:
+            self.log.warning("idle: suspended in %.0f s unless a cell runs", idle.remaining)
+        self._warned = idle.warned
+
+
+class _State(JupyterHandler):
+    """Reports the time until the suspension, null before the warning."""
+
+    def initialize(self, idleness: Idleness) -> None:
+        self._idleness = idleness
+
+    @web.authenticated
+    def get(self) -> None:
+        idle = self._idleness.idle
+        self.finish({"suspended_in": round(idle.remaining) if idle.warned else None})
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    return [{"module": "notebooks.activity", "app": Idleness}]

@@ -1,0 +1,33 @@
+"""Activity of the pod's GPUs, as NVIDIA's management library reports it."""
+
+import pynvml
+
+
+class Gpus:
+    """The GPUs that the pod sees; none if the library or the driver is missing."""
+
+    def __init__(self) -> None:
+        self._handles = []
+        try:
+            pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        except pynvml.NVMLError:
+            return
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def busy(self) -> bool:
+        """Return whether a GPU has computed within the last second or so.
+
+        A GPU whose activity is unknown, such as a MIG device, counts as idle.
+        """
+        return any(map(_utilization, self._handles))
+
+
+def _utilization(handle: object) -> int:
+    try:
+        return int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except pynvml.NVMLError:
+        return 0

@@ -26,8 +26,10 @@ from policies.rules import (
     manifests,
     memory_volumes,
     network_policies,
+    notebooks,
     pod_hardening,
     pod_security,
+    preemption,
     priorities,
     queues,
     retries,
@@ -83,6 +85,8 @@ RULES: list[Rule[Any]] = unique(
         *rollout.RULES,
         *budget.RULES,
         *sweeps.RULES,
+        *preemption.RULES,
+        *notebooks.RULES,
         *helm.RULES,
     ]
 )

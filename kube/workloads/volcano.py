@@ -44,7 +44,8 @@ KINDS: Final = [
         group="batch.volcano.sh",
         kind="Job",
         pods=(_tasks("spec"),),
-        roles=ENDING,
+        # A job of kind `notebook` ends when it is idle.
+        roles=(*ENDING, "interactive"),
         ends=True,
         always=True,
         job=_volcano_job("spec"),

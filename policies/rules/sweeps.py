@@ -1,4 +1,4 @@
-"""Rules about the templates of hyperparameter sweeps."""
+"""Rules about the bounds of hyperparameter sweeps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ from policies.rule import (
     Severity,
     Violation,
     resource_rule,
-    stack_rule,
 )
-from policies.rules.scheduling import SystemsConfig, training_pods
-from policies.views import Stack
 
 
 class SweepConfig(RuleConfig):
@@ -79,41 +76,4 @@ def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation
             yield Violation(stated, f"at most {most:g}")
 
 
-@stack_rule(
-    name="sweep-preemptible",
-    description="The trials of a sweep have a lower priority than other runs of their queue.",
-    severity=Severity.MEDIUM,
-    level=Level.MANDATORY,
-    remediation="Write a priority_class for the job of the sweep with a smaller value than those "
-    "of other jobs.",
-    config=SystemsConfig,
-)
-def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
-    """A sweep may use its queue for days. Other runs should not wait behind its trials."""
-    classes = {
-        found.name: found.root["value"].value
-        for found in stack.of_kind("scheduling.k8s.io", "PriorityClass")
-    }
-    others: dict[str, int] = {}
-    for workload in stack.workloads:
-        for pod in training_pods(workload, config) if not is_sweep(workload.resource) else ():
-            value = classes.get(pod.spec["priorityClassName"].text or "", 0)
-            queue = workload.queue(pod).text
-            if queue and isinstance(value, int):
-                others[queue] = min(value, others.get(queue, value))
-    for workload in stack.workloads:
-        if not is_sweep(workload.resource):
-            continue
-        for pod in workload.pods:
-            name, queue = pod.spec["priorityClassName"], workload.queue(pod).text or ""
-            value = classes.get(name.text or "")
-            lowest = others.get(queue)
-            above = isinstance(value, int) and lowest is not None and value >= lowest
-            if name.known and (not name.text or above):
-                limit = f" below {lowest}" if lowest is not None else ""
-                wanted = f"a priority class of this stack with a value{limit}"
-                yield Violation(name, wanted, resource=workload.resource)
-                break
-
-
-RULES: list[Rule[Any]] = [sweep_bounded, sweep_preemptible]
+RULES: list[Rule[Any]] = [sweep_bounded]

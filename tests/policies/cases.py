@@ -541,4 +541,20 @@ CASES = [
         ((f"{POD}/priorityClassName", REMOVED),),
         says=("priorityClassName", "a priority class of this stack"),
     ),
+    job(
+        "notebook-token",
+        (f"{MAIN}/command", ["jupyter", "lab"]),
+        says=("env", "JUPYTER_TOKEN as valueFrom.secretKeyRef"),
+    ),
+    job(
+        "notebook-token",
+        (f"{MAIN}/command", ["jupyter", "lab", "--ServerApp.token=''"]),
+        says=("command", "no argument that turns the token off"),
+    ),
+    job(
+        "notebook-preemptible",
+        (f"{MAIN}/command", ["jupyter", "lab"]),
+        (f"{POD}/priorityClassName", REMOVED),
+        says=("priorityClassName", "a priority class of this stack"),
+    ),
 ]

@@ -48,6 +48,8 @@ _TOPICS = {
     "rollout": "Rollout",
     "budget": "Budget",
     "sweeps": "Hyperparameter sweeps",
+    "preemption": "Sweeps and notebooks next to training",
+    "notebooks": "Notebooks",
     "helm": "Helm",
 }
 _INTRODUCTION = """\

@@ -691,4 +691,42 @@ metadata: {name: digits-canary, namespace: ml}""",
     "gpu-cost": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
     "sweep-bounded": _sweep("sweep-trials: many", 'sweep-trials: "24"'),
     "sweep-preemptible": _sweep('sweep-trials: "24"', 'sweep-trials: "24"', "sweeps"),
+    "notebook-token": _example(
+        """
+        containers:
+          - name: notebook
+            command: [jupyter, lab, --ip=0.0.0.0, --IdentityProvider.token=]
+        """,
+        """
+        containers:
+          - name: notebook
+            command: [jupyter, lab, --ip=0.0.0.0]
+            env:
+              - {name: JUPYTER_TOKEN, valueFrom: {secretKeyRef: {name: anna, key: token}}}
+        """,
+    ),
+    "notebook-preemptible": _example(
+        """
+        apiVersion: batch.volcano.sh/v1alpha1
+        kind: Job
+        metadata: {name: anna}
+        spec:
+          queue: research
+          tasks:
+            - template:
+                spec: {containers: [{name: notebook, command: [jupyter, lab]}]}
+        """,
+        """
+        apiVersion: batch.volcano.sh/v1alpha1
+        kind: Job
+        metadata: {name: anna}
+        spec:
+          queue: research
+          tasks:
+            - template:
+                spec:
+                  priorityClassName: notebooks
+                  containers: [{name: notebook, command: [jupyter, lab]}]
+        """,
+    ),
 }

@@ -1,0 +1,95 @@
+"""Rules about notebooks, whose servers run any code that a request contains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from policies.containers import Container
+from policies.controllers import Workload
+from policies.rule import Level, Rule, Severity, Violation, pod_rule
+from policies.settings import SystemConfig
+from policies.values import Node
+from policies.workloads import Pod
+
+_SERVER: Final = re.compile(
+    r"(^|[\s/])(jupyter(-?lab|-notebook|-server)?|start-notebook(\.\w+)?)(\s|$)"
+    r"|-m\s*(jupyterlab|jupyter_server|notebooks?)(\s|$)"
+)
+"""Command lines that start a Jupyter server."""
+_OPEN: Final = re.compile(
+    r"\.(token|password|hashed_password)(\s*=|\s)\s*('{2}|\"{2}|(?=\s|$))"
+    r"|\.allow_unauthenticated_access\s*=\s*True"
+)
+"""Arguments that turn authentication off."""
+_FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
+_NAME: Final = "JUPYTER_TOKEN"
+_WANTED: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE in the volume of a Secret"
+
+
+def is_notebook(workload: Workload) -> bool:
+    """Return whether a pod of a workload starts a Jupyter server."""
+    pods = workload.pods
+    return any(_starts_server(container) for pod in pods for container in pod.containers)
+
+
+def _starts_server(container: Container) -> bool:
+    return bool(_SERVER.search(_line(container)))
+
+
+def _line(container: Container) -> str:
+    """Return command and arguments as one line."""
+    return " ".join(
+        word.text or "" for key in ("command", "args") for word in container.node[key].items()
+    )
+
+
+@pod_rule(
+    name="notebook-token",
+    description="A notebook demands a token, which comes from a Secret.",
+    severity=Severity.CRITICAL,
+    level=Level.MANDATORY,
+    remediation=f"Write {_WANTED}, and no argument that turns the token off.",
+    config=SystemConfig,
+    references=["OWASP K06"],
+)
+def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
+    """Whoever reaches a notebook without a token runs code with its GPUs, claims and Secrets."""
+    if pod.resource.is_named(config.system_workloads):
+        return
+    for container in pod.containers:
+        if not _starts_server(container):
+            continue
+        if _OPEN.search(_line(container)):
+            key = "args" if container.node["args"].present else "command"
+            yield Violation(container.node[key], "no argument that turns the token off")
+        elif (lacking := _without_token(pod, container)) is not None:
+            yield Violation(lacking, _WANTED)
+
+
+def _without_token(pod: Pod, container: Container) -> Node | None:
+    """Return where the token is missing, None if it comes from a Secret or is unknown."""
+    files = [found[1] for found in _FILE.finditer(_line(container))]
+    env = container.node["env"]
+    for variable in env.items():
+        name = variable["name"].text
+        if name == _NAME and not variable["valueFrom"]["secretKeyRef"].absent:
+            return None
+        if name == f"{_NAME}_FILE" and variable["value"].text:
+            files.append(str(variable["value"].text))
+    if not env.known:
+        return None
+    secrets = {
+        volume["name"].text
+        for volume in pod.spec["volumes"].items()
+        if not volume["secret"].absent and volume["secret"]["optional"].value is not True
+    }
+    for mount in container.node["volumeMounts"].items():
+        path = f"{(mount['mountPath'].text or '').rstrip('/')}/"
+        if mount["name"].text in secrets and any(file.startswith(path) for file in files):
+            return None
+    return env
+
+
+RULES: list[Rule[Any]] = [notebook_token]

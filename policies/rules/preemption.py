@@ -1,0 +1,79 @@
+"""Rules about workloads that others preempt: sweeps and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from policies.controllers import Workload
+from policies.rule import Level, Rule, Severity, Violation, stack_rule
+from policies.rules.notebooks import is_notebook
+from policies.rules.scheduling import SystemsConfig, training_pods
+from policies.rules.sweeps import is_sweep
+from policies.views import Stack
+
+
+@stack_rule(
+    name="sweep-preemptible",
+    description="The trials of a sweep have a lower priority than other runs of their queue.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Write a priority_class for the job of the sweep with a smaller value than those "
+    "of other jobs.",
+    config=SystemsConfig,
+)
+def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
+    """A sweep may use its queue for days. Other runs should not wait behind its trials."""
+    yield from _not_below_others(stack, config, _is_sweep)
+
+
+@stack_rule(
+    name="notebook-preemptible",
+    description="A notebook in a queue has a lower priority than the training of the queue.",
+    severity=Severity.MEDIUM,
+    level=Level.MANDATORY,
+    remediation="Write a priority_class for the notebook with a smaller value than those of the "
+    "other jobs.",
+    config=SystemsConfig,
+)
+def notebook_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
+    """A notebook waits for its user most of the time, and training should not wait for it."""
+    yield from _not_below_others(stack, config, is_notebook)
+
+
+def _is_sweep(workload: Workload) -> bool:
+    return is_sweep(workload.resource)
+
+
+def _not_below_others(
+    stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
+) -> Iterator[Violation]:
+    """Yield the workloads without a priority class below those of other training in the queue."""
+    classes = {
+        found.name: found.root["value"].value
+        for found in stack.of_kind("scheduling.k8s.io", "PriorityClass")
+    }
+    others: dict[str, int] = {}
+    for workload in stack.workloads:
+        if _is_sweep(workload) or is_notebook(workload):
+            continue
+        for pod in training_pods(workload, config):
+            value = classes.get(pod.spec["priorityClassName"].text or "", 0)
+            queue = workload.queue(pod).text
+            if queue and isinstance(value, int):
+                others[queue] = min(value, others.get(queue, value))
+    for workload in filter(is_low, stack.workloads):
+        for pod in workload.pods:
+            name, queue = pod.spec["priorityClassName"], workload.queue(pod).text
+            if not queue:
+                continue
+            value, lowest = classes.get(name.text or ""), others.get(queue)
+            above = isinstance(value, int) and lowest is not None and value >= lowest
+            if name.known and (not name.text or above):
+                limit = f" below {lowest}" if lowest is not None else ""
+                wanted = f"a priority class of this stack with a value{limit}"
+                yield Violation(name, wanted, resource=workload.resource)
+                break
+
+
+RULES: list[Rule[Any]] = [sweep_preemptible, notebook_preemptible]

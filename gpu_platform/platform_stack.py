@@ -188,6 +188,8 @@ class Platform:
         yield from self._missing_claim("checkpoints", job.checkpoints)
         if job.datasets is not None:
             yield from self._missing_claim("datasets", job.datasets)
+        if job.notebook is not None:
+            yield from self._missing_claim("notebook.home", job.notebook.home)
         for name, volume in job.volumes.items():
             if volume.claim is not None:
                 yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)

@@ -79,13 +79,12 @@ def create_run(
     `once` are options of the object that starts the run, unless it may be created again.
     """
     run = run_name(args)
-    keep = args.job.on_change == "keep"
     suspendable = "state: suspended" in KINDS[args.job.kind].capabilities
     earlier: list[pulumi.CustomResource] = []
     starting: list[pulumi.Output[str]] = []
     for manifest in manifests(args, run, args.image):
         ignored = ignored_paths(manifest, suspendable=suspendable)
-        options = component.options(after=earlier, retain=keep, ignore=ignored)
+        options = component.options(after=earlier, retain=args.job.outlives_change, ignore=ignored)
         starts = (manifest["apiVersion"], manifest["kind"]) in _STARTING
         if starts and not args.job.recreate:
             options = pulumi.ResourceOptions.merge(options, once)

@@ -35,6 +35,8 @@ from kube.names import (
     CHECKPOINTS_VOLUME,
     DATASETS_PATH,
     DATASETS_VOLUME,
+    HOMES_PATH,
+    HOMES_VOLUME,
     PROMETHEUS_ANNOTATION,
     RUN_LABEL,
     WORKLOAD_LABEL,
@@ -123,6 +125,7 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
             for name, step in job.steps.items()
         ],
         after=job.after,
+        notebook=job.notebook,
     )
     return builder(job.kind)(gang)
 
@@ -130,7 +133,7 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
 def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
     """Return the pod of the gang, whose command the job kind completes."""
     job = args.job
-    labels = _labels(args.key, run, "training")
+    labels = _labels(args.key, run, "training" if job.notebook is None else "interactive")
     selector = {RUN_LABEL: run}
     if KINDS[job.kind].has_launcher:
         # The launcher's node must not count when the workers are spread.
@@ -273,6 +276,8 @@ def _mounts(job: TrainingJobSettings, claims: Mapping[str, Any]) -> list[Mount]:
     if job.datasets is not None:
         claim = claims[job.datasets]
         mounts.append(Mount(name=DATASETS_VOLUME, claim=claim, path=DATASETS_PATH, read_only=True))
+    if job.notebook is not None:
+        mounts.append(Mount(name=HOMES_VOLUME, claim=claims[job.notebook.home], path=HOMES_PATH))
     mounts += [
         Mount(
             name=name,

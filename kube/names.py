@@ -70,6 +70,11 @@ SSH_VOLUME: Final = "ssh"
 SSH_PATH: Final = "/ssh"
 """Mounted by Volcano's plugin of that name into the pods of an MPI job."""
 
+HOMES_VOLUME: Final = "notebook-home"
+HOMES_PATH: Final = "/home"
+"""Mount path of the claim with home directories of notebooks, one per key."""
+TOKEN_VOLUME: Final = "notebook-token"  # noqa: S105  the name of a volume
+
 MODELS_VOLUME: Final = "models"
 MODELS_PATH: Final = "/models"
 EXPORT_VOLUME: Final = "export"
@@ -77,7 +82,7 @@ EXPORT_VOLUME: Final = "export"
 TLS_VOLUME: Final = "tls"
 API_KEYS_VOLUME: Final = "api-keys"
 SECRETS_PATH: Final = "/secrets"
-"""Directory of the mounts of TLS and API keys."""
+"""Directory of the mounts of TLS, API keys and tokens."""
 
 PROGRAM_PATH: Final = "/app"
 """Directory of the program in every image."""

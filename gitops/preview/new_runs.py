@@ -11,13 +11,14 @@ from gitops.preview.report import LimitRow, RunRow
 from gitops.prices import Prices
 
 _HOUR = 3600
+_RUNS = ("training", "interactive")
 
 
 def started(found: Iterable[Change]) -> list[Demand]:
-    """Return the demand of the training runs that an update would start."""
+    """Return the demand of the runs and notebooks that an update would start."""
     new = [c.new for c in found if c.new is not None and c.step.operation in ("create", "replace")]
-    training = (demand for demand in demands(new) if demand.role == "training" and demand.pods)
-    return list(with_gpus(training))
+    runs = (demand for demand in demands(new) if demand.role in _RUNS and demand.pods)
+    return list(with_gpus(runs))
 
 
 def run_rows(found: Iterable[Demand], prices: Prices, stack: str) -> list[RunRow]:

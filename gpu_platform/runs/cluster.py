@@ -17,7 +17,12 @@ from infra.platform_description import KEY, NAME
 from kube.kinds import RESOURCES
 from kube.kinds.record import Resource, State
 from kube.kinds.volcano import FLOW, JOB, TEMPLATE, command
-from kube.names import RUN_LABEL, SWEEP_PARALLEL_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
+from kube.names import (
+    RUN_LABEL,
+    SWEEP_PARALLEL_ANNOTATION,
+    SWEEP_SUMMARY_ANNOTATION,
+    WORKLOAD_LABEL,
+)
 from kube.workloads import WORKLOAD_KINDS, find
 
 _POLL_SECONDS: Final = 2.0
@@ -88,10 +93,17 @@ class Member:
         return own
 
     def suspend(self, run: str, suspended: bool) -> None:
-        """Suspend or resume a run. Raises GitopsError if its kind cannot be suspended."""
+        """Suspend or resume a run. Raises GitopsError if its kind cannot be suspended.
+
+        A notebook is suspended when its server ends, and Volcano keeps the ended pod: a resumed
+        Job would count it and end at once. So its Job is created again.
+        """
         for resource, item in self.find(run):
             if resource in (FLOW, TEMPLATE):
                 raise GitopsError(f"{run} has steps, and a {FLOW.title} cannot be suspended")
+            if resource is JOB and not suspended and _is_notebook(item):
+                self._create_again(item)
+                continue
             if resource is JOB:
                 self._must(
                     "create", "--filename=-", stdin=json.dumps(command(item, suspended=suspended))
@@ -104,6 +116,24 @@ class Member:
                     patch = {key: patch}
                 name = item["metadata"]["name"]
                 self._must("patch", resource.name, name, "--type=merge", f"-p={json.dumps(patch)}")
+
+    def _create_again(self, job: Mapping[str, Any]) -> None:
+        """Delete a Job and its pods, and create the same Job. Raises GitopsError if it runs."""
+        name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
+        if state is None or not (state.over or state is State.SUSPENDED):
+            raise GitopsError(f"{name} is not suspended, so there is nothing to resume")
+        written = {
+            "apiVersion": job["apiVersion"],
+            "kind": job["kind"],
+            "metadata": {
+                key: value
+                for key, value in job["metadata"].items()
+                if key in ("name", "namespace", "labels", "annotations")
+            },
+            "spec": job["spec"],
+        }
+        self._must("delete", JOB.name, name, "--cascade=foreground", "--timeout=120s")
+        self._must("create", "--filename=-", stdin=json.dumps(written))
 
     def stop(self, run: str) -> None:
         """Delete the objects of a run; its checkpoints and logs remain on the volume."""
@@ -214,6 +244,10 @@ class Member:
             )
         except FileNotFoundError:
             raise GitopsError("kubectl is not on the PATH: install it") from None
+
+
+def _is_notebook(job: Mapping[str, Any]) -> bool:
+    return bool(job["metadata"].get("labels", {}).get(WORKLOAD_LABEL) == "interactive")
 
 
 def _has_started(pod: Mapping[str, Any]) -> bool:

@@ -73,6 +73,12 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.write(_simulated(runs, options.simulate))
         return 0
     for run in runs:
+        if run.job.notebook is not None and run.job.notebook.route is not None:
+            raise GitopsError(
+                f"{run.key}.notebook.route exposes a Service, which members may not: leave it out, "
+                "or add the notebook to training.jobs of the stack"
+            )
+    for run in runs:
         if member.create(run.manifests):
             sys.stderr.write(f"{run.name}: submitted\n")
         else:

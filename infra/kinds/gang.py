@@ -6,6 +6,7 @@ from typing import Final
 
 from infra.manifests import ADOPTED, NOT_AWAITED, Manifest, compact
 from infra.pods import Pod, pod_template
+from infra.settings.training.notebook import NotebookSettings
 from kube.names import GROUP_ANNOTATION, QUEUE_ANNOTATION, ROLE_LABEL, RUN_LABEL
 from workload.exit_codes import BAD_INPUT
 
@@ -57,6 +58,7 @@ class Gang:
     network_topology: Mapping[str, object] = field(default_factory=dict)
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()
+    notebook: NotebookSettings | None = None
 
     @property
     def selector(self) -> dict[str, str]:

@@ -63,14 +63,20 @@ def build(gang: Gang) -> list[Manifest]:
 
 
 def volcano_objects(
-    gang: Gang, tasks: Sequence[Manifest], plugins: Mapping[str, list[str]] | None
+    gang: Gang,
+    tasks: Sequence[Manifest],
+    plugins: Mapping[str, list[str]] | None,
+    policies: Sequence[Manifest] | None = None,
 ) -> list[Manifest]:
     """Return the Volcano Job of these tasks; with steps, JobTemplates and the JobFlow.
 
     A task's `dependsOn` cannot order steps: Volcano considers it met when the pods are ready, not
-    when they have succeeded, and within one gang it would never be met.
+    when they have succeeded, and within one gang it would never be met. `policies` replace those of
+    a training.
     """
     spec = _spec(gang, tasks, plugins)
+    if policies is not None:
+        spec["policies"] = [*policies]
     if not gang.steps:
         job = _object(JOB, metadata(gang), spec)
         return [job, _termination(gang)] if gang.stop else [job]

@@ -30,7 +30,7 @@ def http_route(
         "metadata": metadata(args, args.stable, identity(args)),
         "spec": compact(
             {
-                "parentRefs": [_parent(gateway)],
+                "parentRefs": [parent(gateway)],
                 "hostnames": list(route.hostnames) or None,
                 "rules": [compact(rule)],
             }
@@ -47,7 +47,7 @@ def grpc_route(
         "kind": "GRPCRoute",
         "metadata": metadata(args, args.stable, identity(args)),
         "spec": {
-            "parentRefs": [_parent(gateway)],
+            "parentRefs": [parent(gateway)],
             "hostnames": list(route.grpc_hostnames),
             "rules": [{"backendRefs": _grpc_backends(args, shares(args))}],
         },
@@ -79,7 +79,8 @@ def stable_backends(args: InferenceServiceArgs) -> dict[str, list[Manifest]]:
     return found
 
 
-def _parent(gateway: GatewaySettings) -> Manifest:
+def parent(gateway: GatewaySettings) -> Manifest:
+    """Return the reference of a route to its Gateway."""
     return compact(
         {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
     )

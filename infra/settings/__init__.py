@@ -35,7 +35,7 @@ class StackSettings(Settings):
     @property
     def retains(self) -> bool:
         """True if claims or runs, and so their namespace, outlive the stack."""
-        kept_runs = any(job.on_change == "keep" for job in self.training.all_jobs.values())
+        kept_runs = any(job.outlives_change for job in self.training.all_jobs.values())
         return kept_runs or any(claim.retain for claim in self.storage.claims.values())
 
     @property

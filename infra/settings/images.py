@@ -92,7 +92,10 @@ class ImagesSettings(Settings):
         return self
 
 
-_SHIPPED: Final = ("inference", "kube", "recorder", "requirements", "training", "workload")
+_SHIPPED: Final = (
+    *("gitops", "gpu_platform", "inference", "infra", "kube", "notebooks", "policies", "recorder"),
+    *("requirements", "simulation", "training", "workload"),
+)
 """Directories of this project, which a new release changes."""
 
 

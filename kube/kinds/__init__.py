@@ -11,7 +11,16 @@ from kube.kinds.record import Capability, Kind, Resource
 from kube.kinds.volcano import FLOW
 
 JobKind = Literal[
-    "volcano", "indexed", "pytorch", "trainjob", "mpi", "tensorflow", "ray", "plain", "jobset"
+    "volcano",
+    "indexed",
+    "pytorch",
+    "trainjob",
+    "mpi",
+    "tensorflow",
+    "ray",
+    "plain",
+    "jobset",
+    "notebook",
 ]
 
 KINDS: Final[Mapping[JobKind, Kind]] = {

@@ -21,6 +21,7 @@ Capability = Literal[
     "fatal_exit_codes",
     "steps",
     "launcher",
+    "notebook",
 ]
 """A setting of a training job, or one value of it, that only some kinds support."""
 

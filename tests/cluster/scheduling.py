@@ -34,7 +34,16 @@ def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
     """Settings of a stack with these jobs, each of which runs a plain command."""
     plain = {"kind": "plain", "command": ["./run"], "cpu": 1, "memory": "1Gi", "shm": "64Mi"}
     described = {
-        key: {**plain, "gpus_per_node": 8, "annotations": {LASTS: "yes"}, **job}
+        key: {
+            setting: value
+            for setting, value in {
+                **plain,
+                "gpus_per_node": 8,
+                "annotations": {LASTS: "yes"},
+                **job,
+            }.items()
+            if value is not None
+        }
         for key, job in jobs.items()
     }
     local = {"path": "/shared", "nodes": {"type": ["kwok"]}}

@@ -32,6 +32,7 @@ def every_kind(config: dict[str, Any]) -> None:
     config["gpu-platform:training"]["jobs"] = {
         f"job-{kind}": job(kind, datasets=None, **SAID.get(kind, {})) for kind in KINDS
     }
+    config["gpu-platform:volcano"]["priority_classes"]["notebooks"] = {"value": 50}
     config["gpu-platform:inference"] = {}
 
 

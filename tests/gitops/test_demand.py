@@ -28,12 +28,19 @@ def test_gpus_of_every_kind_are_found(name: str) -> None:
     assert all(demand.pods for demand in found)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in JOB_KINDS if kind != "plain"])
+@pytest.mark.parametrize("kind", [kind for kind in JOB_KINDS if kind not in ("plain", "notebook")])
 def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: str) -> None:
     found = of(*jobs.objects(jobs.job(kind, nodes=4, gpus_per_node=4)))
     taking = [demand for demand in found if demand.gpus]
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in taking) == 16
     assert {(d.queue, d.role) for d in taking} == {("research", "training")}
+
+
+@pytest.mark.parametrize(("gpus", "role"), [(1, "interactive"), (4, "training")])
+def test_a_notebook_asks_for_its_gpus_in_its_queue(gpus: int, role: str) -> None:
+    (demand,) = of(*jobs.objects(jobs.job("notebook", gpus_per_node=gpus)))
+    assert demand.total(demand.requests, "nvidia.com/gpu") == gpus
+    assert (demand.queue, demand.role) == ("research", role)
 
 
 @pytest.mark.parametrize("kind", kinds_that_support("state: suspended"))

@@ -16,6 +16,19 @@ from policies.evaluation import evaluate
 from tests.infra.examples import TRAINING_IMAGE, good, problems
 
 _PROGRAM: Final = {"model": "digits-net", "dataset": "digits", "epochs": 3}
+_NOTEBOOK: Final = {
+    "nodes": None,
+    "priority_class": "notebooks",
+    "notebook": {
+        "home": "checkpoints",
+        "token_secret": "anna",
+        "route": {
+            "gateway": {"name": "public", "namespace": "gateways"},
+            "hostnames": ["notebooks.example.com"],
+            "path": "/anna",
+        },
+    },
+}
 _OWN: Final = {"command": ["python3", "program.py"], "hyperparameters": None}
 NODES: Final = GpuNodes(
     resource="nvidia.com/gpu",
@@ -49,12 +62,16 @@ def job(kind: str, **changes: Any) -> dict[str, Any]:
         "cpu": "8",
         "memory": "64Gi",
         "datasets": "datasets",
-        **(
-            {"hyperparameters": _PROGRAM} if kind in kinds_that_support("hyperparameters") else _OWN
-        ),
+        **_program(kind),
         **changes,
     }
     return {key: value for key, value in described.items() if value is not None}
+
+
+def _program(kind: str) -> dict[str, Any]:
+    if kind == "notebook":
+        return _NOTEBOOK
+    return {"hyperparameters": _PROGRAM} if kind in kinds_that_support("hyperparameters") else _OWN
 
 
 def configuration(described: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +79,8 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     values = good()
     values["tenancy"] |= {"pod_security": "privileged"}
     values["volcano"]["queues"] = {"research": {}}
+    if described.get("kind") == "notebook":
+        values["volcano"]["priority_classes"]["notebooks"] = {"value": 50}
     # Another stack's device plugin may offer GPUs by any name.
     values["gpu"] = {"provider": "existing"}
     other = described.get("gpu_resource", "nvidia.com/gpu")

@@ -90,8 +90,8 @@ def successes(kind: JobKind) -> list[str]:
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A valid job of any kind."""
     kind = draw(st.sampled_from(list(KINDS)))
-    nodes = draw(st.integers(1, 64))
     able = KINDS[kind].capabilities
+    nodes = 1 if "notebook" in able else draw(st.integers(1, 64))
     capable = {key.partition(":")[0]: option for key, option in CAPABLE.items() if key in able}
     chosen = draw(st.fixed_dictionaries({}, optional={**OPTIONS, **capable}))
     if nodes > 1:
@@ -100,6 +100,9 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
             chosen |= draw(st.sampled_from([{}, {"min_nodes": draw(st.integers(1, nodes))}]))
     if "hyperparameters" in able and draw(st.booleans()):
         chosen |= {"command": ["python3", "own.py"], "hyperparameters": None}
+    if "notebook" in able:
+        chosen.pop("priority_class", None)
+        chosen.pop("on_change", None)
     if ends := successes(kind):
         chosen |= draw(st.sampled_from([{}, *({"success": value} for value in ends)]))
     if deadline := chosen.get("attempt_deadline_seconds"):

@@ -109,7 +109,7 @@ def test_every_edit_of_the_author_changes_the_name(
 
 def test_edits_of_all_settings_are_generated() -> None:
     of_jobs = {"kind", "queue", "nodes", "min_nodes", "after"}
-    with_others = {"rdma", "nccl", "success", "strict_spread", "checkpoints"}
+    with_others = {"notebook", "rdma", "nccl", "success", "strict_spread", "checkpoints"}
     of_names = {"image", "run", "recreate"}
     programs = set(PROGRAMS)
     known = EDITS.keys() | of_jobs | programs | with_others | of_names

@@ -62,6 +62,13 @@ def jobs_refer_to_declared_objects(
             ("image", job.image, "images", "workloads", images.workloads),
             ("checkpoints", job.checkpoints, "storage", "claims", storage.claims),
             ("datasets", job.datasets, "storage", "claims", storage.claims),
+            (
+                "notebook.home",
+                job.notebook.home if job.notebook else None,
+                "storage",
+                "claims",
+                storage.claims,
+            ),
             *(
                 (f"volumes.{name}.claim", volume.claim, "storage", "claims", storage.claims)
                 for name, volume in job.volumes.items()
@@ -80,9 +87,10 @@ def services_refer_to_declared_objects(
 ) -> Iterator[str]:
     """Check that job, image, claims and priority class of each service are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
+    exporting = [key for key, job in training.jobs.items() if job.notebook is None]
     for key, service in inference.services.items():
         named: tuple[_Reference, ...] = (
-            ("job", service.job, "training", "jobs", training.jobs),
+            ("job", service.job, "training", "jobs", exporting),
             ("sweep", service.sweep, "training", "sweeps", training.sweeps),
             ("image", service.image, "images", "workloads", images.workloads),
             *(

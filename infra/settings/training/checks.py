@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
-from infra.settings.training.pod_checks import pod_problems
+from infra.settings.training.pod_checks import notebook_problems, pod_problems
 from kube.kinds import KINDS, JobKind, kinds_that_support
 from kube.kinds.record import TRAINING_PROGRAM, Capability
 from kube.kinds.volcano import TRAINING_STEP
@@ -29,6 +29,7 @@ def job_problems(job: TrainingJobSettings) -> Iterator[str]:
     yield from _network_problems(job)
     yield from pod_problems(job)
     yield from _step_problems(job)
+    yield from notebook_problems(job)
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,12 @@ LIMITED_SETTINGS: Final = (
         lambda job: job.launcher.model_dump() if job.launcher else None,
         "leave it out: all pods of this kind are equal",
     ),
+    LimitedSetting(
+        "JupyterLab instead of a program",
+        "notebook",
+        lambda job: job.notebook.model_dump(exclude_unset=True) if job.notebook else None,
+        "leave it out",
+    ),
 )
 
 
@@ -150,6 +157,8 @@ def _unsupported_settings(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
+    if job.kind == "notebook":
+        return
     programs = [name for name in PROGRAMS if getattr(job, name) is not None]
     if not programs:
         yield f"has no program: write one of {', '.join(PROGRAMS)}"

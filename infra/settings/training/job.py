@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from infra.settings.cluster import TolerationSettings
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
+from infra.settings.training.notebook import NotebookSettings
 from infra.settings.training.torchtitan import TorchtitanSettings
 from infra.settings.types import (
     Annotations,
@@ -154,6 +155,9 @@ class TrainingJobSettings(Settings):
         default=None,
         description="Resources of the pod that starts the others, for kinds mpi and ray.",
     )
+    notebook: NotebookSettings | None = Field(
+        default=None, description="JupyterLab, for kind notebook (docs/notebooks.md)."
+    )
     checkpoints: DnsLabel = Field(
         default="checkpoints", description="Claim for checkpoints and exports."
     )
@@ -166,7 +170,7 @@ class TrainingJobSettings(Settings):
     hyperparameters: TrainingConfig | None = Field(
         default=None,
         description="Configuration of this repository's training program. A job has this, "
-        "`torchtitan` or `command`.",
+        "`torchtitan` or `command`, except for kind notebook.",
     )
     torchtitan: TorchtitanSettings | None = Field(
         default=None,
@@ -266,7 +270,7 @@ class TrainingJobSettings(Settings):
     on_change: Literal["keep", "replace"] = Field(
         default="keep",
         description="Run of the previous specification: keep leaves it in the cluster, running or "
-        "finished; replace deletes it.",
+        "finished; replace deletes it. A notebook is always replaced.",
     )
 
     @field_validator("hyperparameters")
@@ -295,6 +299,11 @@ class TrainingJobSettings(Settings):
     def shared_memory(self) -> str:
         """Size of /dev/shm."""
         return self.shm or default_shm(self.gpus_per_node, self.memory)
+
+    @property
+    def outlives_change(self) -> bool:
+        """True if the run stays in the cluster when its job changes or is removed."""
+        return self.on_change == "keep" and self.notebook is None
 
     @property
     def min_pods(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from infra.settings.volumes import RESERVED_VOLUMES
-from kube.names import DATASETS_PATH
+from kube.names import DATASETS_PATH, HOMES_PATH, HOMES_VOLUME, SECRETS_PATH, TOKEN_VOLUME
 
 if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
@@ -65,3 +65,26 @@ def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
             f"has hyperparameters.data_url, but no writable volume at {DATASETS_PATH}: write "
             f"volumes: {{data: {{path: {DATASETS_PATH}, scratch: 100Gi}}}}"
         )
+
+
+def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
+    """Yield what contradicts that a pod runs JupyterLab, for kind `notebook`."""
+    if job.kind != "notebook":
+        return
+    if job.notebook is None:
+        yield "is of kind 'notebook', but has no notebook: write notebook.home and token_secret"
+    if job.command is not None:
+        yield "has a command, but kind 'notebook' starts JupyterLab: leave it out"
+    if job.nodes != 1:
+        yield f"has nodes {job.nodes}, but a notebook is one pod: leave it out"
+    if "on_change" in job.model_fields_set and job.on_change == "keep":
+        yield "has on_change 'keep', but two notebooks would share a home: leave it out"
+    for name in sorted({*job.env, *job.env_from}):
+        if name == "HOME" or name.startswith("JUPYTER_"):
+            yield f"sets {name}, which kind 'notebook' decides: leave it out"
+    for name, volume in job.volumes.items():
+        path = f"{volume.path.rstrip('/')}/"
+        if name in (HOMES_VOLUME, TOKEN_VOLUME):
+            yield f"has a volume {name!r}, which is a reserved name: choose another"
+        if path.startswith((f"{HOMES_PATH}/", f"{SECRETS_PATH}/")):
+            yield f"has a volume at {volume.path}, which every notebook has: choose another path"

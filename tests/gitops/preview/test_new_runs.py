@@ -9,6 +9,7 @@ from gitops.preview.build import build
 from gitops.preview.markdown import render
 from gitops.preview.report import Report
 from tests.gitops import plans
+from tests.infra import jobs
 
 A800 = "NVIDIA-A800-SXM4-80GB"
 
@@ -125,3 +126,11 @@ def test_a_sweep_costs_its_budget_and_counts_its_parallel_trials() -> None:
     text = render(found)
     assert "| `digits-sweep` | `research` | 48 | 115.20 | 12 GPU-hours | 28.80 |" in text
     assert "It is expected to train 41 % of the epochs of all its trials." in text
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_a_new_notebook_has_its_cost_per_hour(gpus: int) -> None:
+    created = jobs.objects(jobs.job("notebook", gpus_per_node=gpus, gpu_product=A800))
+    (row,) = report(*(plans.step("create", new=made) for made in created)).new_runs
+    assert (row.run, row.queue, row.gpus) == ("job-0123abcd", "research", gpus)
+    assert float(row.cost_hour or 0) == pytest.approx(gpus * 2.40)

@@ -55,6 +55,44 @@ def test_a_volcano_job_gets_a_command(api: Api, suspended: bool, action: str) ->
     assert (verb, command["action"], command["target"]["uid"]) == ("create", action, "7")
 
 
+def notebook(phase: str) -> dict[str, Any]:
+    labels = {"gpu-platform.dev/workload": "interactive"}
+    made = item("batch.volcano.sh/v1alpha1", "Job", labels=labels, resourceVersion="9")
+    return {**made, "spec": {"queue": "vision"}, "status": {"state": {"phase": phase}}}
+
+
+@pytest.mark.parametrize("phase", ["Aborted", "Completed", "Failed", "Terminated"])
+def test_a_notebook_is_resumed_by_the_same_job(api: Api, phase: str) -> None:
+    api.has("jobs.batch.volcano.sh", notebook(phase))
+    api.suspend("tiny-1a2b3c4d", suspended=False)
+    deletion, creation = api.calls
+    assert deletion[:3] == ["delete", "jobs.batch.volcano.sh", "tiny-1a2b3c4d"]
+    assert "--cascade=foreground" in deletion
+    sent = json.loads(creation[-1])
+    assert sent["spec"] == {"queue": "vision"}
+    assert sent["metadata"] == {
+        "name": "tiny-1a2b3c4d",
+        "namespace": "vision",
+        "labels": {"gpu-platform.dev/workload": "interactive"},
+    }
+    assert "status" not in sent
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending", "Restarting"])
+def test_a_notebook_that_is_not_suspended_is_left_alone(api: Api, phase: str) -> None:
+    api.has("jobs.batch.volcano.sh", notebook(phase))
+    with pytest.raises(GitopsError, match="is not suspended"):
+        api.suspend("tiny-1a2b3c4d", suspended=False)
+    assert api.calls == []
+
+
+def test_a_running_notebook_is_suspended_like_a_run(api: Api) -> None:
+    api.has("jobs.batch.volcano.sh", notebook("Running"))
+    api.suspend("tiny-1a2b3c4d", suspended=True)
+    ((verb, _, sent),) = api.calls
+    assert (verb, json.loads(sent)["action"]) == ("create", "AbortJob")
+
+
 @pytest.mark.parametrize(
     ("resource", "version", "kind", "patch"),
     [

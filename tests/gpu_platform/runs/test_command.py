@@ -100,6 +100,20 @@ def test_a_run_of_another_namespace_is_refused(
     assert "vision" in capsys.readouterr().err
 
 
+def test_a_notebook_with_a_route_is_left_to_the_stack(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    route = {"gateway": {"name": "public"}, "path": "/anna"}
+    notebook = {"home": "checkpoints", "token_secret": "anna", "route": route}
+    job = {key: value for key, value in JOB.items() if key != "hyperparameters"}
+    written = {**job, "kind": "notebook", "priority_class": "low", "notebook": notebook}
+    (files / "job.yaml").write_text(yaml.safe_dump({"anna": written}))
+    assert submit(files, "--dry-run") == 0
+    assert "HTTPRoute" in capsys.readouterr().out
+    assert submit(files) == 1
+    assert "members may not: leave it out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [[], ["run"], ["rum"], ["stop", "--namespace", "a"]])
 def test_wrong_arguments_exit_with_their_own_status(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as left:

@@ -198,6 +198,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "launcher": {"launcher": {}},
     "success: all": {"success": "all"},
     "success: first": {"success": "first"},
+    "notebook": {"notebook": {"home": "checkpoints", "token_secret": "anna"}},
 }
 
 

@@ -1,0 +1,55 @@
+"""Notebooks: what kind `notebook` needs in addition to the settings of a job."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from infra.settings.inference.access import GatewaySettings
+from infra.settings.types import DnsLabel, DnsName, Settings
+
+
+class NotebookRouteSettings(Settings):
+    """How a browser outside the cluster reaches a notebook."""
+
+    gateway: GatewaySettings = Field(description="Gateway to attach to.")
+    hostnames: list[DnsName] = Field(
+        default=[], description="Host names. Empty accepts every host name."
+    )
+    path: str = Field(
+        default="/",
+        pattern=r"^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$",
+        description="Path prefix of the notebook, such as /notebooks/anna.",
+    )
+
+    @model_validator(mode="after")
+    def _leads_to_one_notebook(self) -> Self:
+        if self.path == "/" and not self.hostnames:
+            raise ValueError(
+                "has neither hostnames nor path, and so takes every request of the Gateway: write "
+                "one of them"
+            )
+        return self
+
+
+class NotebookSettings(Settings):
+    """JupyterLab of a job of kind `notebook`."""
+
+    home: DnsLabel = Field(
+        description="Claim with the home directory, which has the name of the job's key and "
+        "outlives the notebook."
+    )
+    token_secret: DnsName = Field(
+        description="Secret of the namespace whose key `token` is the access token."
+    )
+    route: NotebookRouteSettings | None = Field(
+        default=None,
+        description="Route from outside the cluster. null leaves `kubectl port-forward`.",
+    )
+    idle_minutes: int = Field(
+        default=60,
+        ge=1,
+        le=7 * 24 * 60,
+        description="Time (min) without activity of kernels, terminals and GPUs after which the "
+        "notebook is suspended. The warning comes 10 minutes earlier, or at half of a shorter "
+        "time.",
+    )

@@ -1,0 +1,15 @@
+"""Kind `notebook`: a Volcano Job of one pod with JupyterLab."""
+
+from typing import Final
+
+from kube.kinds.record import Kind
+from kube.kinds.volcano import JOB
+
+KIND: Final = Kind(
+    resource=JOB,
+    capabilities=frozenset({"notebook", "attempt_deadline_seconds"}),
+    objects="Volcano Job; with a route also Service, NetworkPolicy, HTTPRoute",
+    needs="Volcano; Gateway API for a route",
+    after_fault="the notebook is suspended; after an eviction it starts again",
+    image_needs="JupyterLab",
+)

@@ -1,0 +1,173 @@
+from typing import Any
+
+import pytest
+
+from infra.manifests import Manifest
+from infra.pods import GpuNodes
+from infra.settings import validate
+from infra.settings.training.job import TrainingJobSettings
+from infra.training_run import TrainingJobArgs, run_name
+from tests.infra.examples import TRAINING_IMAGE, problems
+from tests.infra.jobs import configuration, job, kind_of, objects, problems_of, refused
+
+NOTEBOOK: dict[str, Any] = job("notebook")["notebook"]
+
+
+def spec(**changes: Any) -> Manifest:
+    found: Manifest = kind_of(job("notebook", **changes), "Job")["spec"]
+    return found
+
+
+def pod(**changes: Any) -> Manifest:
+    (task,) = spec(**changes)["tasks"]
+    assert task["replicas"] == 1
+    found: Manifest = task["template"]["spec"]
+    return found
+
+
+def with_notebook(**changes: Any) -> dict[str, Any]:
+    return job("notebook", notebook={**NOTEBOOK, **changes})
+
+
+def test_jupyterlab_is_a_gang_of_one_in_the_queue_with_gpus_and_shared_memory() -> None:
+    described = spec(gpus_per_node=1, shm="2Gi")
+    assert (described["queue"], described["minAvailable"]) == ("research", 1)
+    made = pod(gpus_per_node=1, shm="2Gi")
+    (container,) = made["containers"]
+    assert container["command"][:3] == ["python3", "-m", "notebooks"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert made["volumes"][0]["emptyDir"]["sizeLimit"] == "2Gi"
+    assert made["priorityClassName"] == "notebooks"
+
+
+def test_a_notebook_that_ends_is_suspended_and_an_evicted_one_starts_again() -> None:
+    actions = {event: p["action"] for p in spec()["policies"] for event in p["events"]}
+    assert actions == {
+        "PodEvicted": "RestartJob",
+        "PodFailed": "AbortJob",
+        "TaskCompleted": "AbortJob",
+    }
+
+
+def test_the_home_directory_is_on_the_claim_and_named_after_the_key() -> None:
+    made = pod()
+    (container,) = made["containers"]
+    env = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert env["HOME"] == "/home/job"
+    assert "--home=/home/job" in container["command"]
+    paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert paths["notebook-home"] == "/home"
+    (claim,) = (volume for volume in made["volumes"] if volume["name"] == "notebook-home")
+    assert claim["persistentVolumeClaim"] == {"claimName": "checkpoints"}
+
+
+def test_the_token_is_only_in_a_file_of_the_secret() -> None:
+    made = pod()
+    (container,) = made["containers"]
+    (volume,) = (volume for volume in made["volumes"] if volume["name"] == "notebook-token")
+    assert volume["secret"] == {"secretName": "anna", "defaultMode": 0o440}
+    (mount,) = (m for m in container["volumeMounts"] if m["name"] == "notebook-token")
+    assert mount["readOnly"]
+    assert f"--token-file={mount['mountPath']}/token" in container["command"]
+    assert not any("valueFrom" in v and "secretKeyRef" in v["valueFrom"] for v in container["env"])
+
+
+def test_a_route_leads_to_the_pod_and_keeps_the_prefix() -> None:
+    service, policy, route, made = objects(job("notebook"))
+    labels = made["spec"]["tasks"][0]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert policy["spec"]["podSelector"]["matchLabels"] == service["spec"]["selector"]
+    (rule,) = route["spec"]["rules"]
+    assert rule["backendRefs"][0]["name"] == service["metadata"]["name"]
+    assert rule["backendRefs"][0]["port"] == service["spec"]["ports"][0]["port"]
+    assert "filters" not in rule
+    (container,) = pod()["containers"]
+    assert rule["matches"][0]["path"]["value"] == "/anna"
+    assert "--base-url=/anna/" in container["command"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/anna/api"
+    assert [port["name"] for port in container["ports"]] == ["http"]
+    (source,) = policy["spec"]["ingress"]
+    assert "gateways" in str(source["from"])
+
+
+def test_without_a_route_nothing_leads_to_the_notebook() -> None:
+    assert [made["kind"] for made in objects(with_notebook(route=None))] == ["Job"]
+
+
+def test_every_mandatory_rule_accepts_a_notebook_of_one_and_of_several_gpus() -> None:
+    assert refused(job("notebook", gpus_per_node=1)) == []
+    assert refused(job("notebook", gpus_per_node=4)) == []
+
+
+def test_a_notebook_has_the_role_interactive() -> None:
+    (task,) = spec()["tasks"]
+    assert task["template"]["metadata"]["labels"]["gpu-platform.dev/workload"] == "interactive"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"notebook": None}, "has no notebook: write notebook.home and token_secret"),
+        ({"nodes": 2}, "has nodes 2, but a notebook is one pod"),
+        ({"command": ["jupyter", "lab"]}, "has a command, but kind 'notebook' starts JupyterLab"),
+        ({"hyperparameters": {"model": "digits-net"}}, "which kind 'notebook' does not support"),
+        ({"on_change": "keep"}, "two notebooks would share a home"),
+        ({"env": {"JUPYTER_TOKEN": "x"}}, "sets JUPYTER_TOKEN, which kind 'notebook' decides"),
+        ({"env_from": {"HOME": {"secret": "a", "key": "b"}}}, "sets HOME"),
+        ({"volumes": {"x": {"path": "/home/x", "scratch": "1Gi"}}}, "has a volume at /home/x"),
+        ({"volumes": {"x": {"path": "/secrets", "scratch": "1Gi"}}}, "has a volume at /secrets"),
+        (
+            {"volumes": {"notebook-home": {"path": "/x", "scratch": "1Gi"}}},
+            "'notebook-home', which is a reserved name",
+        ),
+        ({"notebook": {**NOTEBOOK, "home": "nowhere"}}, "notebook.home is 'nowhere'"),
+        ({"notebook": {**NOTEBOOK, "idle_minutes": 0}}, "idle_minutes"),
+        (
+            {"notebook": {**NOTEBOOK, "route": {"gateway": {"name": "public"}}}},
+            "has neither hostnames nor path",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_notebook_that_cannot_work_is_refused(changes: dict[str, Any], text: str) -> None:
+    assert any(text in problem for problem in problems_of(job("notebook", **changes)))
+
+
+def test_other_kinds_have_no_notebook() -> None:
+    (problem,) = problems_of(job("volcano", notebook=NOTEBOOK))
+    assert "which kind 'volcano' does not support: write kind notebook" in problem
+
+
+def test_no_service_serves_a_notebook() -> None:
+    values = configuration(job("notebook"))
+    values["inference"] = {"services": {"digits": {"job": "job", "cpu": 1, "memory": "2Gi"}}}
+    (problem,) = problems(values)
+    assert "services.digits.job is 'job'" in problem
+
+
+def test_a_notebook_without_an_image_is_a_notice() -> None:
+    from infra.settings.notices import notices
+
+    values = configuration(job("notebook"))
+    assert any("needs JupyterLab in the image" in text for text in notices(validate(values)))
+
+
+def test_a_changed_notebook_replaces_the_earlier_one() -> None:
+    first = TrainingJobSettings.model_validate(job("notebook"))
+    second = TrainingJobSettings.model_validate(job("notebook", memory="32Gi"))
+    assert not first.outlives_change
+    assert _name(first) != _name(second)
+
+
+def _name(described: TrainingJobSettings) -> str:
+    return run_name(
+        TrainingJobArgs(
+            key="anna",
+            job=described,
+            namespace="ml",
+            image=TRAINING_IMAGE,
+            image_identity=TRAINING_IMAGE,
+            gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+            claims={},
+        )
+    )

@@ -21,10 +21,10 @@ from infra.pods import (
     packed,
     variables_from,
 )
+from infra.settings.training.checks import preceding_steps
 from infra.settings.training.job import (
     NOT_IN_RUN_NAME,
     LauncherSettings,
-    StepSettings,
     TrainingJobSettings,
 )
 from infra.settings.training.torchtitan import PROGRAM
@@ -121,7 +121,12 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
         deadline_seconds=job.deadline_seconds,
         network_topology=_network_topology(job),
         steps=[
-            Step(name=name, pod=_step_pod(args, run, step, pod), after=step.after)
+            Step(
+                name=name,
+                pod=_step_pod(args, run, name, pod),
+                after=step.after,
+                retries=step.retries,
+            )
             for name, step in job.steps.items()
         ],
         after=job.after,
@@ -187,8 +192,9 @@ def _launcher_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
     )
 
 
-def _step_pod(args: TrainingJobArgs, run: str, step: StepSettings, pod: Pod) -> Pod:
+def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
     job = args.job
+    step = job.steps[name]
     mounts = [
         replace(mount, read_only=mount.read_only and not step.writes_datasets)
         for mount in pod.mounts
@@ -196,7 +202,7 @@ def _step_pod(args: TrainingJobArgs, run: str, step: StepSettings, pod: Pod) -> 
     return replace(
         pod,
         container="step",
-        command=step.command,
+        command=_step_command(job, run, name),
         cpu=step.cpu,
         memory=step.memory,
         shm=default_shm(max(step.gpus, 1), step.memory),
@@ -213,6 +219,27 @@ def _step_pod(args: TrainingJobArgs, run: str, step: StepSettings, pod: Pod) -> 
         annotations=job.annotations,
         ports={},
     )
+
+
+def _step_command(job: TrainingJobSettings, run: str, name: str) -> list[str]:
+    """Return the command of a step; with conditions, it starts only if they hold."""
+    step = job.steps[name]
+    conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]
+    if not step.when and not conditional:
+        return list(step.command)
+    return [
+        *("python3", "-m", "workload.step"),
+        f"--run={CHECKPOINTS_PATH}/{run}",
+        f"--name={name}",
+        *(f"--after={other}" for other in sorted(conditional)),
+        *(f"--when={metric} {limit}" for metric, limit in step.when.items()),
+        "--",
+        *step.command,
+    ]
+
+
+def _has_condition(job: TrainingJobSettings, name: str) -> bool:
+    return name in job.steps and bool(job.steps[name].when)
 
 
 def _network_topology(job: TrainingJobSettings) -> Manifest:

@@ -27,6 +27,8 @@ class Step:
     name: str
     pod: Pod
     after: Sequence[str] = ()
+    retries: int | None = None
+    """None is as many as the gang has."""
 
 
 @dataclass(frozen=True, kw_only=True)

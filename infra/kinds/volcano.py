@@ -160,7 +160,8 @@ def _policies(gang: Gang) -> list[Manifest]:
 
 
 def _step_spec(gang: Gang, step: Step) -> Manifest:
-    alone = replace(gang, size=1, min_size=None, network_topology={})
+    retries = gang.retries if step.retries is None else step.retries
+    alone = replace(gang, size=1, min_size=None, network_topology={}, retries=retries)
     task = {"name": "step", "replicas": 1, "template": placed_template(gang, step.pod)}
     return _spec(alone, [task], None)
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from tests.cluster.platform import Platform, copy_checkout
 from tests.infra.jobs import configuration, job, objects, surroundings
 from tests.infra.test_any_job import jobs
+from tests.operators.definitions import GATEWAY_API
 from tests.tiers import unavailable
 
 # Their definitions come from the Go modules of their operators.
@@ -36,6 +37,10 @@ DEFINITIONS = {
     "github.com/ray-project/kuberay/ray-operator@v1.4.2": (
         "h1:A4tGzbIky8sInAUxZBdBb+rrpZ7fbqoxdsOtm559Zqg=",
         ("config/crd/bases/ray.io_rayjobs.yaml",),
+    ),
+    GATEWAY_API.name: (
+        GATEWAY_API.sum,
+        ("config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",),
     ),
 }
 
@@ -82,7 +87,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         files = " ".join(f"-f {shlex.quote(str(file))}" for file in definitions(folder))
         platform.shell(f"kubectl apply --server-side {files}")
         made = Cluster(platform)
-        made.apply([m for m in surroundings(configuration(job("volcano"))) if wanted(m)])
+        made.apply([m for m in surroundings(configuration(job("notebook"))) if wanted(m)])
         yield made
     finally:
         platform.run(f"{devcluster} down --purge --nodes simulated")
@@ -111,6 +116,7 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(described=jobs())
+@example(described=job("notebook"))
 @example(described=job("ray", retries=7, deadline_seconds=60, state="suspended"))
 def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
     cluster: Cluster, described: dict[str, Any]

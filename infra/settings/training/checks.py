@@ -225,11 +225,30 @@ def _step_problems(job: TrainingJobSettings) -> Iterator[str]:
     problem = _order_problem({name: step.after for name, step in job.steps.items()}, job.after)
     if problem is not None:
         yield problem
+    if problem is None:
+        for name, step in job.steps.items():
+            if step.when and TRAINING_STEP not in preceding_steps(job, name):
+                yield (
+                    f"has steps.{name}.when, but the step does not follow the training, whose "
+                    f"export has the metrics: write after: [{TRAINING_STEP}]"
+                )
     if job.steps and job.state == "stopped":
         # Each step is a job of the flow, which would re-create a stopped one.
         yield "has steps and state 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
         yield "has a step with writes_datasets, but no datasets: write the claim"
+
+
+def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
+    """Return the steps that precede a step, directly or not."""
+    found: list[str] = []
+    pending = list(job.steps[name].after)
+    while pending:
+        earlier = pending.pop()
+        if earlier not in found:
+            found.append(earlier)
+            pending += job.after if earlier == TRAINING_STEP else job.steps[earlier].after
+    return found
 
 
 def _order_problem(steps: Mapping[str, list[str]], before_training: list[str]) -> str | None:

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.settings.cluster import TolerationSettings
+from infra.settings.inference.scaling import MetricName
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.training.notebook import NotebookSettings
@@ -29,6 +30,7 @@ from kube.kinds.volcano import TRAINING_STEP
 from kube.shared_memory import default_shm
 from training.config import TrainingConfig
 from workload.exit_codes import BAD_INPUT
+from workload.promotion import parse_condition
 
 DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
 """Hyperparameters that the stack derives from the run's name and the claims."""
@@ -37,6 +39,16 @@ NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change"}
 """Settings that start no new run. The image's contents count instead of its key."""
 
 StepName = Annotated[DnsLabel, Field(max_length=20)]
+
+
+def _limit(text: str) -> str:
+    if parse_condition(text).limit is None:
+        raise ValueError('must compare with a number, such as ">= 0.97"')
+    return text
+
+
+Limit = Annotated[str, AfterValidator(_limit)]
+"""Comparison of a metric with a number."""
 
 
 class LauncherSettings(Settings):
@@ -54,6 +66,16 @@ class StepSettings(Settings):
         default=[],
         description="Steps that must succeed before this one starts; "
         f"`{TRAINING_STEP}` is the training.",
+    )
+    when: dict[MetricName, Limit] = Field(
+        default={},
+        description='Conditions on metrics of the run\'s export, such as accuracy: ">= 0.97". If '
+        "one does not hold, this step and those after it are skipped.",
+    )
+    retries: PositiveInt | None = Field(
+        default=None,
+        le=100,
+        description="Maximum number of restarts before the step fails. null uses the job's.",
     )
     gpus: int = Field(default=0, ge=0, le=64, description="GPUs of the pod.")
     cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")

@@ -1,9 +1,11 @@
 from typing import Any
 
+import pytest
+
 from infra.manifests import Manifest
 from policies.finding import find_pods
 from policies.resources import Resource
-from tests.infra.jobs import job, objects, refused
+from tests.infra.jobs import job, objects, problems_of, refused
 
 STEPS: dict[str, Any] = {
     "prepare": {"command": ["./prepare"], "writes_datasets": True},
@@ -73,3 +75,66 @@ def test_the_pack_sees_the_pods_of_every_step() -> None:
         resource = Resource(f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}", manifest)
         assert bool(find_pods(resource)) == (manifest["kind"] == "JobTemplate")
     assert refused(job("mpi", steps=STEPS, after=["prepare"])) == []
+
+
+CONDITIONAL: dict[str, Any] = {
+    "evaluate": {"command": ["./evaluate"], "after": ["train"], "when": {"accuracy": ">= 0.97"}},
+    "export": {"command": ["./export"], "after": ["evaluate"], "retries": 7},
+    "report": {"command": ["./report"], "after": ["export"]},
+    "prepare": {"command": ["./prepare"]},
+}
+
+
+def conditional(name: str) -> Manifest:
+    described = job("volcano", steps=CONDITIONAL, after=["prepare"], retries=2)
+    made = {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+    found: Manifest = made[f"0123abcd-{name}"]["spec"]
+    return found
+
+
+def command(name: str) -> list[str]:
+    (main,) = conditional(name)["tasks"][0]["template"]["spec"]["containers"]
+    return list(main["command"])
+
+
+def test_a_step_with_a_condition_evaluates_it_before_its_command() -> None:
+    assert command("evaluate") == [
+        *("python3", "-m", "workload.step"),
+        "--run=/checkpoints/job-0123abcd",
+        "--name=evaluate",
+        "--when=accuracy >= 0.97",
+        "--",
+        "./evaluate",
+    ]
+
+
+@pytest.mark.parametrize("name", ["export", "report"])
+def test_steps_after_a_condition_are_skipped_with_it(name: str) -> None:
+    assert command(name)[2:] == [
+        *("workload.step", "--run=/checkpoints/job-0123abcd", f"--name={name}"),
+        *("--after=evaluate", "--", f"./{name}"),
+    ]
+
+
+def test_a_step_before_a_condition_is_unchanged() -> None:
+    assert command("prepare") == ["./prepare"]
+
+
+def test_a_step_may_have_its_own_number_of_retries() -> None:
+    found = {name: conditional(name)["maxRetry"] for name in ("train", "evaluate", "export")}
+    assert found == {"train": 2, "evaluate": 2, "export": 7}
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        ({"when": {"accuracy": ">= 0.97"}}, "does not follow the training"),
+        ({"after": ["train"], "when": {"accuracy": ">= incumbent"}}, "compare with a number"),
+        ({"after": ["train"], "when": {"accuracy": "0.97"}}, "must compare"),
+        ({"after": ["train"], "when": {"a b": ">= 1"}}, "name of a metric"),
+        ({"retries": 0}, "retries"),
+    ],
+)
+def test_a_condition_that_cannot_be_evaluated_is_refused(step: dict[str, Any], text: str) -> None:
+    (problem,) = problems_of(job("volcano", steps={"x": {"command": ["./x"], **step}}))
+    assert text in problem

@@ -100,6 +100,7 @@ def run_name(args: TrainingJobArgs) -> str:
 
 def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
     """Return the objects of the run, in the order of their creation."""
+    args = replace(args, job=args.job.expanded)
     job = args.job
     pod = _training_pod(args, run, image)
     gang = Gang(

@@ -21,6 +21,10 @@ PROGRAMS: Final = ("hyperparameters", "torchtitan", "command")
 """Settings of which a job has one: what its pods run."""
 
 
+ITEM: Final = "ITEM"
+"""Environment variable of a step with `for_each`."""
+
+
 def job_problems(job: TrainingJobSettings) -> Iterator[str]:
     """Yield every contradiction within the job."""
     yield from _unsupported_settings(job)
@@ -225,6 +229,15 @@ def _step_problems(job: TrainingJobSettings) -> Iterator[str]:
     problem = _order_problem({name: step.after for name, step in job.steps.items()}, job.after)
     if problem is not None:
         yield problem
+    for name, step in job.steps.items():
+        if step.for_each and ITEM in step.env:
+            yield f"has steps.{name}.env.{ITEM}, which for_each sets: leave it out"
+        for index, _ in enumerate(step.for_each):
+            if f"{name}-{index}" in job.steps:
+                yield (
+                    f"has steps.{name}.for_each, whose steps are named {name}-0 and so on, and a "
+                    f"step {name}-{index}: rename one of them"
+                )
     if problem is None:
         for name, step in job.steps.items():
             if step.when and TRAINING_STEP not in preceding_steps(job, name):

@@ -1,12 +1,13 @@
 """Training jobs: one specification for all kinds."""
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.settings.cluster import TolerationSettings
 from infra.settings.inference.scaling import MetricName
-from infra.settings.training.checks import job_problems
+from infra.settings.training.checks import ITEM, job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.training.notebook import NotebookSettings
 from infra.settings.training.torchtitan import TorchtitanSettings
@@ -71,6 +72,12 @@ class StepSettings(Settings):
         default={},
         description='Conditions on metrics of the run\'s export, such as accuracy: ">= 0.97". If '
         "one does not hold, this step and those after it are skipped.",
+    )
+    for_each: list[str] = Field(
+        default=[],
+        max_length=100,
+        description="Run the step once for each of these values, at the same time. $(ITEM) in the "
+        "command is the value. A step that follows waits for all of them.",
     )
     retries: PositiveInt | None = Field(
         default=None,
@@ -321,6 +328,25 @@ class TrainingJobSettings(Settings):
     def shared_memory(self) -> str:
         """Size of /dev/shm."""
         return self.shm or default_shm(self.gpus_per_node, self.memory)
+
+    @property
+    def expanded(self) -> Self:
+        """The job with one step for each value of `for_each`, named `<step>-<index>`."""
+        names = {
+            name: [f"{name}-{index}" for index, _ in enumerate(step.for_each)] or [name]
+            for name, step in self.steps.items()
+        }
+
+        def all_of(after: Sequence[str]) -> list[str]:
+            return [each for name in after for each in names.get(name, [name])]
+
+        steps = {}
+        for name, step in self.steps.items():
+            items = [{ITEM: item} for item in step.for_each] or [{}]
+            for each, item in zip(names[name], items, strict=True):
+                changes = {"after": all_of(step.after), "env": {**step.env, **item}}
+                steps[each] = step.model_copy(update={**changes, "for_each": []})
+        return self.model_copy(update={"steps": steps, "after": all_of(self.after)})
 
     @property
     def outlives_change(self) -> bool:

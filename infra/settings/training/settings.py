@@ -55,7 +55,7 @@ class TrainingSettings(Settings):
                     f"has job {key!r} of kind {job.kind!r}: the names of its runs would have {run} "
                     f"characters, but the kind allows {limit}. Write a shorter key"
                 )
-            for step in job.steps:
+            for step in job.expanded.steps:
                 # A JobFlow names the pods of a step <run>-<hash>-<step>-<task>-<index>.
                 pod = run + len(f"-12345678-{step}-worker-{job.nodes}")
                 if pod > _MAX_POD_NAME:

@@ -138,3 +138,72 @@ def test_a_step_may_have_its_own_number_of_retries() -> None:
 def test_a_condition_that_cannot_be_evaluated_is_refused(step: dict[str, Any], text: str) -> None:
     (problem,) = problems_of(job("volcano", steps={"x": {"command": ["./x"], **step}}))
     assert text in problem
+
+
+FANNED: dict[str, Any] = {
+    "prepare": {"command": ["./prepare", "--part=$(ITEM)"], "for_each": ["train", "test"]},
+    "evaluate": {
+        "command": ["./evaluate", "$(ITEM)"],
+        "after": ["train"],
+        "gpus": 1,
+        "for_each": ["clean", "noisy", "dark"],
+        "when": {"accuracy": ">= 0.5"},
+    },
+    "report": {"command": ["./report"], "after": ["evaluate"]},
+}
+
+
+def fanned() -> dict[str, Manifest]:
+    described = job("volcano", steps=FANNED, after=["prepare"])
+    assert refused(described) == []
+    return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+
+
+def test_a_step_for_each_value_runs_at_the_same_time_and_is_awaited() -> None:
+    flows = {flow["name"]: flow for flow in fanned()["job-0123abcd"]["spec"]["flows"]}
+    targets = {
+        name.removeprefix("0123abcd-"): [
+            target.removeprefix("0123abcd-")
+            for target in flow.get("dependsOn", {}).get("targets", ())
+        ]
+        for name, flow in flows.items()
+    }
+    evaluations = [f"evaluate-{index}" for index in range(3)]
+    assert targets == {
+        "train": ["prepare-0", "prepare-1"],
+        "prepare-0": [],
+        "prepare-1": [],
+        **{name: ["train"] for name in evaluations},
+        "report": evaluations,
+    }
+
+
+def test_each_value_is_a_variable_of_its_step() -> None:
+    made = fanned()
+    values = []
+    for index in range(3):
+        spec = made[f"0123abcd-evaluate-{index}"]["spec"]["tasks"][0]["template"]["spec"]
+        (main,) = spec["containers"]
+        values += [each["value"] for each in main["env"] if each["name"] == "ITEM"]
+        assert f"--name=evaluate-{index}" in main["command"]
+        assert main["command"][-1] == "$(ITEM)"
+    assert values == ["clean", "noisy", "dark"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (
+            {"a": {"command": ["x"], "for_each": ["1"]}, "a-0": {"command": ["x"]}},
+            "and a step a-0: rename one of them",
+        ),
+        (
+            {"a": {"command": ["x"], "for_each": ["1"], "env": {"ITEM": "2"}}},
+            "env.ITEM, which for_each sets",
+        ),
+    ],
+    ids=["name", "variable"],
+)
+def test_an_ambiguous_fan_out_is_refused(steps: dict[str, Any], text: str) -> None:
+    (problem,) = problems_of(job("volcano", steps=steps))
+    assert text in problem

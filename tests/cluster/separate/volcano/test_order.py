@@ -104,3 +104,30 @@ def test_steps_of_a_job_run_in_order(volcano: Scheduling) -> None:
     last = "flow-flow-evaluate"
     await_(lambda: volcano.phase(last) == "Completed", PATIENCE, "the end of the flow")
     await_told(volcano, "succeeded")
+
+
+def test_a_step_runs_for_each_value_and_is_awaited(volcano: Scheduling) -> None:
+    steps = {
+        "check": {"command": ["./check"], "after": ["train"], "for_each": ["a", "b"]},
+        "report": {"command": ["./report"], "after": ["check"]},
+    }
+    volcano.submit(stack({"flow": {"queue": "vision", "steps": steps}}, **VOLCANO), "flow")
+    placed(volcano, **{"flow-flow-train": 1})
+    volcano.finish(volcano.pods("flow-flow-train")[0])
+    both = {"flow-flow-check-0": 1, "flow-flow-check-1": 1}
+    placed(volcano, **both)
+    volcano.finish(volcano.pods("flow-flow-check-0")[0])
+    placed(volcano, **{"flow-flow-check-1": 1})
+    volcano.finish(volcano.pods("flow-flow-check-1")[0])
+    placed(volcano, **{"flow-flow-report": 1})
+
+
+def test_a_step_fails_after_its_own_number_of_retries(volcano: Scheduling) -> None:
+    steps = {"check": {"command": ["./check"], "after": ["train"], "retries": 1}}
+    job = {"queue": "vision", "steps": steps, "retries": 9}
+    volcano.submit(stack({"flow": job}, **VOLCANO), "flow")
+    placed(volcano, **{"flow-flow-train": 1})
+    volcano.finish(volcano.pods("flow-flow-train")[0])
+    placed(volcano, **{"flow-flow-check": 1})
+    volcano.fail(volcano.pods("flow-flow-check")[0], 1)
+    await_(lambda: volcano.phase("flow-flow-check") == "Failed", PATIENCE, "the failed step")

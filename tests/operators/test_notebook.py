@@ -19,11 +19,11 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
+from tests.environments import environment
 
 from devcluster.paths import CHECKOUT
 from infra.outputs import gpu_nodes_output
 from kube.names import USER_ID
-from tests.environments import environment
 from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import NODES, job, objects
 from tests.operators.container import Container, stop

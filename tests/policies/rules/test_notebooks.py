@@ -65,7 +65,10 @@ def test_a_notebook_without_a_gpu_limit_is_refused() -> None:
     del container["resources"]["limits"]["nvidia.com/gpu"]
     assert judge("gpu-requests-equal-limits", *made)
     del container["resources"]["requests"]["nvidia.com/gpu"]
-    assert judge("gpu-limit-present", *made)
+    # Notebooks of other origin may do without a GPU, unless the configuration demands one.
+    roles = {"components": ["training", "serving", "interactive"]}
+    assert judge("gpu-limit-present", *made, config=roles)
+    assert judge("gpu-limit-present", *notebook(), config=roles) == []
     for rule in ("gpu-requests-equal-limits", "gpu-limit-present"):
         assert judge(rule, *notebook()) == []
 

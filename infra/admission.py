@@ -12,7 +12,8 @@ from infra.settings.problems import full_key
 from infra.settings.tenancy import TenancySettings
 from policies import admission
 
-_BINDING: Final = "ValidatingAdmissionPolicyBinding"
+_POLICY: Final = "ValidatingAdmissionPolicy"
+_BINDING: Final = f"{_POLICY}Binding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +33,12 @@ class Admission(Component):
         super().__init__("Admission", name, opts)
         earlier: list[pulumi.Resource] = []
         for manifest in manifests(args):
-            binds = manifest["kind"] == _BINDING
+            kind = manifest["kind"]
+            depends = kind not in (_POLICY, "Namespace")
+            suffix = {_BINDING: "-binding", _POLICY: ""}.get(kind, f"-{kind.lower()}")
             rule = manifest["metadata"]["name"].removeprefix(admission.PREFIX)
-            resource_name = f"{name}-{rule}{'-binding' if binds else ''}"
-            earlier = [
-                self.create(resource_name, manifest, self.options(after=earlier if binds else ()))
-            ]
+            options = self.options(after=earlier if depends else ())
+            earlier = [self.create(f"{name}-{rule}{suffix}", manifest, options)]
         self.register_outputs({})
 
 

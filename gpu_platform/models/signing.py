@@ -15,9 +15,12 @@ from cryptography.hazmat.primitives import serialization
 from model_signing import hashing, signing, verifying
 
 from gitops.errors import GitopsError
+from workload.files import sha256_of
 
 PASSWORD: Final = "MODEL_KEY_PASSWORD"  # noqa: S105  the name of a variable
 """Variable with the password of an encrypted private key."""
+
+_MISMATCH: Final = "Signature mismatch"
 
 
 def sign(folder: Path, key: Path, password: str | None = None) -> bytes:
@@ -51,13 +54,25 @@ def verify(folder: Path, bundle: bytes, key: Path, what: str) -> None:
             raise GitopsError(f"{what}: the signature was not made with {key}") from None
         # Damaged bundles raise whatever their parts lack.
         except Exception as error:
+            if str(error).startswith(_MISMATCH):
+                names = ", ".join(_different(folder, bundle))
+                raise GitopsError(f"{what}: other files than those signed: {names}") from None
             raise GitopsError(f"{what}: the signature is not valid: {error}") from None
-    payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
-    signed = {resource["name"] for resource in payload["predicate"]["resources"]}
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     # The library leaves out paths that the signed statement asks to ignore.
-    if unsigned := found - signed:
-        raise GitopsError(f"{what}: files are not signed: {', '.join(sorted(unsigned))}")
+    if different := ", ".join(_different(folder, bundle)):
+        raise GitopsError(f"{what}: other files than those signed: {different}")
+
+
+def _different(folder: Path, bundle: bytes) -> list[str]:
+    """Return the paths of files that are changed, missing or not signed."""
+    payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
+    signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}
+    found = {
+        path.relative_to(folder).as_posix(): sha256_of(path)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    return sorted({name for name, _ in signed.items() ^ found.items()})
 
 
 def fingerprint(key: Path) -> str:

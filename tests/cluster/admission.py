@@ -14,11 +14,16 @@ from policies.views import View
 from tests.cluster.api_server import ApiServer, Manifest
 from tests.cluster.platform import Platform, await_
 from tests.policies.harness import type_of
+from tools.generate.policy_examples import EXAMPLES
+from tools.generate.policy_examples import SETTINGS as EXAMPLE_SETTINGS
 
 SPACE = "default"
 SETTINGS = {
-    "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]}
+    "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]},
+    "model-signed": EXAMPLE_SETTINGS["model-signed"],
 }
+(PROMOTED,) = yaml.safe_load_all(EXAMPLES["model-lineage-complete"].good)
+"""The parameter object with the model of the good example of `model-signed`."""
 CHANGED_BY_THE_API = {
     # Without the feature gates ImageVolume and PodCertificateRequest, the API server drops these.
     "an image that is a volume": {
@@ -68,7 +73,10 @@ class Cluster:
         self._installed += 1
         probe = f"probe-{self._installed}"
         file = self.platform.checkout / "policies.yaml"
+        # The API server admits its entries only once it knows the policies and their parameters.
         file.write_text(yaml.safe_dump_all([*built, *denial(probe)]))
+        self.apply(file)
+        file.write_text(yaml.safe_dump(PROMOTED))
         self.apply(file)
         asked: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
         asked["spec"] = {"ports": [{"port": 80}]}

@@ -20,7 +20,14 @@ from tools.generate.policy_examples import EXAMPLES
 
 _FILES = Path(__file__).parent / "cases"
 _KINDS = {
-    "v1": ("Pod", "Service", "PersistentVolume", "PodTemplate", "ReplicationController"),
+    "v1": (
+        "ConfigMap",
+        "Pod",
+        "Service",
+        "PersistentVolume",
+        "PodTemplate",
+        "ReplicationController",
+    ),
     "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
     "batch/v1": ("Job", "CronJob"),
     "resource.k8s.io/v1": ("ResourceClaim", "ResourceClaimTemplate"),
@@ -49,7 +56,9 @@ def manifests() -> Iterator[tuple[str, Manifest]]:
 def _whole(rule: str, document: Any) -> Manifest:
     """Return an example as a manifest; examples of pod rules are pod specifications."""
     if rule_named(rule).scope == "pod" and "kind" not in document:
-        return {"apiVersion": "v1", "kind": "Pod", "spec": document}
+        labels = {"app.kubernetes.io/component": "inference"}
+        metadata = {"labels": labels} if rule_named(rule).topic == "models" else {}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": document}
     return dict(document)
 
 
@@ -88,7 +97,7 @@ def _completed(manifest: Manifest, namespace: str) -> Manifest:
     result = copy.deepcopy(manifest)
     metadata = result.setdefault("metadata", {})
     metadata.setdefault("name", "unnamed")
-    if manifest["kind"] != "PersistentVolume":
+    if manifest["kind"] not in ("ConfigMap", "PersistentVolume"):
         metadata["namespace"] = namespace
     if manifest["kind"] == "Service" and "spec" in manifest:
         result["spec"].setdefault("ports", [{"port": 80}])

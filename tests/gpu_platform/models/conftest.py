@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ class Shelf:
     key: Path
     public: Path
     calls: Path = field(repr=False)
+    spoiled: dict[Path, bytes] = field(default_factory=dict)
+    """Files of the registry that were changed; all repositories share them."""
 
     @property
     def repository(self) -> Repository:
@@ -102,6 +104,12 @@ class Shelf:
             self.registry.put_manifest(self.path, version, content)
         return digest
 
+    def spoil(self, digest: str, change: Callable[[bytes], bytes]) -> None:
+        """Change a file in the registry until the end of the test."""
+        stored = self.registry.stored(digest)
+        self.spoiled[stored] = stored.read_bytes()
+        stored.write_bytes(change(self.spoiled[stored]))
+
     def sign_as(self, digest: str, other: str) -> None:
         """Attach the signature of another artifact to an artifact."""
         bundle = self.repository.signature(other)
@@ -137,7 +145,7 @@ def shelf(
     trained: dict[str, tuple[Path, Path]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Shelf:
+) -> Iterator[Shelf]:
     monkeypatch.setenv("SSL_CERT_FILE", str(registry.authority))
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -150,7 +158,7 @@ def shelf(
     copies: dict[str, Path] = {}
     for name, (export, _) in trained.items():
         copies[name] = Path(shutil.copytree(export, tmp_path / name / "export"))
-    return Shelf(
+    made = Shelf(
         registry=registry,
         name=f"{registry.host}/models/{tmp_path.name.replace('_', '-').lower().strip('-')}",
         exports=copies,
@@ -159,7 +167,6 @@ def shelf(
         public=public,
         calls=calls,
     )
-
-
-Attempt = Callable[[Shelf, Path], str]
-"""Changes a published model, and returns the version that is to be promoted."""
+    yield made
+    for path, content in made.spoiled.items():
+        path.write_bytes(content)

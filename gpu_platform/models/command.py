@@ -18,7 +18,7 @@ from infra.manifests import Manifest as Object
 from workload.promotion import parse_named
 
 try:
-    from gpu_platform.models import promotion, signing
+    from gpu_platform.models import artifact, promotion, signing
     from gpu_platform.models.registry import Reference, Repository
 except ImportError as error:
     raise GitopsError(
@@ -113,9 +113,7 @@ def _show(options: argparse.Namespace) -> Iterator[str]:
         "reference": repository.reference.at(version.digest),
         "signature": signature,
         "lineage": version.lineage.model_dump(mode="json"),
-        "files": {
-            promotion.artifact.file_path(layer, ""): layer["digest"] for layer in version.layers
-        },
+        "files": {artifact.file_path(layer, ""): layer["digest"] for layer in version.layers},
     }
     yield yaml.safe_dump(document, sort_keys=False).rstrip()
 

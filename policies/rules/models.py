@@ -70,6 +70,16 @@ def _serves(pod: Pod, config: ModelConfig) -> bool:
     return any(config.component_roles.get(text or "") == "serving" for text in found)
 
 
+def _not_promoted(reference: str) -> str:
+    """Return the condition that the parameter object does not list a reference."""
+    return (
+        f"[{reference}].exists(r, !r.matches({cel.literal(_BY_DIGEST)})"
+        " || !r.split('@')[0].matches(pattern(settings.repositories))"
+        " || !variables.promoted[?r.substring(r.lastIndexOf(':') + 1)].orValue('')"
+        ".startsWith(r + ' '))"
+    )
+
+
 _LABELS: Final = "variables.template.?metadata.?labels.orValue({})"
 _WORDS: Final = "(c.?command.orValue([]) + c.?args.orValue([]))"
 _MOUNTS: Final = "c.?volumeMounts.orValue([])"
@@ -85,13 +95,10 @@ _VARIABLES: Final = {
     "ofSecret": "variables.volumes.filter(v, has(v.secret)).map(v, v.name)",
     "ofNothing": "variables.volumes.filter(v, has(v.emptyDir)).map(v, v.name)",
     "ofImage": "variables.volumes.filter(v, has(v.image)).map(v, v.name)",
-    "models": (
-        "variables.volumes.filter(v, has(v.image)).map(v, v.image.?reference.orValue(''))"
-        f" + variables.containers.map(c, {_WORDS})"
-        f".filter(w, w.size() > 3 && w[2] == '{_FETCH}').map(w, w[3].replace('{_OCI}', '', 1))"
-    ),
     "promoted": "params.?data.orValue({})",
 }
+_VOLUME: Final = _not_promoted("v.image.?reference.orValue('')")
+_WORD: Final = _not_promoted(f"w.substring({len(_OCI)})")
 _SIGNED: Final = " + ".join(
     [
         "variables.containers.filter(c, !c.?image.orValue('').matches(pattern(settings.images)))"
@@ -115,10 +122,9 @@ _SIGNED: Final = " + ".join(
         ".map(c, 'volumeMounts of ' + c.name)",
         "variables.volumes.filter(v, !has(v.emptyDir) && !has(v.secret) && !has(v.image))"
         ".map(v, 'volume ' + v.name)",
-        f"variables.models.filter(r, !r.matches({cel.literal(_BY_DIGEST)})"
-        " || !r.split('@')[0].matches(pattern(settings.repositories))"
-        " || !variables.promoted[?r.substring(r.lastIndexOf(':') + 1)].orValue('')"
-        ".startsWith(r + ' ')).map(r, 'model ' + r)",
+        f"variables.volumes.filter(v, has(v.image) && {_VOLUME}).map(v, 'model of ' + v.name)",
+        f"variables.containers.filter(c, {_WORDS}.exists(w, w.startsWith('{_OCI}') && {_WORD}))"
+        ".map(c, 'model of ' + c.name)",
     ]
 )
 
@@ -221,9 +227,9 @@ def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
         if not volume["image"].absent and reference.known:
             yield reference, reference.text or ""
     for container in pod.containers:
-        words = _words(container.node) or []
-        if len(words) > 3 and words[2] == _FETCH:
-            yield container.node["command"], words[3].removeprefix(_OCI)
+        for word in _words(container.node) or ():
+            if word.startswith(_OCI):
+                yield container.node["command"], word.removeprefix(_OCI)
 
 
 @resource_rule(

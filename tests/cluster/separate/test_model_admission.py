@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from kube.promoted_models import NAME, NAMESPACE, PROMOTER
-from tests.cluster.admission import PROMOTED, SPACE, Cluster
+from policies.catalogue import RULES
+from tests.cluster.admission import PROMOTED, SETTINGS, SPACE, Cluster
 from tests.cluster.api_server import Answer, ApiServer, Manifest
 from tests.cluster.platform import await_
 from tools.generate.policy_examples import EXAMPLES
@@ -20,8 +21,13 @@ PODS = f"/api/v1/namespaces/{SPACE}/pods"
 OBJECT = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"
 LABELS = {"gpu-platform.dev/workload": "inference", "gpu-platform.dev/service": "digits"}
 OTHER = "fedcba9876543210" * 4
-UNKNOWN = f"oci://a.b/c@sha256:{OTHER}"
+UNKNOWN_URL = f"oci://a.b/c@sha256:{OTHER}"
 ((KEY, VALUE),) = PROMOTED["data"].items()
+ONLY = {
+    **{rule.name: "disabled" for rule in RULES if rule.admission and rule.topic != "models"},
+    "model-signed": SETTINGS["model-signed"],
+}
+"""Without the other rules, which deny some of the attempts as well."""
 RIGHTS = f"""\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -116,28 +122,31 @@ SECRET = {"secret": {"secretName": "other"}}
 ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "another digest": (
         lambda pod: model(pod, f"registry.example.com/models/digits@sha256:{OTHER}"),
-        "model registry.example.com/models/digits@sha256:fedc",
+        "model of fetch",
     ),
     "the digest in another repository": (
         lambda pod: model(pod, f"registry.example.com/models/other@sha256:{KEY}"),
-        "model registry.example.com/models/other",
+        "model of fetch",
     ),
     "the digest in another registry": (
         lambda pod: model(pod, f"registry.example.org/models/digits@sha256:{KEY}"),
-        "model registry.example.org",
+        "model of fetch",
     ),
-    "a tag": (lambda pod: model(pod, "registry.example.com/models/digits:production"), "model"),
+    "a tag": (
+        lambda pod: model(pod, "registry.example.com/models/digits:production"),
+        "model of fetch",
+    ),
     "a tag with the digest": (
         lambda pod: model(pod, f"registry.example.com/models/digits:v1@sha256:{KEY}"),
-        "model registry.example.com/models/digits:v1",
+        "model of fetch",
     ),
     "two digests": (
         lambda pod: model(pod, f"registry.example.com/models/digits@sha256:{KEY}@sha256:{OTHER}"),
-        "model",
+        "model of fetch",
     ),
     "a variable in the reference": (
         lambda pod: (model(pod, "$(OCI_MODEL)"), variable(fetch(pod), "OCI_MODEL", value="x")),
-        "model $(OCI_MODEL)",
+        "model of fetch",
     ),
     "another source": (
         lambda pod: fetch(pod)["command"].__setitem__(3, "s3://models/digits"),
@@ -146,14 +155,11 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "the source as an argument": (
         lambda pod: fetch(pod).update(
             command=["python3", "-m"],
-            args=["inference.fetch", UNKNOWN, "/models/export"],
+            args=["inference.fetch", UNKNOWN_URL, "/models/export"],
         ),
-        "model a.b/c",
+        "model of fetch",
     ),
-    "two sources": (
-        lambda pod: fetch(pod)["command"].insert(4, UNKNOWN),
-        "command of fetch",
-    ),
+    "two sources": (lambda pod: fetch(pod)["command"].insert(4, UNKNOWN_URL), "model of fetch"),
     "words in one word": (
         lambda pod: fetch(pod).update(
             command=["python3", "-m inference.fetch oci://a.b/c /models/export"]
@@ -172,7 +178,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
                 ],
             }
         ),
-        "model a.b/c",
+        "model of other",
     ),
     "another image of the init container": (
         lambda pod: fetch(pod).update(image=f"registry.example.com/ml/own@sha256:{KEY}"),
@@ -292,7 +298,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
             pod["metadata"]["labels"].update({"app.kubernetes.io/component": "training"}),
             model(pod, f"registry.example.com/models/digits@sha256:{OTHER}"),
         ),
-        "model registry.example.com/models/digits@sha256:fedc",
+        "model of fetch",
     ),
 }
 
@@ -306,7 +312,7 @@ def deployment(pod: Manifest) -> Manifest:
 
 @pytest.fixture(scope="module")
 def cluster(admission: Cluster) -> Cluster:
-    admission.install("deny")
+    admission.install("deny", ONLY)
     file = admission.platform.checkout / "rights.yaml"
     file.write_text(RIGHTS)
     admission.apply(file)
@@ -407,5 +413,5 @@ def test_without_the_parameter_object_nothing_is_served(cluster: Cluster) -> Non
         assert cluster.api.delete(OBJECT).status == 200
         admitted(api, promoted(), False)
     finally:
-        cluster.install("deny")
+        cluster.install("deny", ONLY)
     admitted(api, promoted(), True)

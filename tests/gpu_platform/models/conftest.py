@@ -123,7 +123,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
     """Exports of two real runs, which differ in their length, with the objects of the runs."""
     folder = tmp_path_factory.mktemp("runs")
     found = {}
-    for number, name in enumerate(("first", "second"), 1):
+    for number, name in enumerate(("first", "second"), 4):
         hyperparameters = {**JOB["hyperparameters"], "epochs": number}
         jobs = folder / f"{name}.yaml"
         jobs.write_text(

@@ -265,7 +265,7 @@ PROMOTIONS: dict[Attempt, str] = {
     another_key: "Key mismatch",
     another_key_with_the_hint_of_the_right_one: "was not made with",
     no_signature: "is not signed",
-    the_signature_of_another_model: "signature is not valid",
+    the_signature_of_another_model: "those signed: lineage.json, manifest.json, model.safetensors",
     no_bundle: "signature is not valid",
     a_bundle_without_a_signature: "signature is not valid",
     a_statement_that_was_changed: "was not made with",

@@ -1,13 +1,20 @@
 """The commands about models, with a real registry and real signatures."""
 
+import contextlib
+import io
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from model_signing import verifying
 
+from devcluster.paths import CHECKOUT
 from gitops.errors import GitopsError
 from gpu_platform.models.artifact import ARTIFACT_TYPE, CONFIG_TYPE
 from gpu_platform.models.registry import Reference
@@ -15,7 +22,10 @@ from gpu_platform.runs.command import main
 from inference.fetch import fetch
 from kube.promoted_models import ENTRY
 from tests.gpu_platform.models.conftest import Shelf
+from tests.readme import blocks
 from workload.manifest import read_manifest
+
+PAGE = CHECKOUT / "docs" / "model-registry.md"
 
 
 def test_a_published_model_has_the_media_types_of_modelpack(shelf: Shelf) -> None:
@@ -55,9 +65,6 @@ def test_the_lineage_names_data_code_specification_metrics_and_policies(shelf: S
 
 
 def shown(reference: str) -> dict[str, dict[str, object]]:
-    import contextlib
-    import io
-
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["models", "show", reference]) == 0
     found: dict[str, dict[str, object]] = yaml.safe_load(out.getvalue())
@@ -112,7 +119,7 @@ def test_a_difference_names_settings_and_metrics(
     capsys.readouterr()
     assert main(["models", "diff", f"{shelf.name}@{first}", f"{shelf.name}@{second}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "settings.epochs: 1 -> 2" in lines
+    assert "settings.epochs: 4 -> 5" in lines
     assert any(
         re.match(r"metrics\.accuracy: 0\.\d+ -> 0\.\d+ \([+-]0\.\d+\)", line) for line in lines
     )
@@ -191,3 +198,29 @@ def test_a_run_that_policies_refuse_is_published_and_not_promoted(
     assert "cannot be promoted: policies refuse the run: training-ends" in reported.err
     assert shelf.promote(reported.out.strip().rpartition("@")[2]) == 3
     assert shelf.admitted() == {}
+
+
+def test_the_commands_of_the_page_run_in_their_order(shelf: Shelf, tmp_path: Path) -> None:
+    """With the tests' registry and the names of the real runs."""
+    folder = tmp_path / "page"
+    for name, target in (("first", folder), ("second", folder / "next")):
+        shutil.copytree(shelf.exports[name], target / "export")
+        shutil.copy(shelf.objects[name], target / "run.yaml")
+    commands = [block.script for block in blocks(PAGE) if not block.needs]
+    assert len(commands) >= 4
+    script = "\n".join(["set -e", *commands])
+    for written, name in (("digits-1a2b3c4d", "first"), ("digits-5e6f7a8b", "second")):
+        assert written in script
+        script = script.replace(written, read_manifest(shelf.exports[name]).run)
+    script = script.replace("registry.example.com/models/digits", shelf.name)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "verified with model.pub" in done.stdout
+    assert "settings.epochs: 4 -> 5" in done.stdout
+    production = shelf.repository.resolve("production")
+    assert production != shelf.repository.resolve("staging")
+    assert production.removeprefix("sha256:") in shelf.admitted()

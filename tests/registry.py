@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,16 @@ class Registry:
         return self.folder / "docker/registry/v2/blobs/sha256" / name[:2] / name / "data"
 
 
-@pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+USER, PASSWORD = "publisher", "not-a-secret"
+_USERS = f"{USER}:$2b$04$ZwWHZSv0GzHSfXQ4/GQFiecAikUTqvy7gQctMGlnOiVTtjkIF5tJu"
+"""The same in the format of htpasswd."""
+
+
+@contextmanager
+def serving(folder: Path, *, login: bool = False) -> Iterator[Registry]:
+    """Run a registry, on request one that demands a login."""
     if shutil.which("docker-registry") is None:
         unavailable("no docker-registry (Debian's package of that name)")
-    folder = tmp_path_factory.mktemp("registry")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "authority.pem")
     certificate = authority.issue_cert("127.0.0.1")
@@ -70,11 +76,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     certificate.cert_chain_pems[0].write_to_path(folder / "chain.pem")
     host = f"127.0.0.1:{free_port()}"
     tls = {"certificate": str(folder / "chain.pem"), "key": str(folder / "key.pem")}
-    described = {
+    described: dict[str, Any] = {
         "version": 0.1,
         "storage": {"filesystem": {"rootdirectory": str(folder / "blobs")}},
         "http": {"addr": host, "tls": tls},
     }
+    if login:
+        (folder / "users").write_text(_USERS)
+        users = {"realm": "models", "path": str(folder / "users")}
+        described["auth"] = {"htpasswd": users}
     (folder / "config.yml").write_text(yaml.safe_dump(described))
     with (folder / "log").open("wb") as log:
         command = ["docker-registry", "serve", str(folder / "config.yml")]
@@ -85,6 +95,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
             try:
                 found.send("GET", f"https://{host}/v2/")
                 break
+            except urllib.error.HTTPError:
+                break
             except urllib.error.URLError:
                 assert process.poll() is None, (folder / "log").read_text()
                 time.sleep(0.1)
@@ -92,3 +104,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with serving(tmp_path_factory.mktemp("registry")) as found:
+        yield found

@@ -86,6 +86,11 @@ class Repository:
         )
         with self._errors("cannot be used"):
             self._client.auth.load_configs(self._container)
+        if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):
+            raise GitopsError(
+                f"{reference.host} demands a login, and ~/.docker/config.json has none: run "
+                f"`docker login {reference.host}`"
+            )
 
     def resolve(self, version: str) -> str:
         """Return the digest of a tag or digest."""

@@ -25,13 +25,7 @@ SETTINGS = {
 (PROMOTED,) = yaml.safe_load_all(EXAMPLES["model-lineage-complete"].good)
 """The parameter object with the model of the good example of `model-signed`."""
 CHANGED_BY_THE_API = {
-    # Without the feature gates ImageVolume and PodCertificateRequest, the API server drops these.
-    "an image that is a volume": {
-        "image-digest-pinned",
-        "image-registry-allowed",
-        "image-tag-fixed",
-    },
-    "an image as a volume has no version": {"image-digest-pinned", "image-tag-fixed"},
+    # Without the feature gate PodCertificateRequest, the API server drops these.
     "a certificate of the API as a volume": {"no-hidden-token", "no-service-account-token"},
     "a certificate that the API accepts": {"no-hidden-token", "no-service-account-token"},
     # The API server writes quantities in their canonical notation.

@@ -23,6 +23,7 @@ LABELS = {"gpu-platform.dev/workload": "inference", "gpu-platform.dev/service": 
 OTHER = "fedcba9876543210" * 4
 UNKNOWN_URL = f"oci://a.b/c@sha256:{OTHER}"
 ((KEY, VALUE),) = PROMOTED["data"].items()
+MODEL = f"registry.example.com/models/digits@sha256:{KEY}"
 ONLY = {
     **{rule.name: "disabled" for rule in RULES if rule.admission and rule.topic != "models"},
     "model-signed": SETTINGS["model-signed"],
@@ -108,6 +109,11 @@ def instead(pod: Manifest, **source: Any) -> None:
     """Replace the volume with the model."""
     pod["spec"]["volumes"] = [{"name": "models", **source}]
     del pod["spec"]["initContainers"]
+
+
+def mounted(pod: Manifest, reference: str = MODEL) -> None:
+    """Mount a model as an image volume instead of the download."""
+    instead(pod, image={"reference": reference, "pullPolicy": "IfNotPresent"})
 
 
 def variable(container: dict[str, Any], name: str, **stated: Any) -> None:
@@ -239,6 +245,26 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         lambda pod: instead(pod, projected={"sources": [{"secret": {"name": "other"}}]}),
         "volume models",
     ),
+    "another image volume": (
+        lambda pod: mounted(pod, f"registry.example.com/models/digits@sha256:{OTHER}"),
+        "model of models",
+    ),
+    "an image volume by tag": (
+        lambda pod: mounted(pod, "registry.example.com/models/digits:production"),
+        "model of models",
+    ),
+    "an image volume of another repository": (
+        lambda pod: mounted(pod, f"registry.example.com/models/other@sha256:{KEY}"),
+        "model of models",
+    ),
+    "a part of an image volume": (
+        lambda pod: (mounted(pod), server(pod)["volumeMounts"][0].update(subPath="other")),
+        "volumeMounts of inference",
+    ),
+    "an image volume at another path": (
+        lambda pod: (mounted(pod), server(pod)["volumeMounts"][0].update(mountPath="/app")),
+        "volumeMounts of inference",
+    ),
     "a Secret inside of the model": (
         lambda pod: volume(pod, "/models/export/model.safetensors", **SECRET),
         "volumeMounts of inference",
@@ -327,7 +353,9 @@ def refused(answer: Answer) -> str:
 
 def test_the_promoted_model_is_served(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
-    for manifest in (promoted(), deployment(promoted())):
+    volume = promoted()
+    mounted(volume)
+    for manifest in (promoted(), deployment(promoted()), volume, deployment(volume)):
         answer = api.create(manifest, SPACE)
         assert answer.status == 201, answer.body
 

@@ -1,5 +1,6 @@
 """The commands about models, with a real registry and real signatures."""
 
+import base64
 import contextlib
 import io
 import json
@@ -8,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,11 @@ from gitops.errors import GitopsError
 from gpu_platform.models.artifact import ARTIFACT_TYPE, CONFIG_TYPE
 from gpu_platform.models.registry import Reference
 from gpu_platform.runs.command import main
-from inference.fetch import fetch
+from inference.fetch import FetchError, fetch
 from kube.promoted_models import ENTRY
 from tests.gpu_platform.models.conftest import Shelf
 from tests.readme import blocks
+from tests.registry import PASSWORD, USER, serving
 from workload.manifest import read_manifest
 
 PAGE = CHECKOUT / "docs" / "model-registry.md"
@@ -164,6 +167,31 @@ def test_a_worse_model_is_not_promoted(
 def test_a_name_without_a_registry_is_refused(text: str) -> None:
     with pytest.raises(GitopsError, match=r"write registry\.example\.com/models/digits"):
         Reference.parse(text)
+
+
+def test_a_registry_that_demands_a_login_gets_one(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "guarded"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with serving(folder, login=True) as guarded:
+        monkeypatch.setenv("SSL_CERT_FILE", str(guarded.authority))
+        other = replace(shelf, registry=guarded, name=f"{guarded.host}/models/digits")
+        with pytest.raises(GitopsError, match=f"docker login {guarded.host}"):
+            other.publish()
+        (tmp_path / ".docker").mkdir()
+        pair = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        logins = {"auths": {guarded.host: {"auth": pair}}}
+        (tmp_path / ".docker/config.json").write_text(json.dumps(logins))
+        digest = other.publish()
+        assert other.promote(digest) == 0
+        url = f"oci://{other.name}@{digest}"
+        with pytest.raises(FetchError, match="401"):
+            fetch(url, tmp_path / "served")
+        monkeypatch.setenv("OCI_USERNAME", USER)
+        monkeypatch.setenv("OCI_PASSWORD", PASSWORD)
+        assert fetch(url, tmp_path / "served") == read_manifest(shelf.exports["first"])
 
 
 def test_an_unreachable_registry_is_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,8 +143,8 @@ def test_the_policies_accept_the_pods_of_an_artifact(download: bool) -> None:
     found = serving(
         job=None,
         source={"artifact": artifact, "download": download},
-        fetch={"env_from": {"OCI_PASSWORD": secret}} if download else {},
         tls={"secret": "digits-tls"},
+        **({"fetch": {"env_from": {"OCI_PASSWORD": secret}}} if download else {}),
     )
     image = pod(objects(found)["Deployment"])["containers"][0]["image"]
     config = {"repositories": ["registry.example.com/models/*"], "images": [image]}

@@ -13,11 +13,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gitops.errors import GitopsError
 from gpu_platform.models.lineage import FILE as LINEAGE_FILE
 from gpu_platform.models.lineage import Lineage
+from kube.promoted_models import DIGEST
+from workload.configuration import first_problem
 from workload.files import sha256_of
 from workload.manifest import MANIFEST_FILE, ExportError, Manifest, checked_file, read_manifest
 
@@ -146,13 +150,46 @@ def signature_manifest(subject: Descriptor, bundle: bytes) -> bytes:
     return encoded(document)
 
 
-def file_path(layer: Mapping[str, Any], location: str) -> str:
-    """Return the path of a layer's file. Raises GitopsError if it leaves the directory."""
-    path = layer.get("annotations", {}).get(FILE_PATH)
-    parts = PurePosixPath(str(path)).parts
-    if not isinstance(path, str) or not parts or path.startswith("/") or ".." in parts:
-        raise GitopsError(f"{location} has a layer with the path {path!r}: it is not a model")
-    return path
+class Layer(BaseModel):
+    """Descriptor of a file, as it is found in a registry."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    digest: str = Field(pattern=rf"^{DIGEST}$")
+    size: int = Field(ge=0)
+    annotations: dict[str, str]
+
+    @property
+    def path(self) -> str:
+        """Path of the file in the directory of the model."""
+        return self.annotations[FILE_PATH]
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        path = self.annotations.get(FILE_PATH, "")
+        if not path or path.startswith("/") or ".." in PurePosixPath(path).parts:
+            raise ValueError(f"the path {path!r} is not inside of the model")
+        return self
+
+
+class Model(BaseModel):
+    """Manifest of an artifact, as it is found in a registry."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    artifact_type: Literal["application/vnd.cncf.model.manifest.v1+json"] = Field(
+        alias="artifactType"
+    )
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def parse(cls, content: bytes, location: str) -> Self:
+        """Return the manifest of a model. Raises GitopsError if it is another one."""
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            problem = first_problem(error, "the document")
+            raise GitopsError(f"{location} is not a model: {problem}") from None
 
 
 def _media_type(name: str) -> str:

@@ -18,7 +18,7 @@ from infra.manifests import Manifest as Object
 from workload.promotion import parse_named
 
 try:
-    from gpu_platform.models import artifact, promotion, signing
+    from gpu_platform.models import promotion, signing
     from gpu_platform.models.registry import Reference, Repository
 except ImportError as error:
     raise GitopsError(
@@ -91,8 +91,13 @@ def _list(options: argparse.Namespace) -> Iterator[str]:
         tags.setdefault(repository.resolve(tag), []).append(tag)
     rows = [["version", "digest", "stages", "data", "metrics"]]
     for digest, names in tags.items():
-        lineage = promotion.read(repository, digest).lineage
         stages = [stage for stage in _STAGES if stage in names]
+        try:
+            lineage = promotion.read(repository, digest).lineage
+        except GitopsError:
+            # Anybody who may push can add tags of other artifacts.
+            rows.append([", ".join(names), digest, ", ".join(stages) or "-", "-", "not a model"])
+            continue
         data = f"{lineage.dataset} {lineage.data_sha256[:12]}".strip()
         row = [lineage.run, digest, ", ".join(stages), data, _metrics(lineage.metrics)]
         rows.append([cell or "-" for cell in row])
@@ -113,7 +118,7 @@ def _show(options: argparse.Namespace) -> Iterator[str]:
         "reference": repository.reference.at(version.digest),
         "signature": signature,
         "lineage": version.lineage.model_dump(mode="json"),
-        "files": {artifact.file_path(layer, ""): layer["digest"] for layer in version.layers},
+        "files": {layer.path: layer.digest for layer in version.layers},
     }
     yield yaml.safe_dump(document, sort_keys=False).rstrip()
 

@@ -29,7 +29,7 @@ class Version:
     """A published model, of which the files have not been read."""
 
     digest: str
-    layers: Sequence[artifact.Descriptor]
+    layers: Sequence[artifact.Layer]
     lineage: Lineage
 
 
@@ -59,7 +59,8 @@ def publish(
             artifact.EMPTY_TYPE: artifact.EMPTY,
         }
         for layer in layers:
-            repository.push_blob(files.folder / artifact.file_path(layer, str(export)), layer)
+            path = layer["annotations"][artifact.FILE_PATH]
+            repository.push_blob(files.folder / path, layer)
         for media_type, blob in blobs.items():
             written = Path(temporary, "blob")
             written.write_bytes(blob)
@@ -70,22 +71,18 @@ def publish(
     repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
     # The tag comes last: whoever finds it finds the signature.
     repository.push_manifest(content, manifest.run)
-    return Version(digest, layers, lineage)
+    return Version(digest, artifact.Model.parse(content, digest).layers, lineage)
 
 
 def read(repository: Repository, version: str) -> Version:
     """Return the version of a tag or a digest. Raises GitopsError if it is not a model."""
     digest = repository.resolve(version)
     where = repository.reference.at(digest)
-    found = repository.described(digest)
-    if found.get("artifactType") != artifact.ARTIFACT_TYPE:
-        raise GitopsError(
-            f"{where} is not a model: its artifactType is {found.get('artifactType')}"
-        )
-    layers = found.get("layers", [])
+    layers = artifact.Model.parse(repository.manifest(digest), where).layers
     for layer in layers:
-        if artifact.file_path(layer, where) == FILE:
-            return Version(digest, layers, parse(repository.blob(layer), f"{where} {FILE}"))
+        if layer.path == FILE:
+            content = repository.blob(layer.digest)
+            return Version(digest, layers, parse(content, f"{where} {FILE}"))
     raise GitopsError(f"{where} has no {FILE}: publish it with `models publish`")
 
 
@@ -100,10 +97,9 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "export")
         for layer in version.layers:
-            name = artifact.file_path(layer, where)
-            if (folder / name).exists():
-                raise RefusedError(f"{where} has the file {name} twice")
-            repository.download(layer, folder / name)
+            if (folder / layer.path).exists():
+                raise RefusedError(f"{where} has the file {layer.path} twice")
+            repository.download(layer.digest, folder / layer.path)
         try:
             signing.verify(folder, bundle, key, where)
             export = artifact.Files(folder).export()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import requests
 from oras.auth import AuthenticationException
@@ -19,6 +19,7 @@ from oras.provider import Registry
 
 from gitops.errors import GitopsError
 from gpu_platform.models.artifact import MANIFEST_TYPE, Descriptor, digest_of
+from kube.promoted_models import DIGEST
 
 _REFERENCE: Final = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
@@ -93,8 +94,11 @@ class Repository:
             )
 
     def resolve(self, version: str) -> str:
-        """Return the digest of a tag or digest."""
-        return digest_of(self._manifest_bytes(version))
+        """Return the digest of a tag or digest, which the repository has."""
+        if not version.startswith("sha256:"):
+            return digest_of(self._manifest_bytes(version))
+        self.manifest(version)
+        return version
 
     def manifest(self, digest: str) -> bytes:
         """Return a manifest, compared with its digest."""
@@ -117,33 +121,26 @@ class Repository:
         tag = _signature_tag(digest)
         if self._request(f"{self._root}manifests/{tag}", "HEAD").status_code == 404:
             raise GitopsError(f"{self.reference.at(digest)} is not signed")
-        described = self.described(self.resolve(tag))
-        layers = described.get("layers", [])
-        if len(layers) != 1:
-            raise GitopsError(f"{self.reference.at(tag)} is not a signature")
-        return self.blob(layers[0])
-
-    def described(self, digest: str) -> dict[str, Any]:
-        """Return a manifest as a document."""
         try:
-            found = json.loads(self.manifest(digest))
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise GitopsError(f"{self.reference.at(digest)} is not a manifest")
-        return found
+            (bundle,) = json.loads(self._manifest_bytes(tag))["layers"]
+            return self.blob(bundle["digest"])
+        except (ValueError, KeyError, TypeError):
+            raise GitopsError(f"{self.reference.at(tag)} is not a signature") from None
 
-    def blob(self, layer: Descriptor, limit: int = _MAX_MANIFEST_BYTES) -> bytes:
+    def blob(self, digest: str) -> bytes:
         """Return a small blob."""
-        if int(layer["size"]) > limit:
-            raise GitopsError(f"{self.reference.at(layer['digest'])} has more than {limit} bytes")
-        return b"".join(self._chunks(layer))
+        content = b""
+        for chunk in self._chunks(digest):
+            content += chunk
+            if len(content) > _MAX_MANIFEST_BYTES:
+                raise GitopsError(f"{self.reference.at(digest)} is too large")
+        return content
 
-    def download(self, layer: Descriptor, path: Path) -> None:
+    def download(self, digest: str, path: Path) -> None:
         """Write a blob to a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as stream:
-            for chunk in self._chunks(layer):
+            for chunk in self._chunks(digest):
                 stream.write(chunk)
 
     def push_blob(self, content: Path, layer: Descriptor) -> None:
@@ -177,8 +174,10 @@ class Repository:
             raise GitopsError(f"{self.reference.at(version)} is too large for a manifest")
         return answer.content
 
-    def _chunks(self, layer: Descriptor) -> Iterator[bytes]:
-        digest, content = layer["digest"], hashlib.sha256()
+    def _chunks(self, digest: str) -> Iterator[bytes]:
+        content = hashlib.sha256()
+        if not re.fullmatch(DIGEST, digest):
+            raise GitopsError(f"{self.reference.name}: {digest!r} is not a digest")
         with self._errors(f"lacks {digest}"):
             answer = self._request(f"{self._root}blobs/{digest}", stream=True)
             self._client._check_200_response(answer)

@@ -4,7 +4,6 @@ tests/cluster/separate/test_model_admission.py has the attempts to serve it in a
 """
 
 import base64
-import copy
 import functools
 import http.server
 import json
@@ -28,7 +27,8 @@ WEIGHTS = "model.safetensors"
 
 
 def document(shelf: Shelf, digest: str) -> dict[str, Any]:
-    return copy.deepcopy(shelf.repository.described(digest))
+    found: dict[str, Any] = json.loads(shelf.repository.manifest(digest))
+    return found
 
 
 def layer(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def weights_with_one_other_bit(shelf: Shelf, digest: str) -> str:
 
 
 def better_metrics(shelf: Shelf, digest: str) -> str:
-    content = shelf.repository.blob(layer(document(shelf, digest), "lineage.json"))
+    content = shelf.repository.blob(layer(document(shelf, digest), "lineage.json")["digest"])
     found = json.loads(content)
     found["metrics"]["accuracy"] = 0.999
     return replaced(shelf, digest, "lineage.json", json.dumps(found).encode())
@@ -158,6 +158,21 @@ def an_image_instead_of_a_model(shelf: Shelf, digest: str) -> str:
     found = document(shelf, digest)
     found["artifactType"] = "application/vnd.oci.image.config.v1+json"
     return pushed(shelf, digest, found)
+
+
+def a_layer_that_is_another_url(shelf: Shelf, digest: str) -> str:
+    found = document(shelf, digest)
+    layer(found, WEIGHTS)["digest"] = "../../other/blobs/" + layer(found, WEIGHTS)["digest"]
+    content = artifact.encoded(found)
+    # The registry refuses such a manifest, so another one would have to send it.
+    shelf.spoil(digest, lambda _: content)
+    return digest
+
+
+def another_signed_version_under_its_digest(shelf: Shelf, digest: str) -> str:
+    other = shelf.repository.manifest(shelf.publish("second"))
+    shelf.spoil(digest, lambda _: other)
+    return digest
 
 
 def another_key(shelf: Shelf, digest: str) -> str:
@@ -246,15 +261,15 @@ def an_export_whose_metrics_its_lineage_contradicts(shelf: Shelf, digest: str) -
 
 PROMOTIONS: dict[Attempt, str] = {
     a_blob_that_was_changed_in_the_registry: "damaged",
-    a_manifest_that_was_changed_in_the_registry: "",
+    a_manifest_that_was_changed_in_the_registry: "the registry sent another manifest",
     other_weights: "other files than those signed: model.safetensors",
     weights_with_one_other_bit: "other files than those signed: model.safetensors",
     better_metrics: "other files than those signed: lineage.json",
     another_export_manifest: "other files than those signed: manifest.json",
     an_additional_file: "those signed: extra.py",
     an_additional_file_that_signatures_usually_ignore: "those signed: .gitattributes",
-    a_file_outside_of_the_directory: "it is not a model",
-    a_file_with_an_absolute_path: "it is not a model",
+    a_file_outside_of_the_directory: "is not inside of the model",
+    a_file_with_an_absolute_path: "is not inside of the model",
     the_same_file_twice: "twice",
     a_file_less: "those signed: manifest.json",
     two_files_with_each_others_names: "those signed: manifest.json, model.safetensors",
@@ -262,6 +277,8 @@ PROMOTIONS: dict[Attempt, str] = {
     another_media_type: "the manifest is not the one that",
     another_configuration: "the manifest is not the one that",
     an_image_instead_of_a_model: "is not a model",
+    a_layer_that_is_another_url: "the registry sent another manifest",
+    another_signed_version_under_its_digest: "the registry sent another manifest",
     another_key: "Key mismatch",
     another_key_with_the_hint_of_the_right_one: "was not made with",
     no_signature: "is not signed",
@@ -293,7 +310,7 @@ def test_a_model_in_another_repository_is_not_promoted(
     other = shelf.elsewhere("copy")
     found = document(shelf, digest)
     for part in (found["config"], *found["layers"]):
-        content = shelf.repository.blob(part)
+        content = shelf.repository.blob(part["digest"])
         shelf.registry.put_blob(other.path, content, part["mediaType"])
     bundle = shelf.repository.signature(digest)
     for blob in (bundle, artifact.EMPTY):

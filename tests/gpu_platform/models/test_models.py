@@ -18,6 +18,7 @@ from model_signing import verifying
 
 from devcluster.paths import CHECKOUT
 from gitops.errors import GitopsError
+from gpu_platform.models import promotion
 from gpu_platform.models.artifact import ARTIFACT_TYPE, CONFIG_TYPE
 from gpu_platform.models.registry import Reference
 from gpu_platform.runs.command import main
@@ -33,7 +34,7 @@ PAGE = CHECKOUT / "docs" / "model-registry.md"
 
 def test_a_published_model_has_the_media_types_of_modelpack(shelf: Shelf) -> None:
     digest = shelf.publish()
-    found = shelf.repository.described(digest)
+    found = json.loads(shelf.repository.manifest(digest))
     assert found["artifactType"] == ARTIFACT_TYPE == "application/vnd.cncf.model.manifest.v1+json"
     assert found["config"]["mediaType"] == CONFIG_TYPE
     types = {
@@ -45,7 +46,7 @@ def test_a_published_model_has_the_media_types_of_modelpack(shelf: Shelf) -> Non
         "manifest.json": "application/vnd.cncf.model.doc.v1.raw",
         "model.safetensors": "application/vnd.cncf.model.weight.v1.raw",
     }
-    config = json.loads(shelf.repository.blob(found["config"]))
+    config = json.loads(shelf.repository.blob(found["config"]["digest"]))
     assert config["modelfs"]["diffIds"] == [layer["digest"] for layer in found["layers"]]
 
 
@@ -93,8 +94,8 @@ def test_a_promoted_model_is_fetched_as_it_was_published(shelf: Shelf, tmp_path:
 def test_other_programs_of_model_signing_verify_a_download(shelf: Shelf, tmp_path: Path) -> None:
     digest = shelf.publish()
     folder = tmp_path / "downloaded"
-    for layer in shelf.repository.described(digest)["layers"]:
-        shelf.repository.download(layer, folder / layer["annotations"]["org.cncf.model.filepath"])
+    for layer in promotion.read(shelf.repository, digest).layers:
+        shelf.repository.download(layer.digest, folder / layer.path)
     bundle = tmp_path / "model.sig"
     bundle.write_bytes(shelf.repository.signature(digest))
     verifying.Config().use_elliptic_key_verifier(public_key=shelf.public).verify(folder, bundle)
@@ -105,11 +106,14 @@ def test_a_list_shows_stages_and_metrics(shelf: Shelf, capsys: pytest.CaptureFix
     assert "has no versions" in capsys.readouterr().out
     first, second = shelf.publish("first"), shelf.publish("second")
     assert shelf.promote(first, "staging") == shelf.promote(second) == 0
+    other = shelf.registry.put_blob(shelf.path, b"{}", "application/vnd.oci.empty.v1+json")
+    shelf.push({"schemaVersion": 2, "config": other, "layers": []}, "chart")
     capsys.readouterr()
     assert main(["models", "list", shelf.name]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["version", "digest", "stages", "data", "metrics"]
-    assert len(rows) == 2
+    assert len(rows) == 3
+    assert any(row.startswith("chart ") and "not a model" in row for row in rows)
     (row,) = (row for row in rows if second in row)
     assert "production" in row
     assert "accuracy 0." in row

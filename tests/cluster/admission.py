@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from kube.promoted_models import NAMESPACE
 from policies.admission import CONTROLLERS, Mode, Scope, manifests
 from policies.catalogue import RULES
 from policies.configuration import Configuration, configure
@@ -67,10 +68,12 @@ class Cluster:
         self._installed += 1
         probe = f"probe-{self._installed}"
         file = self.platform.checkout / "policies.yaml"
-        # The API server admits its entries only once it knows the policies and their parameters.
+        # By its own manager, so that applying the object without entries does not remove them. It
+        # comes first: the policies read the parameters when they start.
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        file.write_text(yaml.safe_dump_all([space, PROMOTED]))
+        self.apply(file, "--field-manager=promoter")
         file.write_text(yaml.safe_dump_all([*built, *denial(probe)]))
-        self.apply(file)
-        file.write_text(yaml.safe_dump(PROMOTED))
         self.apply(file)
         asked: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
         asked["spec"] = {"ports": [{"port": 80}]}
@@ -82,8 +85,9 @@ class Cluster:
         kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
         self.platform.shell(f"kubectl delete {kinds} -l app.kubernetes.io/part-of=gpu-platform")
 
-    def apply(self, file: Path) -> None:
+    def apply(self, file: Path, *options: str) -> None:
         command = ["kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(file)]
+        command += options
         self.platform.shell(shlex.join(command))
 
 

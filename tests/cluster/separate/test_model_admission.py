@@ -435,11 +435,15 @@ def admitted(serving: ApiServer, pod: Manifest, expected: bool) -> None:
     await_(lambda: (serving.create(pod, SPACE).status == 201) is expected, 60, "the parameters")
 
 
-def test_without_the_parameter_object_nothing_is_served(cluster: Cluster) -> None:
+def test_without_the_parameter_object_no_pod_is_admitted(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
+    other = promoted()
+    other["metadata"]["labels"] = {}
     try:
         assert cluster.api.delete(OBJECT).status == 200
         admitted(api, promoted(), False)
+        admitted(api, other, False)
     finally:
         cluster.install("deny", ONLY)
     admitted(api, promoted(), True)
+    admitted(api, other, True)

@@ -9,6 +9,7 @@ from infra.settings.types import DnsLabel, EnvironmentName, MemoryQuantity, Pinn
 from infra.settings.volumes import ReferenceSettings
 
 _RUN: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}")
+_ARTIFACT: Final = re.compile(r"[a-z0-9.-]+(:\d+)?/[a-z0-9][a-z0-9._/-]*@sha256:[0-9a-f]{64}")
 _URL: Final = re.compile(r"(s3|gs|az|https?)://[^\s?#@]+")
 
 
@@ -122,6 +123,11 @@ class SourceSettings(Settings):
             raise ValueError(f"needs one of claim, hub, artifact and image, but has {found}")
         if self.download and self.artifact is None:
             raise ValueError("has download, but no artifact to download: leave it out")
+        if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):
+            raise ValueError(
+                f"has download and artifact {self.artifact}: write registry.example.com/"
+                "repository@sha256:…, without a tag"
+            )
         return self
 
     @property

@@ -198,6 +198,18 @@ def test_a_registry_that_demands_a_login_gets_one(
         assert fetch(url, tmp_path / "served") == read_manifest(shelf.exports["first"])
 
 
+def test_missing_packages_are_named() -> None:
+    program = (
+        "import sys; sys.modules['oras'] = None; from gpu_platform.runs.command import main; "
+        "sys.exit(main(['models', 'list', 'registry.example.com/models/digits']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "requirements/models.txt" in done.stderr
+
+
 def test_an_unreachable_registry_is_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "list", "127.0.0.1:1/models/digits"]) == 1
     assert "127.0.0.1:1/models/digits cannot be reached" in capsys.readouterr().err

@@ -136,6 +136,24 @@ def test_an_artifact_is_downloaded_where_it_cannot_be_mounted() -> None:
     assert environment(spec["containers"][0])["INFERENCE_MODEL_PATH"] == "/models/export"
 
 
+@pytest.mark.parametrize(
+    ("runtime", "source", "reason"),
+    [
+        ("torch", {"artifact": f"a.b/c:v1@sha256:{DIGEST}", "download": True}, "without a tag"),
+        ("torch", {"claim": {"name": "checkpoints"}, "download": True}, "no artifact to download"),
+        ("vllm", {"artifact": f"a.b/c@sha256:{DIGEST}", "download": True}, "use an image volume"),
+    ],
+)
+def test_a_download_that_cannot_work_fails_the_preview(
+    runtime: str, source: dict[str, Any], reason: str
+) -> None:
+    values = changed(
+        "inference.services.digits",
+        {"cpu": 1, "memory": "2Gi"} | {"runtime": runtime, "source": source},
+    )
+    assert any(reason in problem for problem in problems(values))
+
+
 @pytest.mark.parametrize("download", [True, False])
 def test_the_policies_accept_the_pods_of_an_artifact(download: bool) -> None:
     artifact = f"registry.example.com/models/digits@sha256:{DIGEST}"

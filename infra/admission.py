@@ -31,14 +31,17 @@ class Admission(Component):
         self, name: str, args: AdmissionArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Admission", name, opts)
-        earlier: list[pulumi.Resource] = []
+        objects: list[pulumi.Resource] = []
+        policies: list[pulumi.Resource] = []
         for manifest in manifests(args):
             kind = manifest["kind"]
-            depends = kind not in (_POLICY, "Namespace")
             suffix = {_BINDING: "-binding", _POLICY: ""}.get(kind, f"-{kind.lower()}")
             rule = manifest["metadata"]["name"].removeprefix(admission.PREFIX)
-            options = self.options(after=earlier if depends else ())
-            earlier = [self.create(f"{name}-{rule}{suffix}", manifest, options)]
+            # Policies follow the objects that they read, and bindings their policies.
+            options = self.options(after=policies[-1:] if kind == _BINDING else objects)
+            made = self.create(f"{name}-{rule}{suffix}", manifest, options)
+            if kind != _BINDING:
+                (policies if kind == _POLICY else objects).append(made)
         self.register_outputs({})
 
 

@@ -196,7 +196,8 @@ _FETCHED = f"""initContainers:
       - /models/export
     volumeMounts: [{{name: models, mountPath: /models}}]
 """
-_SERVER = f"""{{fetch}}containers:
+_SERVER = f"""automountServiceAccountToken: false
+{{fetch}}containers:
   - name: inference
     image: registry.example.com/ml/inference@sha256:{_DIGEST}
     command: [python3, -m, inference]

@@ -20,14 +20,7 @@ from tools.generate.policy_examples import EXAMPLES
 
 _FILES = Path(__file__).parent / "cases"
 _KINDS = {
-    "v1": (
-        "ConfigMap",
-        "Pod",
-        "Service",
-        "PersistentVolume",
-        "PodTemplate",
-        "ReplicationController",
-    ),
+    "v1": ("Pod", "Service", "PersistentVolume", "PodTemplate", "ReplicationController"),
     "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
     "batch/v1": ("Job", "CronJob"),
     "resource.k8s.io/v1": ("ResourceClaim", "ResourceClaimTemplate"),
@@ -97,7 +90,7 @@ def _completed(manifest: Manifest, namespace: str) -> Manifest:
     result = copy.deepcopy(manifest)
     metadata = result.setdefault("metadata", {})
     metadata.setdefault("name", "unnamed")
-    if manifest["kind"] not in ("ConfigMap", "PersistentVolume"):
+    if manifest["kind"] != "PersistentVolume":
         metadata["namespace"] = namespace
     if manifest["kind"] == "Service" and "spec" in manifest:
         result["spec"].setdefault("ports", [{"port": 80}])

@@ -126,7 +126,9 @@ def _validate(options: argparse.Namespace) -> str:
 
     last = read_report(options.against) if options.against else None
     # The training compares prepared files with their digests.
-    data = load(options.dataset, options.data_dir, None, seed=0, verify=False, report=report_stderr)
+    data = load(
+        options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
+    )
     report = examine(options.dataset, data, options.samples)
     found = list(problems(report, last, options.min_class_share, options.max_drift))
     write_report(options.target, report.model_copy(update={"problems": tuple(found)}))

@@ -1,9 +1,11 @@
-"""Download an export from an object store or a web server, and verify it.
+"""Download an export from a registry, an object store or a web server, and verify it.
 
+  python -m inference.fetch oci://registry.example.com/models/digits@sha256:... /models/export
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
-workload.store describes the credentials of s3://, gs:// and az://. A web server may redirect only
-to itself: another address could be one that only this machine reaches.
+workload.store describes the credentials of s3://, gs:// and az://, and OCI_USERNAME and
+OCI_PASSWORD are those of a registry (OCI_PLAIN_HTTP=true calls one without TLS). A web server may
+redirect only to itself: another address could be one that only this machine reaches.
 """
 
 import argparse
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 from urllib.parse import urlsplit
 
+from inference.registry import SCHEME, RegistryFiles
 from workload import exit_codes
 from workload.files import write_atomically
 from workload.manifest import (
@@ -31,7 +34,7 @@ from workload.manifest import (
 from workload.report import conclude, emit
 from workload.store import CHUNK_BYTES, READ_SECONDS, STORES, connect, first_line
 
-SCHEMES: Final = (*STORES, "https", "http")
+SCHEMES: Final = (SCHEME, *STORES, "https", "http")
 
 MAX_MANIFEST_BYTES: Final = 2**20
 _REPORT_SECONDS: Final = 2.0
@@ -94,6 +97,9 @@ def _open(url: str) -> Read:
             f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: write a URL with "
             f"{', '.join(SCHEMES)}, without a user, a password and a query"
         )
+    if parts.scheme == SCHEME:
+        with _fetch_errors(f"{url} cannot be used"):
+            return RegistryFiles(url).read
     if parts.scheme not in STORES:
         return lambda file: _read_web(f"{url}/{file}")
     from obstore import get
@@ -171,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "url", help="directory of the export: s3://, gs://, az://, https:// or http://"
+        "url", help="directory of the export: oci://, s3://, gs://, az://, https:// or http://"
     )
     parser.add_argument("folder", type=Path, help="target directory")
     parser.add_argument("--sha256", default="", help="expected digest of the weights")

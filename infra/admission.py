@@ -12,7 +12,8 @@ from infra.settings.problems import full_key
 from infra.settings.tenancy import TenancySettings
 from policies import admission
 
-_BINDING: Final = "ValidatingAdmissionPolicyBinding"
+_POLICY: Final = "ValidatingAdmissionPolicy"
+_BINDING: Final = f"{_POLICY}Binding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +31,17 @@ class Admission(Component):
         self, name: str, args: AdmissionArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("Admission", name, opts)
-        earlier: list[pulumi.Resource] = []
+        objects: list[pulumi.Resource] = []
+        policies: list[pulumi.Resource] = []
         for manifest in manifests(args):
-            binds = manifest["kind"] == _BINDING
+            kind = manifest["kind"]
+            suffix = {_BINDING: "-binding", _POLICY: ""}.get(kind, f"-{kind.lower()}")
             rule = manifest["metadata"]["name"].removeprefix(admission.PREFIX)
-            resource_name = f"{name}-{rule}{'-binding' if binds else ''}"
-            earlier = [
-                self.create(resource_name, manifest, self.options(after=earlier if binds else ()))
-            ]
+            # Policies follow the objects that they read, and bindings their policies.
+            options = self.options(after=policies[-1:] if kind == _BINDING else objects)
+            made = self.create(f"{name}-{rule}{suffix}", manifest, options)
+            if kind != _BINDING:
+                (policies if kind == _POLICY else objects).append(made)
         self.register_outputs({})
 
 

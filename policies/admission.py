@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 import yaml
 
+from kube import promoted_models
 from kube.accelerators import OTHER_DEVICES
 from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration
@@ -33,6 +34,7 @@ CONTROLLERS: Final = (
     "system:serviceaccount:kube-system:statefulset-controller",
 )
 """Users whose ownerReferences are trusted; anybody else can write any owner into a pod."""
+_LABELS: Final = {"app.kubernetes.io/part-of": "gpu-platform"}
 _EPILOG = """\
 examples:
   python -m policies.admission --config policies.json | kubectl apply --server-side -f -
@@ -82,13 +84,50 @@ def manifests(
     scope = scope or Scope()
     policies: dict[str, _Policy] = {}
     for rule, mandatory, config in configuration.rules:
-        if rule.admission is not None:
+        settings = _settings(config, scope)
+        if rule.admission is not None and settings.get(rule.admission.requires, True):
             target = rule.admission.target
             name = f"{PREFIX}{target.name}{'' if mandatory else '-advisory'}"
             policy = policies.setdefault(name, _Policy(name, target, mandatory))
-            settings, exempt = _settings(config, scope), _exempt(rule, config, configuration)
+            exempt = _exempt(rule, config, configuration)
             policy.add(rule, rule.admission.expressions(settings, exempt))
-    return [part for policy in policies.values() for part in policy.manifests(mode, scope)]
+    built = [part for policy in policies.values() for part in policy.manifests(mode, scope)]
+    return [
+        *(_parameters() if any("paramKind" in each.get("spec", {}) for each in built) else ()),
+        *built,
+    ]
+
+
+def _parameters() -> list[Manifest]:
+    """Return the ConfigMap with the promoted models, without entries, and who may add them.
+
+    Without the object, all pods would be denied.
+    """
+    inside = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
+    rule = {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "resourceNames": [promoted_models.NAME],
+        "verbs": ["get", "patch", "update"],
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": promoted_models.NAMESPACE, "labels": dict(_LABELS)},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": promoted_models.NAME, **inside},
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": promoted_models.PROMOTER, **inside},
+            "rules": [rule],
+        },
+    ]
 
 
 def from_file(
@@ -145,8 +184,16 @@ class _Policy:
             "operator": "NotIn",
             "values": sorted(scope.excluded),
         }
+        parameters: Manifest = {}
+        reference: Manifest = {}
+        if self._target.parameters is not None:
+            parameters = {"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}
+            namespace, name = self._target.parameters
+            found = {"namespace": namespace, "name": name, "parameterNotFoundAction": "Deny"}
+            reference = {"paramRef": found}
         policy = {
             "failurePolicy": "Fail",
+            **parameters,
             "matchConstraints": {
                 "matchPolicy": "Equivalent",
                 "resourceRules": self._target.rules(),
@@ -157,6 +204,7 @@ class _Policy:
         }
         binding = {
             "policyName": self._name,
+            **reference,
             "validationActions": [*action[mode], "Audit"],
             "matchResources": {"namespaceSelector": {"matchExpressions": [selected]}},
         }
@@ -168,7 +216,7 @@ class _Policy:
             "kind": f"ValidatingAdmissionPolicy{suffix}",
             "metadata": {
                 "name": self._name,
-                "labels": {"app.kubernetes.io/part-of": "gpu-platform"},
+                "labels": dict(_LABELS),
             },
             "spec": spec,
         }

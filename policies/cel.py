@@ -17,7 +17,9 @@ from policies.cel_objects import (
     ANNOTATED_PODS,
     CLAIMS,
     PODS,
+    PROMOTED_MODELS,
     SERVICES,
+    SERVING_PODS,
     VARIABLES,
     VOLUMES,
     Manifest,
@@ -33,7 +35,9 @@ __all__ = [
     "ANNOTATED_PODS",
     "CLAIMS",
     "PODS",
+    "PROMOTED_MODELS",
     "SERVICES",
+    "SERVING_PODS",
     "VOLUMES",
     "Cel",
     "Manifest",
@@ -65,13 +69,14 @@ class Cel:
     by its name in the configuration file, `pattern(settings.x)` for a list of patterns with `*` as
     one regular expression, and `pairs(settings.x)` for an object as a list of such an expression of
     each key with its value as a string. `partial` marks a rule that one object can only partly
-    decide.
+    decide. Without a value of the setting `requires`, there is no policy for the rule.
     """
 
     violations: str
     target: Target = PODS
     variables: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
+    requires: str = ""
 
     def expressions(self, settings: Mapping[str, Any], exempt: str) -> dict[str, str]:
         """Return `exempt`, `violations` and the variables that they use, with settings inserted."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kube import promoted_models
 from kube.accelerators import DEVICE_CLASS_PREFIX
 
 Manifest = dict[str, Any]
@@ -26,12 +27,16 @@ class Target:
     """API resources that a policy evaluates.
 
     `changed` decides which updates are evaluated. Controllers add labels and remove finalizers of
-    objects that exist already, and a denied update would keep such an object forever.
+    objects that exist already, and a denied update would keep such an object forever. `named`
+    limits the policy to objects of these names, and `parameters` is the namespace and name of a
+    ConfigMap that its expressions read as `params`.
     """
 
     name: str
     resources: Mapping[str, tuple[str, ...]]
     changed: str = ""
+    named: tuple[str, ...] = ()
+    parameters: tuple[str, str] | None = None
 
     def rules(self) -> list[Manifest]:
         """Return the resourceRules of the policy."""
@@ -42,6 +47,7 @@ class Target:
                 "apiVersions": ["*"],
                 "operations": operations,
                 "resources": list(names),
+                **({"resourceNames": list(self.named)} if self.named else {}),
             }
             for group, names in self.resources.items()
         ]
@@ -75,6 +81,19 @@ ANNOTATED_PODS: Final = Target(
     ),
 )
 """The same, for rules about annotations and labels."""
+SERVING_PODS: Final = Target(
+    "model-pods",
+    PODS.resources,
+    ANNOTATED_PODS.changed,
+    parameters=(promoted_models.NAMESPACE, promoted_models.NAME),
+)
+"""The same, for rules that compare them with the promoted models."""
+PROMOTED_MODELS: Final = Target(
+    "promoted-models",
+    {"": ("configmaps",)},
+    "dyn(object).?data != dyn(oldObject).?data",
+    named=(promoted_models.NAME,),
+)
 SERVICES: Final = Target("services", {"": ("services",)}, _CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
 """Only their creation: the source is immutable, and binding a volume updates it."""

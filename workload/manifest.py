@@ -112,6 +112,11 @@ class Manifest(BaseModel):
     settings: dict[str, str | int | float] = Field(
         default_factory=dict, description="Settings of TrainingConfig that determine the result."
     )
+    data_sha256: str = Field(
+        default="",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="Digest of the data set; empty in exports of earlier versions.",
+    )
     torch_version: str
     code_version: str = Field(default="", description="Version of the training program.")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gitops.errors import FAILED, USAGE
+from gpu_platform.models.arguments import add_models
 
 REFUSED = 3
 _EPILOG = f"""\
@@ -16,6 +17,7 @@ examples:
   python -m gpu_platform list --namespace vision
   python -m gpu_platform sweeps --namespace vision
   python -m gpu_platform suspend digits-1a2b3c4d --namespace vision
+  python -m gpu_platform models --help
 
 job.yaml has jobs by key, with the settings that a stack has in training.jobs (docs/jobs.md):
 
@@ -33,7 +35,7 @@ nothing, and adding it to the stack later keeps the run.
 exit status:
   0   done
   {FAILED}   the cluster or the file prevents it, or the run that --follow follows has failed
-  {REFUSED}   a mandatory policy refuses the run; nothing was created
+  {REFUSED}   a mandatory policy refuses the run, or a model is not promoted; nothing was changed
   {USAGE}  wrong arguments
   130 interrupted; a run that was created stays
 """
@@ -49,7 +51,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parsed = _Parser(
         prog="python -m gpu_platform",
-        description="Submit, watch and stop training runs with the rights of a team's member.",
+        description="Submit, watch and stop training runs with the rights of a team's member, and "
+        "publish and promote their models.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -102,4 +105,5 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("name", metavar="RUN", help="name of the run")
         if name == "logs":
             command.add_argument("--follow", "-f", action="store_true", help="until it ends")
+    add_models(commands, _Parser)
     return parsed

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import policies
 from gitops.errors import FAILED, GitopsError
@@ -123,7 +123,7 @@ def _refused(
     from gpu_platform.runs import submission
 
     file = options.policy_config or _CONFIGURATIONS / f"{description.stack}.json"
-    settings = _settings(file) if options.policy_config or file.exists() else {}
+    settings = submission.read_settings(file) if options.policy_config or file.exists() else {}
     refused = False
     for run in runs:
         for found in submission.violations(run, description.platform, settings):
@@ -197,16 +197,6 @@ def _text(file: Path) -> str:
         raise GitopsError(f"{file} cannot be read: {error}") from None
 
 
-def _settings(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(_text(file))
-    except ValueError as error:
-        raise GitopsError(f"{file} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise GitopsError(f"{file} is not a configuration of policies: write an object")
-    return found
-
-
 def _list(options: argparse.Namespace) -> int:
     from gitops.runs import command as status
 
@@ -257,6 +247,12 @@ def _stop(options: argparse.Namespace) -> int:
     return 0
 
 
+def _models(options: argparse.Namespace) -> int:
+    from gpu_platform.models.command import run
+
+    return run(options)
+
+
 _ACTIONS = {
     "run": _run,
     "list": _list,
@@ -265,4 +261,5 @@ _ACTIONS = {
     "suspend": _suspend,
     "resume": _resume,
     "stop": _stop,
+    "models": _models,
 }

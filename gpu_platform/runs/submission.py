@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -92,6 +92,19 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
         ) from None
 
 
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the configuration of the policy pack in a file. Raises GitopsError."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise GitopsError(f"{file} cannot be read: {error}") from None
+    except ValueError as error:
+        raise GitopsError(f"{file} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise GitopsError(f"{file} is not a configuration of policies: write an object")
+    return found
+
+
 def submissions(
     jobs: Mapping[str, TrainingJobSettings], description: Description
 ) -> Iterator[Submission]:
@@ -123,10 +136,22 @@ def violations(
     `settings` are those of the policy pack; the platform's queues, claims and namespace exist.
     Raises GitopsError if they are not valid.
     """
+    queues = platform.queues or ()
+    return findings(submission.name, submission.manifests, platform.namespace, queues, settings)
+
+
+def findings(
+    run: str,
+    manifests: Sequence[Manifest],
+    namespace: Any,
+    queues: Iterable[str],
+    settings: Mapping[str, Any],
+) -> list[Finding]:
+    """Return the findings for the objects of a run in an existing namespace with queues."""
     exists: dict[str, dict[str, Any]] = {
-        "namespace-default-deny": {"existingNamespaces": [platform.namespace]},
-        "namespace-gpu-quota": {"existingNamespaces": [platform.namespace]},
-        "training-queue-declared": {"existingQueues": [*(platform.queues or ())]},
+        "namespace-default-deny": {"existingNamespaces": [namespace]},
+        "namespace-gpu-quota": {"existingNamespaces": [namespace]},
+        "training-queue-declared": {"existingQueues": [*queues]},
     }
     values = dict(settings)
     for rule, known in exists.items():
@@ -136,9 +161,9 @@ def violations(
         configuration = configure(values, RULES)
     except ConfigurationError as error:
         raise GitopsError(f"the configuration of the policies is not valid: {error}") from None
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*submission.manifests]})
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*manifests]})
     # The rest of the stack is elsewhere, so rules about the whole stack cannot be evaluated.
-    return evaluate(list(read(submission.name, text.encode())), configuration, whole=False)
+    return evaluate(list(read(run, text.encode())), configuration, whole=False)
 
 
 def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:

@@ -10,6 +10,7 @@ from kube.names import EXPORT_VOLUME, MODELS_PATH, MODELS_VOLUME
 
 _OTHER_FORMS: Final = ("pt2", "int8", "pruned")
 """Backends that load another file of the export than the weights."""
+_FETCHED_PATH: Final = f"{MODELS_PATH}/export"
 
 
 def model_path(version: Version) -> str:
@@ -17,8 +18,10 @@ def model_path(version: Version) -> str:
     source = version.source
     if (run := version.run or version.winner) is not None:
         return f"{MODELS_PATH}/{run}/{version.runtime.export}"
+    if _fetched_url(version) is not None:
+        return _FETCHED_PATH
     if version.url is not None:
-        return f"{MODELS_PATH}/export" if _is_fetched(version) else version.url
+        return version.url
     if source is None or source.image:
         return MODELS_PATH
     if source.hub is not None:
@@ -44,7 +47,7 @@ def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
 def model_volumes(version: Version, fetch: FetchSettings) -> list[Volume]:
     """Return the volume for a downloaded model or an OCI artifact."""
     source = version.source
-    if _is_fetched(version):
+    if _fetched_url(version) is not None:
         return [_volume({"emptyDir": {"sizeLimit": fetch.size}}, read_only=True)]
     if source is not None and source.artifact is not None:
         artifact = {"image": {"reference": source.artifact, "pullPolicy": "IfNotPresent"}}
@@ -68,11 +71,12 @@ def model_variables(version: Version) -> dict[str, Any]:
 def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
     """Return the init container that downloads the export and verifies it by its manifest.
 
-    Only this container has the credentials of the object store.
+    Only this container has the credentials of the object store or the registry.
     """
-    if version.url is None or not isinstance(version.runtime, Torch):
+    url = _fetched_url(version)
+    if url is None or not isinstance(version.runtime, Torch):
         return []
-    command = ["python3", "-m", "inference.fetch", version.url, model_path(version)]
+    command = ["python3", "-m", "inference.fetch", url, _FETCHED_PATH]
     if version.digest is not None:
         command.append(f"--sha256={version.digest}")
     if version.runtime.backend in _OTHER_FORMS:
@@ -103,6 +107,11 @@ def promotion(args: InferenceServiceArgs, version: Version) -> list[InitContaine
     ]
 
 
-def _is_fetched(version: Version) -> bool:
-    """Return True if an init container downloads the model; other servers read URLs themselves."""
-    return version.url is not None and isinstance(version.runtime, Torch)
+def _fetched_url(version: Version) -> str | None:
+    """Return what an init container downloads; other servers read URLs themselves."""
+    if not isinstance(version.runtime, Torch):
+        return None
+    source = version.source
+    if source is not None and source.download:
+        return f"oci://{source.artifact}"
+    return version.url

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from kube.promoted_models import NAMESPACE
 from policies.admission import CONTROLLERS, Mode, Scope, manifests
 from policies.catalogue import RULES
 from policies.configuration import Configuration, configure
@@ -14,19 +15,18 @@ from policies.views import View
 from tests.cluster.api_server import ApiServer, Manifest
 from tests.cluster.platform import Platform, await_
 from tests.policies.harness import type_of
+from tools.generate.policy_examples import EXAMPLES
+from tools.generate.policy_examples import SETTINGS as EXAMPLE_SETTINGS
 
 SPACE = "default"
 SETTINGS = {
-    "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]}
+    "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]},
+    "model-signed": EXAMPLE_SETTINGS["model-signed"],
 }
+(PROMOTED,) = yaml.safe_load_all(EXAMPLES["model-lineage-complete"].good)
+"""The parameter object with the model of the good example of `model-signed`."""
 CHANGED_BY_THE_API = {
-    # Without the feature gates ImageVolume and PodCertificateRequest, the API server drops these.
-    "an image that is a volume": {
-        "image-digest-pinned",
-        "image-registry-allowed",
-        "image-tag-fixed",
-    },
-    "an image as a volume has no version": {"image-digest-pinned", "image-tag-fixed"},
+    # Without the feature gate PodCertificateRequest, the API server drops these.
     "a certificate of the API as a volume": {"no-hidden-token", "no-service-account-token"},
     "a certificate that the API accepts": {"no-hidden-token", "no-service-account-token"},
     # The API server writes quantities in their canonical notation.
@@ -68,6 +68,11 @@ class Cluster:
         self._installed += 1
         probe = f"probe-{self._installed}"
         file = self.platform.checkout / "policies.yaml"
+        # By its own manager, so that applying the object without entries does not remove them. It
+        # comes first: the policies read the parameters when they start.
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        file.write_text(yaml.safe_dump_all([space, PROMOTED]))
+        self.apply(file, "--field-manager=promoter")
         file.write_text(yaml.safe_dump_all([*built, *denial(probe)]))
         self.apply(file)
         asked: Manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": probe}}
@@ -80,8 +85,9 @@ class Cluster:
         kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
         self.platform.shell(f"kubectl delete {kinds} -l app.kubernetes.io/part-of=gpu-platform")
 
-    def apply(self, file: Path) -> None:
+    def apply(self, file: Path, *options: str) -> None:
         command = ["kubectl", "apply", "--server-side", "--force-conflicts", "-f", str(file)]
+        command += options
         self.platform.shell(shlex.join(command))
 
 

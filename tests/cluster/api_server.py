@@ -16,6 +16,7 @@ from tests.cluster.platform import Platform
 Manifest = dict[str, Any]
 _RULE = re.compile(r"with binding '[^']+': ([a-z-]+):")
 _PATHS = {
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Pod": "/api/v1/namespaces/{}/pods",
     "PodTemplate": "/api/v1/namespaces/{}/podtemplates",
     "ReplicationController": "/api/v1/namespaces/{}/replicationcontrollers",

@@ -15,7 +15,14 @@ from tests.readme import blocks
 
 DOCS = CHECKOUT / "docs"
 PREFIX = "gpu-platform:"
-EXAMPLES = ("admission.md", "clouds.md", "rdma.md", "own-training-code.md", "upgrading-volcano.md")
+EXAMPLES = (
+    "admission.md",
+    "clouds.md",
+    "model-registry.md",
+    "rdma.md",
+    "own-training-code.md",
+    "upgrading-volcano.md",
+)
 YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 PRINTING = ("devcluster", "gitops", "infra")
@@ -26,7 +33,11 @@ NOT_RUN = "**No CUDA code of this project has run on a GPU yet.**"
 GENERATED = ("configuration.md", "policies.md")
 
 FRAMEWORKS = "tests/engine/processes/test_frameworks.py"
+MODELS = "tests/gpu_platform/models/test_models.py"
 RUN_BY = {
+    "python -m gpu_platform models": MODELS,
+    "openssl ec": MODELS,
+    "MODEL=": MODELS,
     "python -m gitops new-environment lab": "tests/gitops/environments/test_new_command.py",
     "python -m gitops preview": "tests/engine/test_gitops_preview.py",
     "python -m gitops comment": "tests/gitops/test_comment.py",

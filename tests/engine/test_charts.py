@@ -3,15 +3,9 @@
 It fetches them in Check, so no cluster is needed.
 """
 
-import hashlib
 import json
 import os
-import shutil
-import ssl
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-import trustme
-import yaml
 from pulumi.provider.experimental.property_value import PropertyValue
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
@@ -29,88 +21,28 @@ from devcluster.toolchain.manifests import write_repository
 from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
 from tests.infra.examples import good
 from tests.operators.definitions import VOLCANO, module_folder
-from tests.tiers import unavailable
+from tests.registry import MANIFEST, Registry, registry
 from tests.training.programs import free_port
+
+__all__ = ["registry"]
 
 CHART = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
-@dataclass(frozen=True)
-class Registry:
-    """Debian's registry with a certificate of the test's authority."""
-
-    host: str
-    authority: Path
-
-    def push(self, package: Path, repository: str) -> str:
-        """Push a packed chart as `helm push` does; return its version."""
-        name, _, version = package.stem.rpartition("-")
-        content = package.read_bytes()
-        config = json.dumps({"name": name, "version": version, "apiVersion": "v2"}).encode()
-        where = f"{repository}/{name}"
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": self._blob(where, config, CONFIG),
-            "layers": [self._blob(where, content, CHART)],
-        }
-        url = f"https://{self.host}/v2/{where}/manifests/{version}"
-        self.send("PUT", url, json.dumps(manifest).encode(), MANIFEST)
-        return version
-
-    def send(
-        self, method: str, url: str, body: bytes | None = None, kind: str = "application/json"
-    ) -> Any:
-        """Send a request and return the headers of the answer."""
-        request = urllib.request.Request(url, body, {"Content-Type": kind}, method=method)  # noqa: S310
-        trusted = ssl.create_default_context(cafile=str(self.authority))
-        with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:  # noqa: S310
-            return answer.headers
-
-    def _blob(self, repository: str, content: bytes, kind: str) -> dict[str, Any]:
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        started = self.send("POST", f"https://{self.host}/v2/{repository}/blobs/uploads/", b"")
-        upload = f"{started['Location']}&digest={digest}"
-        self.send("PUT", upload, content, "application/octet-stream")
-        return {"mediaType": kind, "digest": digest, "size": len(content)}
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    if shutil.which("docker-registry") is None:
-        unavailable("no docker-registry (Debian's package of that name)")
-    folder = tmp_path_factory.mktemp("registry")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "authority.pem")
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.private_key_pem.write_to_path(folder / "key.pem")
-    certificate.cert_chain_pems[0].write_to_path(folder / "chain.pem")
-    host = f"127.0.0.1:{free_port()}"
-    tls = {"certificate": str(folder / "chain.pem"), "key": str(folder / "key.pem")}
-    described = {
-        "version": 0.1,
-        "storage": {"filesystem": {"rootdirectory": str(folder / "blobs")}},
-        "http": {"addr": host, "tls": tls},
+def push(registry: Registry, package: Path, repository: str) -> str:
+    """Push a packed chart as `helm push` does; return its version."""
+    name, _, version = package.stem.rpartition("-")
+    config = json.dumps({"name": name, "version": version, "apiVersion": "v2"}).encode()
+    where = f"{repository}/{name}"
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": registry.put_blob(where, config, CONFIG),
+        "layers": [registry.put_blob(where, package.read_bytes(), CHART)],
     }
-    (folder / "config.yml").write_text(yaml.safe_dump(described))
-    with (folder / "log").open("wb") as log:
-        command = ["docker-registry", "serve", str(folder / "config.yml")]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    found = Registry(host, folder / "authority.pem")
-    try:
-        for _ in range(100):
-            try:
-                found.send("GET", f"https://{host}/v2/")
-                break
-            except urllib.error.URLError:
-                assert process.poll() is None, (folder / "log").read_text()
-                time.sleep(0.1)
-        yield found
-    finally:
-        process.kill()
-        process.wait()
+    registry.put_manifest(where, version, json.dumps(manifest).encode())
+    return version
 
 
 @dataclass(frozen=True)
@@ -171,7 +103,7 @@ def test_a_chart_of_an_oci_registry_is_fetched(
     source = module_folder(VOLCANO, tmp_path) / "installer" / "helm" / "chart" / "volcano"
     write_repository(source, tmp_path)
     (package,) = tmp_path.glob("*.tgz")
-    version = registry.push(package, "mirror/charts")
+    version = push(registry, package, "mirror/charts")
     values = good()
     values["volcano"] |= {"repository": f"oci://{registry.host}/mirror/charts", "version": version}
     release = provision(values).inputs("volcano-release")

@@ -93,3 +93,29 @@ def test_a_wrong_file_is_refused_with_its_key(text: str | None, named: str, tmp_
         manifests(AdmissionArgs(tenancy=settings))
     assert "gpu-platform:tenancy.admission_config" in str(error.value)
     assert named in str(error.value)
+
+
+def test_the_parameter_object_precedes_the_policy_that_reads_it(
+    provision: Provision, tmp_path: Path
+) -> None:
+    file = tmp_path / "policies.json"
+    file.write_text(
+        json.dumps({"model-signed": {"repositories": ["registry.example.com/models/*"]}})
+    )
+    values = changed("tenancy.admission", "deny")
+    values["tenancy"]["admission_config"] = str(file)
+    plan = provision(values)
+    object_name, role = (
+        f"tenancy-admission-{name}"
+        for name in ("promoted-models-configmap", "model-promoters-role")
+    )
+    assert plan.inputs(object_name)["metadata"]["namespace"] == "gpu-platform-models"
+    assert "data" not in plan.inputs(object_name)
+    assert plan.inputs(role)["rules"][0]["resourceNames"] == ["promoted-models"]
+    for name, earlier in (
+        (object_name, "tenancy-admission-models-namespace"),
+        ("tenancy-admission-model-pods", object_name),
+    ):
+        assert any(urn.endswith(f"::{earlier}") for urn in plan[name].dependencies)
+    binding = plan.inputs("tenancy-admission-model-pods-binding")
+    assert binding["spec"]["paramRef"]["name"] == "promoted-models"

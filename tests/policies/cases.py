@@ -46,6 +46,14 @@ def job(rule: str, *edits: tuple[str, Any], says: tuple[str, ...], **more: Any) 
     return Case(rule, manifests.volcano_job, edits, says, **more)
 
 
+DIGEST = "0123456789abcdef" * 4
+
+
+def promoted_models() -> Manifest:
+    metadata = {"name": "promoted-models", "namespace": "gpu-platform-models"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+
+
 def claim_template() -> Manifest:
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}
     return {
@@ -528,6 +536,22 @@ CASES = [
         manifests.queue,
         (("spec/capability", {"nvidia.com/gpu": 1_000_000}),),
         says=("capability", "at most"),
+    ),
+    Case(
+        "model-signed",
+        manifests.deployment,
+        ((f"{SERVER}/image", "registry.example.com/own:1.0.0"),),
+        says=("image", "registry.example.com/own:1.0.0"),
+        config={
+            "repositories": ["registry.example.com/models/*"],
+            "images": ["registry.example.com/ml/inference@sha256:*"],
+        },
+    ),
+    Case(
+        "model-lineage-complete",
+        promoted_models,
+        (("data", {DIGEST: f"registry.example.com/models/digits@sha256:{DIGEST}"}),),
+        says=("data", "`models promote`"),
     ),
     Case(
         "sweep-bounded",

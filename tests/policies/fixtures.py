@@ -49,7 +49,9 @@ def manifests() -> Iterator[tuple[str, Manifest]]:
 def _whole(rule: str, document: Any) -> Manifest:
     """Return an example as a manifest; examples of pod rules are pod specifications."""
     if rule_named(rule).scope == "pod" and "kind" not in document:
-        return {"apiVersion": "v1", "kind": "Pod", "spec": document}
+        labels = {"app.kubernetes.io/component": "inference"}
+        metadata = {"labels": labels} if rule_named(rule).topic == "models" else {}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": document}
     return dict(document)
 
 

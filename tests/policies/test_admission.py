@@ -25,7 +25,7 @@ def rendered(config: dict[str, Any] | None = None, mode: Mode = "deny") -> list[
 
 def validations(built: list[Manifest]) -> dict[str, Manifest]:
     """The validation of each rule."""
-    found = [item for policy in built for item in policy["spec"].get("validations", [])]
+    found = [item for part in built for item in part.get("spec", {}).get("validations", [])]
     return {item["message"].partition(":")[0]: item for item in found}
 
 
@@ -45,13 +45,32 @@ def actions(level: str, mode: Mode) -> list[str]:
     return list(binding["validationActions"])
 
 
+MODELS = {"model-signed": {"repositories": ["registry.example.com/models/*"]}}
+
+
 def test_every_rule_with_cel_is_in_a_policy_that_fails_closed():
-    built = rendered()
+    built = rendered(MODELS)
     expected = {rule.name for rule in RULES if rule.admission is not None}
     assert expected
     assert set(validations(built)) == expected
     policies = [item["spec"] for item in built if item["kind"] == "ValidatingAdmissionPolicy"]
     assert {spec["failurePolicy"] for spec in policies} == {"Fail"}
+
+
+def test_promoted_models_are_parameters_that_must_exist():
+    built = rendered(MODELS)
+    objects = [each["kind"] for each in built if "spec" not in each]
+    assert objects == ["Namespace", "ConfigMap", "Role"]
+    (kind,) = [each["spec"]["paramKind"] for each in built if "paramKind" in each.get("spec", {})]
+    assert kind == {"apiVersion": "v1", "kind": "ConfigMap"}
+    (found,) = [each["spec"]["paramRef"] for each in built if "paramRef" in each.get("spec", {})]
+    assert found["parameterNotFoundAction"] == "Deny"
+
+
+def test_without_repositories_no_pod_depends_on_promoted_models():
+    built = rendered()
+    assert "model-signed" not in validations(built)
+    assert {each["kind"].removesuffix("Binding") for each in built} == {"ValidatingAdmissionPolicy"}
 
 
 def test_every_policy_has_a_binding():

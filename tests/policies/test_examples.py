@@ -15,9 +15,9 @@ def manifests_of(rule: Rule[Any], text: str) -> list[Manifest]:
     """An example as manifests: a pod specification is put into a workload of the rule's topic."""
     if rule.scope != "pod":
         return list(yaml.safe_load_all(text))
-    component = "inference" if rule.topic in ("inference", "rollout") else "training"
+    component = "inference" if rule.topic in ("inference", "models", "rollout") else "training"
     metadata = {"name": "x", "labels": {"app.kubernetes.io/component": component}}
-    spec = {"template": {"spec": yaml.safe_load(text)}}
+    spec = {"template": {"metadata": metadata, "spec": yaml.safe_load(text)}}
     return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}]
 
 

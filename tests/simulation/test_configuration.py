@@ -40,6 +40,12 @@ def test_the_control_plane_of_simulated_nodes_listens_on_loopback(simulated: Lay
     assert "advertise-address" not in flags(document, "kube-apiserver")
 
 
+def test_only_simulated_nodes_have_image_volumes(layout: Layout, simulated: Layout):
+    found = flags(configuration(SIMULATED, simulated), "kube-apiserver")
+    assert found["feature-gates"] == "ImageVolume=true"
+    assert "feature-gates" not in flags(configuration(REAL, layout), "kube-apiserver")
+
+
 def test_no_two_control_planes_of_simulated_nodes_choose_the_same_ports(simulated: Layout):
     """Each program would take the first free ones, at the same time as another one."""
     options = configuration(SIMULATED, simulated)["options"]

@@ -45,6 +45,7 @@ _TOPICS = {
     "storage": "Storage",
     "host_volumes": "Volumes of the node",
     "inference": "Inference",
+    "models": "Models",
     "rollout": "Rollout",
     "budget": "Budget",
     "sweeps": "Hyperparameter sweeps",

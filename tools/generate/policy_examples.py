@@ -14,6 +14,10 @@ SETTINGS: dict[str, dict[str, object]] = {
     "image-registry-allowed": {"allowedRegistries": ["registry.example.com/team"]},
     "gpu-budget": {"maxGpus": 12},
     "gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 30},
+    "model-signed": {
+        "repositories": ["registry.example.com/models/*"],
+        "images": ["registry.example.com/ml/inference@sha256:*"],
+    },
 }
 """Settings of rules whose examples need some."""
 
@@ -175,6 +179,40 @@ def _class(policy: str) -> str:
     return (
         "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: shared}\n"
         f"reclaimPolicy: {policy}"
+    )
+
+
+_DIGEST = "0123456789abcdef" * 4
+_MODEL = f"registry.example.com/models/digits@sha256:{_DIGEST}"
+_OF_CLAIM = "persistentVolumeClaim: {claimName: checkpoints}"
+_FETCHED = f"""initContainers:
+  - name: fetch
+    image: registry.example.com/ml/inference@sha256:{_DIGEST}
+    command:
+      - python3
+      - -m
+      - inference.fetch
+      - oci://{_MODEL}
+      - /models/export
+    volumeMounts: [{{name: models, mountPath: /models}}]
+"""
+_SERVER = f"""automountServiceAccountToken: false
+{{fetch}}containers:
+  - name: inference
+    image: registry.example.com/ml/inference@sha256:{_DIGEST}
+    command: [python3, -m, inference]
+    volumeMounts: [{{{{name: models, mountPath: /models, readOnly: true}}}}]
+volumes:
+  - name: models
+    {{models}}"""
+
+
+def _promoted(entry: str) -> str:
+    """Return the ConfigMap with an entry."""
+    return (
+        "apiVersion: v1\nkind: ConfigMap\n"
+        "metadata: {name: promoted-models, namespace: gpu-platform-models}\n"
+        f"data:\n  {_DIGEST}: >-\n    {entry}"
     )
 
 
@@ -689,6 +727,18 @@ metadata: {name: digits-canary, namespace: ml}""",
     ),
     "gpu-budget": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
     "gpu-cost": Example(_WRITER, _WRITER.replace("replicas: 2", "replicas: 1")),
+    "model-signed": Example(
+        _SERVER.format(fetch="", models=_OF_CLAIM),
+        _SERVER.format(fetch=_FETCHED, models="emptyDir: {sizeLimit: 2Gi}"),
+    ),
+    "model-lineage-complete": Example(
+        _promoted(f"{_MODEL}"),
+        _promoted(
+            f"{_MODEL} run=digits-1a2b3c4d specification=1a2b3c4d\n    data=sha256:{_DIGEST}\n"
+            f"    code=registry.example.com/ml/training@sha256:{_DIGEST}\n"
+            f"    metrics=accuracy:0.98 policies=passed key={_DIGEST}"
+        ),
+    ),
     "sweep-bounded": _sweep("sweep-trials: many", 'sweep-trials: "24"'),
     "sweep-preemptible": _sweep('sweep-trials: "24"', 'sweep-trials: "24"', "sweeps"),
     "notebook-token": _example(

@@ -1,4 +1,4 @@
-"""`python -m training.data`: prepare data sets for training, and check them."""
+"""`python -m training.data`: prepare data sets for training, check and validate them."""
 
 import argparse
 import os
@@ -31,14 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        manifest: Manifest = options.run(options)
+        summary: str = options.run(options)
     except DataError as error:
         return _failed(str(error), exit_codes.BAD_INPUT)
     except OSError as error:
-        return _failed(f"the data set cannot be written: {error}", exit_codes.FAILED)
+        return _failed(f"{options.target} cannot be written: {error}", exit_codes.FAILED)
     except KeyboardInterrupt:
         return _failed("interrupted: start the same command again", INTERRUPTED)
-    sys.stdout.write(_summary(options.target, manifest))
+    sys.stdout.write(summary)
     return exit_codes.DONE
 
 
@@ -58,7 +58,7 @@ def _summary(target: Path, manifest: Manifest) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _images(options: argparse.Namespace) -> Manifest:
+def _images(options: argparse.Namespace) -> str:
     # Imported here, as below, so that --help and mistakes are answered immediately.
     from training.data.prepare.images import from_dataset, from_folder, prepare_images
     from training.data.prepare.output import check_apart
@@ -73,7 +73,7 @@ def _images(options: argparse.Namespace) -> Manifest:
     else:
         source = from_dataset(options.dataset, options.data_dir)
         settings = {"dataset": options.dataset}
-    return prepare_images(
+    manifest = prepare_images(
         source,
         options.target,
         limit=options.max_mib * 2**20,
@@ -81,9 +81,10 @@ def _images(options: argparse.Namespace) -> Manifest:
         settings=settings,
         report=report_stderr,
     )
+    return _summary(options.target, manifest)
 
 
-def _text(options: argparse.Namespace) -> Manifest:
+def _text(options: argparse.Namespace) -> str:
     from training.data.prepare.output import check_apart
     from training.data.prepare.text import bytes_encoder, prepare_text, tokenizer_encoder
 
@@ -98,7 +99,7 @@ def _text(options: argparse.Namespace) -> Manifest:
         encoder = tokenizer_encoder(options.tokenizer, options.end_of_text)
     settings |= {} if options.field == FIELD else {"field": options.field}
     settings |= {} if options.end_of_text is None else {"end_of_text": options.end_of_text}
-    return prepare_text(
+    manifest = prepare_text(
         options.folder,
         options.target,
         encoder,
@@ -110,12 +111,33 @@ def _text(options: argparse.Namespace) -> Manifest:
         settings=settings,
         report=report_stderr,
     )
+    return _summary(options.target, manifest)
 
 
-def _check(options: argparse.Namespace) -> Manifest:
+def _check(options: argparse.Namespace) -> str:
     from training.data import check_prepared
 
-    return check_prepared(options.target, report_stderr)
+    return _summary(options.target, check_prepared(options.target, report_stderr))
+
+
+def _validate(options: argparse.Namespace) -> str:
+    from training.data import load
+    from training.data.validation import examine, problems, read_report, write_report
+
+    last = read_report(options.against) if options.against else None
+    # The training compares prepared files with their digests.
+    data = load(
+        options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
+    )
+    report = examine(options.dataset, data, options.samples)
+    found = list(problems(report, last, options.min_class_share, options.max_drift))
+    write_report(options.target, report.model_copy(update={"problems": tuple(found)}))
+    if found:
+        raise DataError(
+            "\n".join([f"{options.dataset} is not valid:", *(f"  - {p}" for p in found)])
+        )
+    parts = f"{report.train.samples:,} samples to train on, {report.held_out.samples:,} held out"
+    return f"{options.dataset} is valid: {parts}\n"
 
 
 def _positive(text: str) -> int:
@@ -181,7 +203,46 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("target", type=Path, metavar="DIR", help="directory with manifest.json")
     check.set_defaults(run=_check)
+    _add_validate(
+        commands.add_parser(
+            "validate",
+            help="check schema, ranges, class balance and drift of a data set",
+            description="Examine samples of a data set, and write a report with their statistics. "
+            "The command fails if a value or a class is out of range, a class has too few samples, "
+            "or the data differ from those of an earlier report.",
+            allow_abbrev=False,
+        )
+    )
     return parser
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dataset", required=True, metavar="NAME",
+        help="name as in the training, such as digits, shards, tokens or my_data:Halves",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
+        help="directory of the data set (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--against", type=Path, metavar="REPORT",
+        help="report of the last data set, with which schema and distributions are compared",
+    )  # fmt: skip
+    parser.add_argument(
+        "--samples", type=_positive, default=20_000, metavar="N",
+        help="maximum number of samples of each part that are examined (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--min-class-share", type=_share, default=0.1, metavar="X",
+        help="minimum share of each class, as a fraction of an even share (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-drift", type=_share, default=0.2, metavar="X",
+        help="maximum population stability index of classes and values (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("target", type=Path, metavar="REPORT", help="JSON file to write")
+    parser.set_defaults(run=_validate)
 
 
 def _add_images(parser: argparse.ArgumentParser) -> None:

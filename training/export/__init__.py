@@ -121,6 +121,7 @@ def write_export(
         artifacts=artifacts,
         run=config.run_dir.name,
         settings=config.decisive(),
+        data_sha256=data.identity,
         torch_version=str(torch.__version__),
         code_version=code_version(),
     )

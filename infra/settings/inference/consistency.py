@@ -99,7 +99,12 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
             yield f"has url {url}, but Triton reads only s3:// and gs://: write one of these"
     fetches = "url" in kinds.values() or _downloads(service)
     if service.model_fields_set & {"fetch"} and not fetches:
-        yield "has fetch, but no url to fetch from: leave it out"
+        yield "has fetch, but no url or source.download to fetch from: leave it out"
+    if service.runtime != "torch" and any(source.download for source in _sources(service)):
+        yield (
+            f"has source.download with runtime {service.runtime}, whose image has no program for "
+            "it: leave it out, and use an image volume"
+        )
     digests = [service.digest, canary.digest if canary else None]
     if service.runtime != "torch" and any(digests):
         yield (
@@ -109,8 +114,12 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
 
 
 def _downloads(service: InferenceServiceSettings) -> bool:
+    return any(source.hub is not None or source.download for source in _sources(service))
+
+
+def _sources(service: InferenceServiceSettings) -> list[SourceSettings]:
     sources = [service.source, service.canary.source if service.canary else None]
-    return any(source is not None and source.hub is not None for source in sources)
+    return [source for source in sources if source is not None]
 
 
 def _access(service: InferenceServiceSettings) -> Iterator[str]:

@@ -9,6 +9,7 @@ from infra.settings.types import DnsLabel, EnvironmentName, MemoryQuantity, Pinn
 from infra.settings.volumes import ReferenceSettings
 
 _RUN: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}")
+_ARTIFACT: Final = re.compile(r"[a-z0-9.-]+(:\d+)?/[a-z0-9][a-z0-9._/-]*@sha256:[0-9a-f]{64}")
 _URL: Final = re.compile(r"(s3|gs|az|https?)://[^\s?#@]+")
 
 
@@ -40,7 +41,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class FetchSettings(Settings):
-    """How pods download the export that `url` names."""
+    """How pods download the export that `url` or `source.artifact` names."""
 
     size: MemoryQuantity = Field(
         default="2Gi",
@@ -49,13 +50,13 @@ class FetchSettings(Settings):
     )
     env: dict[EnvironmentName, str] = Field(
         default={},
-        description="Environment variables for the object store, such as AWS_REGION and "
-        "AWS_ENDPOINT_URL.",
+        description="Environment variables for the object store or the registry, such as "
+        "AWS_REGION, AWS_ENDPOINT_URL and SSL_CERT_FILE.",
     )
     env_from: dict[EnvironmentName, ReferenceSettings] = Field(
         default={},
         description="Environment variables from Secrets and ConfigMaps, such as "
-        "AWS_SECRET_ACCESS_KEY.",
+        "AWS_SECRET_ACCESS_KEY, OCI_USERNAME and OCI_PASSWORD.",
     )
 
 
@@ -105,6 +106,11 @@ class SourceSettings(Settings):
         description="An OCI artifact or image by digest, mounted as an image volume. Image volumes "
         "are enabled by default in Kubernetes 1.35 and later.",
     )
+    download: bool = Field(
+        default=False,
+        description="Download the artifact to the node in an init container (torch), for clusters "
+        "and container runtimes that cannot mount artifacts.",
+    )
     image: bool = Field(
         default=False, description="The model is part of the image (runtime custom)."
     )
@@ -115,6 +121,13 @@ class SourceSettings(Settings):
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise ValueError(f"needs one of claim, hub, artifact and image, but has {found}")
+        if self.download and self.artifact is None:
+            raise ValueError("has download, but no artifact to download: leave it out")
+        if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):
+            raise ValueError(
+                f"has download and artifact {self.artifact}: write registry.example.com/"
+                "repository@sha256:…, without a tag"
+            )
         return self
 
     @property

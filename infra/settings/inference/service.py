@@ -61,7 +61,8 @@ class InferenceServiceSettings(Settings):
         default=None, description="Model that is neither a run nor an export."
     )
     fetch: FetchSettings = Field(
-        default=FetchSettings(), description="How pods download the export that `url` names."
+        default=FetchSettings(),
+        description="How pods download the export that `url` or `source.artifact` names.",
     )
     digest: Digest | None = Field(
         default=None, description="Required SHA-256 of the weights. The server refuses any others."

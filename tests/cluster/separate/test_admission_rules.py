@@ -65,5 +65,7 @@ def test_every_object_of_every_fixture_violates_the_same_rules_as_in_python(
             seen[rule] += 1
     assert differences == {}
     assert accepted > 600
+    # test_model_admission.py changes the object of the promoted models.
     with_cel = {rule.name for rule in RULES if rule.admission is not None}
+    with_cel.remove("model-lineage-complete")
     assert with_cel == set(seen), "a rule that no fixture violates in the API server"

@@ -25,6 +25,7 @@ from tests.infra.serving.examples import (
     pod,
     serving,
 )
+from tests.policies.harness import judge
 
 REVISION = "a" * 40
 HUB = {"hub": {"model": "meta/llama", "revision": REVISION, "cache": "checkpoints"}}
@@ -122,6 +123,51 @@ def test_an_artifact_is_mounted_by_its_digest() -> None:
     (volume,) = (each for each in spec["volumes"] if each["name"] == "export")
     assert volume["image"] == {"reference": image, "pullPolicy": "IfNotPresent"}
     assert spec["containers"][0]["command"][2] == "/models"
+
+
+def test_an_artifact_is_downloaded_where_it_cannot_be_mounted() -> None:
+    artifact = f"registry.example.com/models/digits@sha256:{DIGEST}"
+    found = serving(job=None, source={"artifact": artifact, "download": True})
+    spec = pod(objects(found)["Deployment"])
+    (fetch,) = spec["initContainers"]
+    assert fetch["command"][2:] == ["inference.fetch", f"oci://{artifact}", "/models/export"]
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "export")
+    assert "emptyDir" in volume
+    assert environment(spec["containers"][0])["INFERENCE_MODEL_PATH"] == "/models/export"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "source", "reason"),
+    [
+        ("torch", {"artifact": f"a.b/c:v1@sha256:{DIGEST}", "download": True}, "without a tag"),
+        ("torch", {"claim": {"name": "checkpoints"}, "download": True}, "no artifact to download"),
+        ("vllm", {"artifact": f"a.b/c@sha256:{DIGEST}", "download": True}, "use an image volume"),
+    ],
+)
+def test_a_download_that_cannot_work_fails_the_preview(
+    runtime: str, source: dict[str, Any], reason: str
+) -> None:
+    values = changed(
+        "inference.services.digits",
+        {"cpu": 1, "memory": "2Gi"} | {"runtime": runtime, "source": source},
+    )
+    assert any(reason in problem for problem in problems(values))
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_the_policies_accept_the_pods_of_an_artifact(download: bool) -> None:
+    artifact = f"registry.example.com/models/digits@sha256:{DIGEST}"
+    secret = {"secret": "registry", "key": "password"}
+    found = serving(
+        job=None,
+        source={"artifact": artifact, "download": download},
+        tls={"secret": "digits-tls"},
+        **({"fetch": {"env_from": {"OCI_PASSWORD": secret}}} if download else {}),
+    )
+    image = pod(objects(found)["Deployment"])["containers"][0]["image"]
+    config = {"repositories": ["registry.example.com/models/*"], "images": [image]}
+    assert judge("model-signed", objects(found)["Deployment"], config=config) == []
+    assert judge("model-signed", objects(serving())["Deployment"], config=config)
 
 
 def test_a_canary_overrides_arguments_and_model() -> None:

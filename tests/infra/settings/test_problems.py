@@ -309,7 +309,7 @@ MISTAKES = {
         f"{SERVICE}.fetch",
         {"size": "1Gi"},
         SERVICE,
-        "no url to fetch from",
+        "no url or source.download to fetch from",
     ),
     "a canary without a route": (
         f"{SERVICE}.canary",

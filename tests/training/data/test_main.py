@@ -137,7 +137,7 @@ def test_a_target_that_cannot_be_written_is_a_failure(
 ) -> None:
     (tmp_path / "file").write_text("")
     assert main(["prepare", "images", "--dataset=digits", str(tmp_path / "file/shards")]) == 1
-    assert "the data set cannot be written: [Errno 20]" in capsys.readouterr().err
+    assert "file/shards cannot be written: [Errno 20]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

@@ -1,0 +1,1 @@
+"""Models in a registry: published with their lineage, signed, and promoted."""

@@ -1,0 +1,100 @@
+"""Arguments of `python -m gpu_platform models`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_DESCRIPTION = """\
+Publish the export of a finished run to an OCI registry, and promote it to a stage.
+
+A published model is an OCI artifact of the ModelPack specification. Its digest is its version. It
+contains the files of the export and lineage.json: the run, its image, the digest of its data, its
+metrics and the result of the policies. A signature covers every file.
+
+Stages are tags. promote verifies signature and lineage, moves the tag, and adds the digest to the
+ConfigMap gpu-platform-models/promoted-models, from which admission policies read what may be served
+(docs/model-registry.md).
+"""
+_EPILOG = """\
+examples:
+  openssl ecparam -name prime256v1 -genkey -noout -out model.key
+  openssl ec -in model.key -pubout -out model.pub
+  python -m gpu_platform models publish export/ registry.example.com/models/digits \\
+    --key model.key --namespace vision
+  python -m gpu_platform models list registry.example.com/models/digits
+  python -m gpu_platform models promote registry.example.com/models/digits:digits-1a2b3c4d \\
+    production --key model.pub --if "accuracy >= incumbent - 0.002"
+  python -m gpu_platform models diff registry.example.com/models/digits:production \\
+    registry.example.com/models/digits:digits-1a2b3c4d
+
+Registries: credentials come from ~/.docker/config.json (docker login), certificates of a private
+authority from SSL_CERT_FILE. The commands need the packages of requirements/models.txt.
+"""
+
+
+def add_models(
+    commands: "argparse._SubParsersAction[Any]", parser: type[argparse.ArgumentParser]
+) -> None:
+    """Add the command `models`."""
+    models = commands.add_parser(
+        "models",
+        help="publish, show, compare and promote models in a registry",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
+    registry = parser(add_help=False)
+    registry.add_argument(
+        "--plain-http", action="store_true", help="call the registry without TLS (tests only)"
+    )
+
+    cluster = parser(add_help=False)
+    cluster.add_argument("--context", metavar="NAME", help="default: the current context")
+    cluster.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+
+    def action(name: str, text: str, *parents: argparse.ArgumentParser) -> Any:
+        return actions.add_parser(name, help=text, description=text, parents=[registry, *parents])
+
+    publish = action("publish", "push an export with its lineage and its signature", cluster)
+    publish.add_argument("export", type=Path, metavar="EXPORT", help="directory of the export")
+    publish.add_argument("repository", metavar="REPOSITORY", help="registry/repository")
+    publish.add_argument(
+        "--key", type=Path, required=True, metavar="FILE", help="private key (PEM) that signs; "
+        "MODEL_KEY_PASSWORD has its password, if it is encrypted",
+    )  # fmt: skip
+    objects = publish.add_mutually_exclusive_group(required=True)
+    objects.add_argument(
+        "--objects", type=Path, metavar="FILE",
+        help="objects of the run in YAML, as `python -m gpu_platform run --dry-run` prints them",
+    )  # fmt: skip
+    objects.add_argument(
+        "--namespace", "-n", metavar="NAME", help="namespace in the cluster that has the run"
+    )
+    publish.add_argument(
+        "--policy-config", type=Path, metavar="FILE", help="configuration of the policies"
+    )
+
+    listed = action("list", "list the versions of a model with their stages and metrics")
+    listed.add_argument("repository", metavar="REPOSITORY", help="registry/repository")
+
+    show = action("show", "print the lineage and the files of a version")
+    show.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
+    show.add_argument("--key", type=Path, metavar="FILE", help="also verify with this public key")
+
+    text = "verify a version, give it the tag of a stage and admit its digest"
+    promote = action("promote", text, cluster)
+    promote.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
+    promote.add_argument("stage", choices=("staging", "production"))
+    promote.add_argument(
+        "--key", type=Path, required=True, metavar="FILE", help="public key (PEM) that verifies"
+    )
+    promote.add_argument(
+        "--if", dest="conditions", action="append", default=[], metavar="CONDITION",
+        help='condition on a metric, such as "accuracy >= 0.95" or "accuracy >= incumbent - '
+        '0.002", where the incumbent has the stage now; may be repeated',
+    )  # fmt: skip
+
+    diff = action("diff", "compare data, code, settings and metrics of two versions")
+    diff.add_argument("first", metavar="MODEL", help="registry/repository:tag or @sha256:…")
+    diff.add_argument("second", metavar="MODEL", help="the version to compare with")

@@ -1,0 +1,156 @@
+"""Lineage of a model: the run, the code and the data that have determined it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gitops.errors import GitopsError
+from gpu_platform.runs.submission import findings
+from infra.manifests import Manifest as Object
+from kube.names import RUN_LABEL
+from policies.catalogue import RULES
+from policies.evaluation import resource_of
+from policies.views import View
+from workload.configuration import first_problem
+from workload.manifest import Manifest
+
+FILE: Final = "lineage.json"
+_TRAINING: Final = "training"
+"""Name of the container that trains, in every kind of job."""
+
+
+class Verdict(BaseModel):
+    """Result of the policy pack for the objects of a run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    passed: bool = Field(description="No mandatory rule is violated.")
+    rules: int = Field(ge=0, description="Number of evaluated rules.")
+    refused: tuple[str, ...] = Field(default=(), description="Violated mandatory rules.")
+    advice: tuple[str, ...] = Field(default=(), description="Violated advisory rules.")
+
+
+class Lineage(BaseModel):
+    """Origin of a published model. A file of the artifact, so that it is signed with the model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    model: str = Field(description="Repository without its registry, such as models/digits.")
+    run: str = Field(description="Name of the training run.")
+    specification: str = Field(
+        description="Last part of the run's name: a hash of what the author of the job decided."
+    )
+    code: str = Field(description="Image of the training program, with its digest.")
+    code_version: str = Field(description="Version of the training program.")
+    dataset: str = Field(description="Name of the data set.")
+    data_sha256: str = Field(description="Digest of the samples.")
+    metrics: dict[str, float] = Field(description="Metrics on held-out data.")
+    settings: dict[str, str | int | float] = Field(
+        description="Settings that determine the result of the training."
+    )
+    policies: Verdict | None = None
+
+    def missing(self) -> Iterator[str]:
+        """Yield a sentence for each part without which the model cannot be reproduced."""
+        if not self.specification or not self.run.endswith(f"-{self.specification}"):
+            yield "run is not named <job>-<8 digits>, so its specification is unknown"
+        if "@sha256:" not in self.code:
+            yield f"code is {self.code or 'unknown'}: an image with its digest is required"
+        if not self.data_sha256:
+            yield "data_sha256 is empty: the export was written by an earlier version"
+        if not self.metrics:
+            yield "metrics are empty"
+        if self.policies is None:
+            yield "policies were not evaluated"
+        elif not self.policies.passed:
+            yield f"policies refuse the run: {', '.join(self.policies.refused)}"
+
+    def contradictions(self, manifest: Manifest) -> Iterator[str]:
+        """Yield a sentence for each value that the manifest of the export contradicts."""
+        for name, value in _of_export(manifest).items():
+            if getattr(self, name) != value:
+                yield f"{name} is {getattr(self, name)!r}, but the export states {value!r}"
+
+
+def described(
+    model: str, manifest: Manifest, objects: Sequence[Object], settings: Mapping[str, Any]
+) -> Lineage:
+    """Return the lineage of an export. `objects` are those of its run.
+
+    `settings` are those of the policy pack. Raises GitopsError if the objects are not of the run.
+    """
+    views = [View(resource_of(dict(each))) for each in objects]
+    runs = {each["metadata"].get("labels", {}).get(RUN_LABEL) for each in objects} - {None}
+    names = {each["metadata"]["name"] for each in objects}
+    if objects and manifest.run not in runs | names:
+        raise GitopsError(
+            f"the export is of run {manifest.run!r}, but the objects are of "
+            f"{', '.join(sorted(runs or names))}: write the export and the objects of one run"
+        )
+    return Lineage(
+        model=model,
+        specification=_specification(manifest.run),
+        code=_image(views),
+        policies=_verdict(manifest.run, objects, views, settings) if objects else None,
+        **_of_export(manifest),
+    )
+
+
+def parse(text: bytes, location: str) -> Lineage:
+    """Return the lineage. Raises GitopsError if it is not valid."""
+    try:
+        return Lineage.model_validate_json(text)
+    except ValidationError as error:
+        problem = first_problem(error, "the document")
+        raise GitopsError(f"{location} is not a lineage: {problem}") from None
+
+
+def _of_export(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "run": manifest.run,
+        "code_version": manifest.code_version,
+        "dataset": str(manifest.settings.get("dataset", "")),
+        "data_sha256": manifest.data_sha256,
+        "metrics": manifest.metrics,
+        "settings": manifest.settings,
+    }
+
+
+def _specification(run: str) -> str:
+    last = run.rpartition("-")[2]
+    is_hash = len(last) == 8 and not set(last) - set("0123456789abcdef")
+    return last if is_hash else ""
+
+
+def _image(views: Sequence[View]) -> str:
+    """Return the image of the training program; empty if there is none, or there are several."""
+    images = {
+        container.node["image"].text
+        for view in views
+        for workload in view.workloads
+        for pod in workload.pods
+        for container in pod.containers
+        if container.node["name"].text == _TRAINING
+    }
+    found = images.pop() if len(images) == 1 else None
+    return found or ""
+
+
+def _verdict(
+    run: str, objects: Sequence[Object], views: Sequence[View], settings: Mapping[str, Any]
+) -> Verdict:
+    """Evaluate the policy pack. The run has existed, so its namespace and its queue have, too."""
+    workloads = [workload for view in views for workload in view.workloads]
+    queues = {workload.queue(pod).text for workload in workloads for pod in workload.pods}
+    namespace = objects[0]["metadata"].get("namespace", "default")
+    found = findings(run, objects, namespace, sorted(filter(None, queues)), settings)
+    return Verdict(
+        passed=not any(each.mandatory for each in found),
+        rules=len(RULES),
+        refused=tuple(sorted({each.rule for each in found if each.mandatory})),
+        advice=tuple(sorted({each.rule for each in found if not each.mandatory})),
+    )

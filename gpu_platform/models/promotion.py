@@ -1,0 +1,170 @@
+"""Publishing and promotion: what is signed is what is verified and admitted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gitops.errors import GitopsError
+from gpu_platform.models import artifact, signing
+from gpu_platform.models.lineage import FILE, Lineage, described, parse
+from gpu_platform.models.registry import Repository
+from infra.manifests import Manifest as Object
+from kube.promoted_models import NAME, NAMESPACE, PROMOTER, entry
+from workload.manifest import Manifest
+from workload.promotion import Condition, violations
+
+
+class RefusedError(GitopsError):
+    """The model may not be promoted."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A published model, of which the files have not been read."""
+
+    digest: str
+    layers: Sequence[artifact.Layer]
+    lineage: Lineage
+
+
+def publish(
+    repository: Repository,
+    export: Path,
+    objects: Sequence[Object],
+    settings: Mapping[str, Any],
+    key: Path,
+    password: str | None,
+) -> Version:
+    """Push an export, its lineage and its signature. Raises GitopsError.
+
+    `objects` are those of the run, and `settings` those of the policy pack.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        files = artifact.gather(export, Path(temporary, "export"))
+        manifest = files.export()
+        lineage = described(repository.reference.repository, manifest, objects, settings)
+        (files.folder / FILE).write_text(lineage.model_dump_json(indent=2) + "\n")
+        bundle = signing.sign(files.folder, key, password)
+        layers = files.layers()
+        content = artifact.manifest(lineage, manifest, layers)
+        blobs = {
+            artifact.CONFIG_TYPE: artifact.config(lineage, manifest, layers),
+            artifact.SIGNATURE_TYPE: bundle,
+            artifact.EMPTY_TYPE: artifact.EMPTY,
+        }
+        for layer in layers:
+            path = layer["annotations"][artifact.FILE_PATH]
+            repository.push_blob(files.folder / path, layer)
+        for media_type, blob in blobs.items():
+            written = Path(temporary, "blob")
+            written.write_bytes(blob)
+            repository.push_blob(written, artifact.descriptor(blob, media_type))
+    digest = artifact.digest_of(content)
+    subject = artifact.descriptor(content, artifact.MANIFEST_TYPE)
+    repository.push_manifest(content, digest)
+    repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
+    # The tag comes last: whoever finds it finds the signature.
+    repository.push_manifest(content, manifest.run)
+    return Version(digest, artifact.Model.parse(content, digest).layers, lineage)
+
+
+def read(repository: Repository, version: str) -> Version:
+    """Return the version of a tag or a digest. Raises GitopsError if it is not a model."""
+    digest = repository.resolve(version)
+    where = repository.reference.at(digest)
+    layers = artifact.Model.parse(repository.manifest(digest), where).layers
+    for layer in layers:
+        if layer.path == FILE:
+            content = repository.blob(layer.digest)
+            return Version(digest, layers, parse(content, f"{where} {FILE}"))
+    raise GitopsError(f"{where} has no {FILE}: publish it with `models publish`")
+
+
+def verify(repository: Repository, version: Version, key: Path) -> Manifest:
+    """Verify the signature of all files, and return the manifest of the export.
+
+    Raises RefusedError if a file, the manifest of the artifact or the lineage differs from what was
+    signed, or was signed as another model.
+    """
+    where = repository.reference.at(version.digest)
+    bundle = repository.signature(version.digest)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, "export")
+        for layer in version.layers:
+            if (folder / layer.path).exists():
+                raise RefusedError(f"{where} has the file {layer.path} twice")
+            repository.download(layer.digest, folder / layer.path)
+        try:
+            signing.verify(folder, bundle, key, where)
+            export = artifact.Files(folder).export()
+        except GitopsError as error:
+            raise RefusedError(str(error)) from None
+        layers = artifact.Files(folder).layers()
+    if artifact.digest_of(artifact.manifest(version.lineage, export, layers)) != version.digest:
+        raise RefusedError(f"{where}: the manifest is not the one that `models publish` writes")
+    if version.lineage.model != repository.reference.repository:
+        raise RefusedError(f"{where} was published as {version.lineage.model}")
+    return export
+
+
+def promote(
+    repository: Repository,
+    version: Version,
+    stage: str,
+    key: Path,
+    conditions: dict[str, Condition],
+    kubectl: Sequence[str],
+) -> str:
+    """Verify a version, move the tag of a stage to it and admit its digest in the cluster.
+
+    Return the entry of the ConfigMap. Raises RefusedError, with every reason.
+    """
+    where = repository.reference.at(version.digest)
+    export = verify(repository, version, key)
+    lineage = version.lineage
+    problems = [*lineage.missing(), *lineage.contradictions(export)]
+    if conditions:
+        incumbent: dict[str, float] = {}
+        if stage in repository.tags():
+            incumbent = read(repository, stage).lineage.metrics
+        problems += violations(conditions, lineage.metrics, incumbent)
+    if problems:
+        raise RefusedError(
+            "\n".join([f"{where} is not promoted:", *(f"  - {p}" for p in problems)])
+        )
+    admitted = entry(
+        where,
+        run=lineage.run,
+        specification=lineage.specification,
+        data=lineage.data_sha256,
+        code=lineage.code,
+        metrics=lineage.metrics,
+        key=signing.fingerprint(key),
+    )
+    repository.push_manifest(repository.manifest(version.digest), stage)
+    if repository.resolve(stage) != version.digest:
+        raise GitopsError(f"{repository.reference.at(stage)} was moved by somebody else meanwhile")
+    _admit(kubectl, version.digest, admitted)
+    return admitted
+
+
+def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
+    """Add an entry to the ConfigMap. Entries of others stay, for pods that still serve them."""
+    patch = json.dumps({"data": {digest.removeprefix("sha256:"): admitted}})
+    command = ["patch", "configmap", NAME, "--namespace", NAMESPACE, "--type=merge", f"-p={patch}"]
+    try:
+        done = subprocess.run([*kubectl, *command], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise GitopsError("kubectl is not on the PATH: install it") from None
+    if done.returncode != 0:
+        raise GitopsError(
+            f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {done.stderr.strip()}. "
+            f"The admission policies create it, and the Role {PROMOTER} gives the right "
+            "(docs/model-registry.md); then run the command again"
+        )

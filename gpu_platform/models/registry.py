@@ -1,0 +1,211 @@
+"""Artifacts in an OCI registry. Everything that is read is compared with its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import requests
+from oras.auth import AuthenticationException
+from oras.container import Container
+from oras.provider import Registry
+
+from gitops.errors import GitopsError
+from gpu_platform.models.artifact import MANIFEST_TYPE, Descriptor, digest_of
+from kube.promoted_models import DIGEST
+
+_REFERENCE: Final = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_MAX_MANIFEST_BYTES: Final = 4 * 2**20
+_CHUNK_BYTES: Final = 2**20
+SIGNATURE_SUFFIX: Final = ".sig"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Name of an artifact: registry/repository:tag, or with a digest."""
+
+    host: str
+    repository: str
+    tag: str | None = None
+    digest: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the parts of a reference. Raises GitopsError if it is not valid."""
+        found = _REFERENCE.fullmatch(text)
+        if found is None or not re.search(r"[.:]|^localhost$", found["host"]):
+            raise GitopsError(
+                f"{text!r} is not the name of a model: write registry.example.com/models/digits, "
+                "with :TAG or @sha256:DIGEST if one version is meant"
+            )
+        return cls(found["host"], found["repository"], found["tag"], found["digest"])
+
+    @property
+    def name(self) -> str:
+        """The repository with its registry."""
+        return f"{self.host}/{self.repository}"
+
+    def at(self, version: str) -> str:
+        """Return the reference of a tag or a digest."""
+        return f"{self.name}{'@' if version.startswith('sha256:') else ':'}{version}"
+
+
+class _Client(Registry):  # type: ignore[misc]
+    """oras without its retries, which wait two minutes for the wrong name of a registry."""
+
+    do_request: Callable[..., requests.Response] = Registry.do_request.__wrapped__
+
+
+class Repository:
+    """One repository. All methods raise GitopsError."""
+
+    def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
+        self.reference = reference
+        # requests ignores the variable that other programs, and oras' own command, read.
+        trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
+        root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
+        with self._errors("cannot be reached"):
+            answer = requests.get(root, timeout=30, verify=trusted)
+        challenge = answer.headers.get("WWW-Authenticate", "").lower()
+        self._root = f"{root}{reference.repository}/"
+        self._container = Container(reference.name)
+        self._client = _Client(
+            reference.host,
+            insecure=plain_http,
+            tls_verify=trusted,
+            auth_backend="basic" if challenge.startswith("basic") else "token",
+        )
+        with self._errors("cannot be used"):
+            self._client.auth.load_configs(self._container)
+        if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):
+            raise GitopsError(
+                f"{reference.host} demands a login, and ~/.docker/config.json has none: run "
+                f"`docker login {reference.host}`"
+            )
+
+    def resolve(self, version: str) -> str:
+        """Return the digest of a tag or digest, which the repository has."""
+        if not version.startswith("sha256:"):
+            return digest_of(self._manifest_bytes(version))
+        self.manifest(version)
+        return version
+
+    def manifest(self, digest: str) -> bytes:
+        """Return a manifest, compared with its digest."""
+        content = self._manifest_bytes(digest)
+        if digest_of(content) != digest:
+            raise GitopsError(f"{self.reference.at(digest)}: the registry sent another manifest")
+        return content
+
+    def tags(self) -> list[str]:
+        """Return all tags but those of signatures; empty if the repository does not exist."""
+        with self._errors("has tags that cannot be listed"):
+            answer = self._request(f"{self._root}tags/list")
+            if answer.status_code == 404:
+                return []
+            found = self._client.get_tags(self._container)
+        return sorted(tag for tag in found if not tag.endswith(SIGNATURE_SUFFIX))
+
+    def signature(self, digest: str) -> bytes:
+        """Return the bundle of the signature of an artifact."""
+        tag = _signature_tag(digest)
+        if self._request(f"{self._root}manifests/{tag}", "HEAD").status_code == 404:
+            raise GitopsError(f"{self.reference.at(digest)} is not signed")
+        try:
+            (bundle,) = json.loads(self._manifest_bytes(tag))["layers"]
+            return self.blob(bundle["digest"])
+        except (ValueError, KeyError, TypeError):
+            raise GitopsError(f"{self.reference.at(tag)} is not a signature") from None
+
+    def blob(self, digest: str) -> bytes:
+        """Return a small blob."""
+        content = b""
+        for chunk in self._chunks(digest):
+            content += chunk
+            if len(content) > _MAX_MANIFEST_BYTES:
+                raise GitopsError(f"{self.reference.at(digest)} is too large")
+        return content
+
+    def download(self, digest: str, path: Path) -> None:
+        """Write a blob to a file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as stream:
+            for chunk in self._chunks(digest):
+                stream.write(chunk)
+
+    def push_blob(self, content: Path, layer: Descriptor) -> None:
+        """Upload a file unless the repository has it."""
+        with self._errors(f"does not accept {content.name}"):
+            self._client._check_200_response(
+                self._client.upload_blob(str(content), self._container, layer)
+            )
+
+    def push_manifest(self, content: bytes, version: str) -> None:
+        """Upload a manifest under a digest or a tag, which moves."""
+        headers = {"Content-Type": json.loads(content).get("mediaType", MANIFEST_TYPE)}
+        with self._errors(f"does not accept {version}"):
+            url = f"{self._root}manifests/{version}"
+            self._client._check_200_response(self._request(url, "PUT", content, headers))
+
+    def push_signature(self, digest: str, content: bytes) -> None:
+        """Upload the manifest of a signature."""
+        self.push_manifest(content, _signature_tag(digest))
+
+    def _manifest_bytes(self, version: str) -> bytes:
+        with self._errors("cannot be read"):
+            answer = self._request(f"{self._root}manifests/{version}")
+            if answer.status_code == 404:
+                raise GitopsError(
+                    f"{self.reference.at(version)} does not exist: "
+                    f"`python -m gpu_platform models list {self.reference.name}` prints the tags"
+                )
+            self._client._check_200_response(answer)
+        if len(answer.content) > _MAX_MANIFEST_BYTES:
+            raise GitopsError(f"{self.reference.at(version)} is too large for a manifest")
+        return answer.content
+
+    def _chunks(self, digest: str) -> Iterator[bytes]:
+        content = hashlib.sha256()
+        if not re.fullmatch(DIGEST, digest):
+            raise GitopsError(f"{self.reference.name}: {digest!r} is not a digest")
+        with self._errors(f"lacks {digest}"):
+            answer = self._request(f"{self._root}blobs/{digest}", stream=True)
+            self._client._check_200_response(answer)
+            for chunk in answer.iter_content(_CHUNK_BYTES):
+                content.update(chunk)
+                yield chunk
+        if f"sha256:{content.hexdigest()}" != digest:
+            raise GitopsError(f"{self.reference.name}: the blob {digest} is damaged")
+
+    def _request(
+        self,
+        url: str,
+        method: str = "GET",
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        stream: bool = False,
+    ) -> requests.Response:
+        wanted = {"Accept": f"{MANIFEST_TYPE}, application/octet-stream", **(headers or {})}
+        return self._client.do_request(url, method, data, wanted, None, stream)
+
+    @contextmanager
+    def _errors(self, problem: str) -> Iterator[None]:
+        try:
+            yield
+        except (requests.RequestException, AuthenticationException, ValueError, OSError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise GitopsError(f"{self.reference.name} {problem}: {reason}") from None
+
+
+def _signature_tag(digest: str) -> str:
+    return f"{digest.replace(':', '-')}{SIGNATURE_SUFFIX}"

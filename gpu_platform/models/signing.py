@@ -1,0 +1,94 @@
+"""Signatures of OpenSSF model-signing, made and verified with a key of an elliptic curve."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from model_signing import hashing, signing, verifying
+
+from gitops.errors import GitopsError
+from workload.files import sha256_of
+
+PASSWORD: Final = "MODEL_KEY_PASSWORD"  # noqa: S105  the name of a variable
+"""Variable with the password of an encrypted private key."""
+
+_MISMATCH: Final = "Signature mismatch"
+
+
+def sign(folder: Path, key: Path, password: str | None = None) -> bytes:
+    """Return the signature of all files in a directory. Raises GitopsError."""
+    target = folder.with_suffix(".sig")
+    try:
+        signer = signing.Config().use_elliptic_key_signer(private_key=key, password=password)
+        signer.set_hashing_config(_hashing()).sign(folder, target)
+        return target.read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        raise GitopsError(f"{key} cannot sign: {error}") from None
+    finally:
+        target.unlink(missing_ok=True)
+
+
+def verify(folder: Path, bundle: bytes, key: Path, what: str) -> None:
+    """Verify that the signature is of this key and of exactly the files in a directory.
+
+    Raises GitopsError.
+    """
+    written = folder.with_suffix(".sig")
+    written.write_bytes(bundle)
+    # It prints warnings about signatures of earlier versions, which have no hint of the key.
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            verifier = verifying.Config().use_elliptic_key_verifier(public_key=key)
+            verifier.set_hashing_config(_hashing()).verify(folder, written)
+        except OSError as error:
+            raise GitopsError(f"{key} cannot be read: {error.strerror}") from None
+        except InvalidSignature:
+            raise GitopsError(f"{what}: the signature was not made with {key}") from None
+        # Damaged bundles raise whatever their parts lack.
+        except Exception as error:
+            if str(error).startswith(_MISMATCH):
+                names = ", ".join(_different(folder, bundle))
+                raise GitopsError(f"{what}: other files than those signed: {names}") from None
+            raise GitopsError(f"{what}: the signature is not valid: {error}") from None
+    # The library leaves out paths that the signed statement asks to ignore.
+    if different := ", ".join(_different(folder, bundle)):
+        raise GitopsError(f"{what}: other files than those signed: {different}")
+
+
+def _different(folder: Path, bundle: bytes) -> list[str]:
+    """Return the paths of files that are changed, missing or not signed."""
+    payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
+    signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}
+    found = {
+        path.relative_to(folder).as_posix(): sha256_of(path)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    return sorted({name for name, _ in signed.items() ^ found.items()})
+
+
+def fingerprint(key: Path) -> str:
+    """Return the digest of a public key. Raises GitopsError."""
+    try:
+        found: Any = serialization.load_pem_public_key(key.read_bytes())
+    except (OSError, ValueError) as error:
+        raise GitopsError(f"{key} is not a public key: {error}") from None
+    text: bytes = found.public_bytes(
+        encoding=serialization.Encoding.PEM,
+        format=serialization.PublicFormat.SubjectPublicKeyInfo,
+    )
+    return hashlib.sha256(text).hexdigest()
+
+
+def _hashing() -> hashing.Config:
+    """Return a configuration that leaves out no file, whatever its name."""
+    config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
+    return config.use_file_serialization(ignore_paths=())

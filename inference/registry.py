@@ -1,0 +1,145 @@
+"""Files of a model in an OCI registry, which the manifest of the artifact names by digest."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPMessage
+from typing import IO, Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from workload.manifest import ExportError
+from workload.store import CHUNK_BYTES, READ_SECONDS
+
+SCHEME: Final = "oci"
+USERNAME: Final = "OCI_USERNAME"
+PASSWORD: Final = "OCI_PASSWORD"  # noqa: S105  the name of a variable
+"""Variables with the credentials of a registry. Without them, requests are anonymous."""
+PLAIN_HTTP: Final = "OCI_PLAIN_HTTP"
+"""Variable that is `true` for a registry without TLS, to which no credentials are sent."""
+
+_URL: Final = re.compile(
+    r"oci://(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9][a-z0-9._/-]*)"
+    r"@sha256:(?P<digest>[0-9a-f]{64})"
+)
+_MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
+_FILE_PATH: Final = "org.cncf.model.filepath"
+_MAX_MANIFEST_BYTES: Final = 4 * 2**20
+_CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to the store of a registry, which must not see its credentials."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Return the request without credentials. Raises HTTPError if it is not encrypted."""
+        if urlsplit(newurl).scheme != "https" and not newurl.startswith(_origin(req.full_url)):
+            raise urllib.error.HTTPError(req.full_url, code, f"redirect to {newurl}", headers, fp)
+        found = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if found is not None and _origin(newurl) != _origin(req.full_url):
+            found.remove_header("Authorization")
+        return found
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/"
+
+
+class RegistryFiles:
+    """The files of one artifact. Raises OSError or ValueError if the registry refuses a request.
+
+    Contents that differ from their digests raise ExportError, so neither the registry nor the
+    connection needs to be trusted.
+    """
+
+    def __init__(self, url: str) -> None:
+        found = _URL.fullmatch(url)
+        if found is None:
+            raise ValueError(
+                f"write {SCHEME}://registry/repository@sha256:… with the digest of the artifact"
+            )
+        self._url = url
+        scheme = "http" if os.environ.get(PLAIN_HTTP) == "true" else "https"
+        self._base = f"{scheme}://{found['host']}/v2/{found['repository']}"
+        self._authorization = ""
+        self._opener = urllib.request.build_opener(_Redirects)
+        digest = f"sha256:{found['digest']}"
+        text = b"".join(self._verified(f"manifests/{digest}", digest, _MAX_MANIFEST_BYTES))
+        self._layers = _layers(url, text)
+
+    def read(self, file: str) -> Iterator[bytes]:
+        """Yield the content of a file, and raise ExportError at its end if it is another one."""
+        if file not in self._layers:
+            raise ExportError(f"{self._url} has no file {file}")
+        digest, size = self._layers[file]
+        yield from self._verified(f"blobs/{digest}", digest, size)
+
+    def _verified(self, path: str, digest: str, limit: int) -> Iterator[bytes]:
+        content, done = hashlib.sha256(), 0
+        with self._open(f"{self._base}/{path}") as answer:
+            while chunk := answer.read(CHUNK_BYTES):
+                content.update(chunk)
+                done += len(chunk)
+                if done > limit:
+                    break
+                yield chunk
+        if f"sha256:{content.hexdigest()}" != digest:
+            raise ExportError(f"{self._url}: the registry sent other contents than {digest}")
+
+    def _open(self, url: str) -> Any:
+        try:
+            return self._opener.open(self._request(url), timeout=READ_SECONDS)
+        except urllib.error.HTTPError as error:
+            if error.code != 401 or self._authorization or not url.startswith("https:"):
+                raise
+            self._authorization = _authorized(error.headers.get("WWW-Authenticate", ""))
+        return self._opener.open(self._request(url), timeout=READ_SECONDS)
+
+    def _request(self, url: str) -> urllib.request.Request:
+        headers = {"Accept": f"{_MANIFEST_TYPE}, application/octet-stream"}
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        return urllib.request.Request(url, headers=headers)  # noqa: S310  https, or this machine
+
+
+def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
+    try:
+        return {
+            layer["annotations"][_FILE_PATH]: (str(layer["digest"]), int(layer["size"]))
+            for layer in json.loads(text)["layers"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(f"{url} is not the manifest of a model: {error!r}") from None
+
+
+def _authorized(challenge: str) -> str:
+    """Return the header for a challenge: the password, or a token that is requested with it."""
+    user, password = os.environ.get(USERNAME, ""), os.environ.get(PASSWORD, "")
+    pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+    basic = f"Basic {pair}" if user else ""
+    scheme, _, parameters = challenge.partition(" ")
+    if scheme.lower() != "bearer":
+        return basic
+    asked = dict(_CHALLENGE.findall(parameters))
+    realm = asked.pop("realm", "")
+    if urlsplit(realm).scheme != "https":
+        raise ValueError(f"the registry asks for a token of {realm}, which is not encrypted")
+    request = urllib.request.Request(f"{realm}?{urlencode(asked)}")  # noqa: S310  https
+    if basic:
+        request.add_header("Authorization", basic)
+    with urllib.request.urlopen(request, timeout=READ_SECONDS) as answer:  # noqa: S310
+        found = json.load(answer)
+    return f"Bearer {found.get('token') or found['access_token']}"

@@ -1,0 +1,262 @@
+"""Rules about models: inference serves what was promoted, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pydantic import Field
+
+from kube.names import MODELS_PATH, SECRETS_PATH, SHM_PATH, TMP_PATH
+from kube.promoted_models import DIGEST, ENTRY, NAME, NAMESPACE
+from policies import cel
+from policies.resources import Resource
+from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
+from policies.settings import NoConfig, RoleConfig
+from policies.values import UNKNOWN, Node
+from policies.workloads import Pod
+
+_FETCH: Final = "inference.fetch"
+_OCI: Final = "oci://"
+_MODEL_PATH: Final = "INFERENCE_MODEL_PATH"
+_INSIDE: Final = rf"^{MODELS_PATH}(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$"
+_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
+_HOOKS: Final = ("postStart", "preStop")
+_EMPTY: Final = (MODELS_PATH, TMP_PATH, SHM_PATH)
+_BY_DIGEST: Final = rf"^[^\s@]+@{DIGEST}$"
+
+
+class ModelConfig(RoleConfig):
+    """Configuration of `model-signed`."""
+
+    repositories: list[str] = Field(
+        default=[],
+        description="Repositories of promoted models, such as `registry.example.com/models/*`; "
+        "`*` matches anything. Without any, the rule is not evaluated.",
+    )
+    images: list[str] = Field(
+        default=[],
+        description="Images that containers of inference may have, such as "
+        "`registry.example.com/ml/inference@sha256:*`.",
+    )
+    commands: list[str] = Field(
+        default=[
+            "python3 -m inference",
+            f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export",
+            f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --artifact=*",
+        ],
+        description="Commands with arguments that they may have.",
+    )
+    variables: list[str] = Field(
+        default=[
+            f"HOME={TMP_PATH}",
+            "PYTHONUNBUFFERED=1",
+            "NVIDIA_VISIBLE_DEVICES=void",
+            "INFERENCE_*",
+            "OCI_*",
+            "OTEL_*",
+            "RUN_NAME=*",
+        ],
+        description="Environment variables with values that they may have. Values from Secrets and "
+        "ConfigMaps count as empty.",
+    )
+
+
+def _serves(pod: Pod, config: ModelConfig) -> bool:
+    """Return whether any label makes the pod one of inference, whatever other labels state."""
+    labels = pod.metadata["labels"]
+    found = (labels[name].text for name in config.component_labels)
+    return any(config.component_roles.get(text or "") == "serving" for text in found)
+
+
+def _not_promoted(reference: str) -> str:
+    """Return the condition that the parameter object does not list a reference."""
+    return (
+        f"[{reference}].exists(r, !r.matches({cel.literal(_BY_DIGEST)})"
+        " || !r.split('@')[0].matches(pattern(settings.repositories))"
+        " || !variables.promoted[?r.substring(r.lastIndexOf(':') + 1)].orValue('')"
+        ".startsWith(r + ' '))"
+    )
+
+
+_LABELS: Final = "variables.template.?metadata.?labels.orValue({})"
+_WORDS: Final = "(c.?command.orValue([]) + c.?args.orValue([]))"
+_MOUNTS: Final = "c.?volumeMounts.orValue([])"
+_EXEC: Final = " || ".join(
+    [f"c.?{probe}.?exec.hasValue()" for probe in _PROBES]
+    + [f"c.?lifecycle.?{hook}.?exec.hasValue()" for hook in _HOOKS]
+)
+_VARIABLES: Final = {
+    "serves": (
+        "settings.componentLabels.exists(l, settings.componentRoles"
+        f"[?{_LABELS}[?l].orValue('')].orValue('') == 'serving')"
+    ),
+    "ofSecret": "variables.volumes.filter(v, has(v.secret)).map(v, v.name)",
+    "ofNothing": "variables.volumes.filter(v, has(v.emptyDir)).map(v, v.name)",
+    "ofImage": "variables.volumes.filter(v, has(v.image)).map(v, v.name)",
+    "promoted": "params.?data.orValue({})",
+}
+_VOLUME: Final = _not_promoted("v.image.?reference.orValue('')")
+_WORD: Final = _not_promoted(f"w.substring({len(_OCI)})")
+_SIGNED: Final = " + ".join(
+    [
+        "variables.containers.filter(c, !c.?image.orValue('').matches(pattern(settings.images)))"
+        ".map(c, 'image of ' + c.name)",
+        f"variables.containers.filter(c, {_WORDS}.exists(w, w.contains(' '))"
+        f" || !{_WORDS}.join(' ').matches(pattern(settings.commands)))"
+        ".map(c, 'command of ' + c.name)",
+        "variables.containers.filter(c, c.?envFrom.orValue([]).size() > 0"
+        " || c.?env.orValue([]).exists(e, !(e.name + '=' + e.?value.orValue(''))"
+        ".matches(pattern(settings.variables))"
+        f" || e.name == '{_MODEL_PATH}' && !e.?value.orValue('').matches({cel.literal(_INSIDE)})))"
+        ".map(c, 'environment of ' + c.name)",
+        "variables.containers.filter(c, c.?workingDir.orValue('') != '')"
+        ".map(c, 'workingDir of ' + c.name)",
+        f"variables.containers.filter(c, {_EXEC}).map(c, 'exec of ' + c.name)",
+        f"variables.containers.filter(c, {_MOUNTS}.exists(m,"
+        " m.?subPath.orValue('') != '' || m.?subPathExpr.orValue('') != '' || !("
+        f"m.name in variables.ofSecret && m.mountPath.matches('^{SECRETS_PATH}/[A-Za-z0-9_-]+$')"
+        f" || m.name in variables.ofImage && m.mountPath == '{MODELS_PATH}'"
+        f" || m.name in variables.ofNothing && m.mountPath in {cel.literal(list(_EMPTY))})))"
+        ".map(c, 'volumeMounts of ' + c.name)",
+        "variables.volumes.filter(v, !has(v.emptyDir) && !has(v.secret) && !has(v.image))"
+        ".map(v, 'volume ' + v.name)",
+        f"variables.volumes.filter(v, has(v.image) && {_VOLUME}).map(v, 'model of ' + v.name)",
+        f"variables.containers.filter(c, {_WORDS}.exists(w, w.startsWith('{_OCI}') && {_WORD}))"
+        ".map(c, 'model of ' + c.name)",
+    ]
+)
+
+
+@pod_rule(
+    name="model-signed",
+    description="Inference serves only promoted models, whose signatures were verified.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Write source.artifact with the digest of a promoted model, and promote it with "
+    "`python -m gpu_platform models promote`.",
+    config=ModelConfig,
+    admission=cel.Cel(
+        f"!variables.serves ? [] : {_SIGNED}",
+        cel.SERVING_PODS,
+        _VARIABLES,
+        requires="repositories",
+    ),
+)
+def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
+    """Whoever can change a bucket, a claim or a tag could otherwise replace the served model."""
+    if not config.repositories or not _serves(pod, config):
+        return
+    kinds = dict(_volume_kinds(pod))
+    for container in pod.containers:
+        yield from _program(container.node, config)
+        yield from _mounts(container.node, kinds)
+    for volume in pod.volumes.items():
+        kind = kinds.get(volume["name"].text or "", "")
+        if volume.known and not kind:
+            yield Violation(volume, "an emptyDir, a Secret or an image: a promoted model")
+    for model, reference in _models(pod):
+        allowed = re.match(cel.pattern(config.repositories), reference.partition("@")[0])
+        if not re.match(_BY_DIGEST, reference) or not allowed:
+            yield Violation(model, f"a model of {' or '.join(config.repositories)} by digest")
+
+
+def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
+    """Yield what makes the container run something else than the program of its image."""
+    image = container["image"]
+    if image.known and not re.match(cel.pattern(config.images), image.text or ""):
+        yield Violation(image, f"an image of {' or '.join(config.images) or 'images'}")
+    words = _words(container)
+    if words is not None and (
+        any(" " in word for word in words)
+        or not re.match(cel.pattern(config.commands), " ".join(words))
+    ):
+        yield Violation(container["command"], f"one of {', '.join(config.commands)}")
+    if not container["envFrom"].absent and container["envFrom"].value != []:
+        yield Violation(container["envFrom"], "nothing, but the variables themselves")
+    for variable in container["env"].items():
+        name, value = variable["name"].text or "", variable["value"]
+        stated = "" if value.absent else value.text
+        outside = name == _MODEL_PATH and not re.match(_INSIDE, stated or "")
+        allowed = re.match(cel.pattern(config.variables), f"{name}={stated}")
+        if stated is not None and (outside or not allowed):
+            yield Violation(variable, "a variable of `variables`")
+    if container["workingDir"].text:
+        yield Violation(container["workingDir"], "nothing: Python imports modules from it")
+    hooks = (container["lifecycle"][hook] for hook in _HOOKS)
+    for holder in (*(container[probe] for probe in _PROBES), *hooks):
+        if not holder["exec"].absent and holder.value is not UNKNOWN:
+            yield Violation(holder["exec"], "httpGet, grpc or sleep: exec runs another program")
+
+
+def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
+    for mount in container["volumeMounts"].items():
+        path, kind = mount["mountPath"].text or "", kinds.get(mount["name"].text or "")
+        allowed = (
+            (kind == "secret" and re.match(f"^{SECRETS_PATH}/[A-Za-z0-9_-]+$", path))
+            or (kind == "image" and path == MODELS_PATH)
+            or (kind == "emptyDir" and path in _EMPTY)
+        )
+        if mount["subPath"].text or mount["subPathExpr"].text or not allowed:
+            yield Violation(
+                mount,
+                f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH}, empty directories at "
+                f"{' or '.join(_EMPTY)}, all of them whole",
+            )
+
+
+def _volume_kinds(pod: Pod) -> Iterator[tuple[str, str]]:
+    for volume in pod.volumes.items():
+        for kind in ("secret", "image", "emptyDir"):
+            if not volume[kind].absent:
+                yield volume["name"].text or "", kind
+
+
+def _words(container: Node) -> list[str] | None:
+    """Return the command with its arguments; None if a part is not known."""
+    parts = [*container["command"].items(), *container["args"].items()]
+    words = [part.text for part in parts]
+    unknown = UNKNOWN in (container["command"].value, container["args"].value)
+    return None if unknown or None in words else [word for word in words if word is not None]
+
+
+def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
+    for volume in pod.volumes.items():
+        reference = volume["image"]["reference"]
+        if not volume["image"].absent and reference.known:
+            yield reference, reference.text or ""
+    for container in pod.containers:
+        for word in _words(container.node) or ():
+            if word.startswith(_OCI):
+                yield container.node["command"], word.removeprefix(_OCI)
+
+
+@resource_rule(
+    name="model-lineage-complete",
+    description="Promoted models state run, code, data, metrics and the result of the policies.",
+    severity=Severity.HIGH,
+    level=Level.MANDATORY,
+    remediation="Add entries with `python -m gpu_platform models promote`, which verifies them.",
+    config=NoConfig,
+    admission=cel.Cel(
+        f"variables.inNamespace != '{NAMESPACE}' || object.metadata.?name.orValue('') != '{NAME}'"
+        " ? [] : object.?data.orValue({}).map(k, k).filter(k,"
+        f" !object.data[k].matches({cel.literal(ENTRY)})"
+        " || !object.data[k].contains('@sha256:' + k + ' run='))",
+        cel.PROMOTED_MODELS,
+    ),
+)
+def model_lineage_complete(resource: Resource, config: NoConfig) -> Iterator[Violation]:
+    """A model that nobody can trace to its data and code can be neither reproduced nor recalled."""
+    listed = resource.is_kind("", "ConfigMap") and resource.name == NAME
+    if not listed or resource.namespace != NAMESPACE:
+        return
+    for key, entry in resource.root["data"].fields():
+        text = entry.text
+        complete = text and re.match(ENTRY, text) and f"@sha256:{key} run=" in text
+        if entry.known and not complete:
+            yield Violation(entry, "an entry that `models promote` writes")
+
+
+RULES: list[Rule[Any]] = [model_signed, model_lineage_complete]

@@ -1,0 +1,182 @@
+"""Validation of a data set before the training: schema, ranges, class balance and drift."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from training.data.samples import DataError, Dataset, Samples, spread
+from workload.configuration import first_problem
+from workload.files import write_atomically
+
+BINS: Final = 32
+_AT_ONCE: Final = 512
+_LEAST_SHARE: Final = 1e-4
+"""Share that counts for an empty bin, so that the index is finite."""
+
+
+class PartReport(BaseModel):
+    """Statistics of the samples to train on, or of those held out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    samples: int = Field(ge=0, description="Number of samples.")
+    examined: int = Field(ge=0, description="Number of examined samples.")
+    minimum: float = Field(description="Smallest value of the inputs.")
+    maximum: float = Field(description="Largest value of the inputs.")
+    mean: float
+    deviation: float = Field(ge=0, description="Standard deviation of the values.")
+    not_finite: int = Field(ge=0, description="Number of NaN and infinite values.")
+    values: tuple[float, ...] = Field(description="Shares of the values in bins of equal width.")
+    classes: dict[str, float] = Field(description="Shares of the classes; empty for tokens.")
+    wrong_targets: int = Field(ge=0, description="Number of targets that are not classes.")
+
+
+class DataReport(BaseModel):
+    """Report of a validation, and what the next data set is compared with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    dataset: str
+    data_sha256: str = Field(description="Digest of the data set, as in the manifest of an export.")
+    shape: tuple[int, ...] = Field(description="Shape of a sample.")
+    dtype: str = Field(description="Type of the inputs.")
+    classes: tuple[str, ...] = Field(description="Class names; empty for tokens.")
+    low: float = Field(description="Lower edge of the first bin.")
+    high: float = Field(description="Upper edge of the last bin.")
+    train: PartReport
+    held_out: PartReport
+    problems: tuple[str, ...] = Field(default=(), description="Why the data set is not valid.")
+
+    @property
+    def parts(self) -> Mapping[str, PartReport]:
+        """The parts by their names."""
+        return {"train": self.train, "held_out": self.held_out}
+
+
+def examine(name: str, data: Dataset, limit: int) -> DataReport:
+    """Return the statistics of up to `limit` samples of each part. Raises DataError."""
+    first, _ = data.train.batch(np.zeros(1, np.int64))
+    # Floating point inputs have no natural range: the bins cover most of a standardized one.
+    largest = float(data.train.white if data.classes else data.outputs)
+    low, high = (-4.0, 4.0) if first.dtype.kind == "f" else (0.0, largest + 1)
+    edges = np.linspace(low, high, BINS + 1)
+    return DataReport(
+        dataset=name,
+        data_sha256=data.identity,
+        shape=data.shape,
+        dtype=str(first.dtype),
+        classes=data.classes,
+        low=low,
+        high=high,
+        train=_part(data, data.train, edges, limit),
+        held_out=_part(data, data.held_out, edges, limit),
+    )
+
+
+def _part(data: Dataset, samples: Samples, edges: NDArray[np.float64], limit: int) -> PartReport:
+    chosen = spread(len(samples), limit)
+    bins, found = np.zeros(BINS), np.zeros(max(data.outputs, 1), np.int64)
+    total = squares = 0.0
+    count = not_finite = wrong = 0
+    minimum, maximum = np.inf, -np.inf
+    for start in range(0, len(chosen), _AT_ONCE):
+        inputs, targets = samples.batch(chosen[start : start + _AT_ONCE])
+        values = inputs.astype(np.float64).ravel()
+        finite = values[np.isfinite(values)]
+        not_finite += values.size - finite.size
+        if finite.size:
+            minimum, maximum = min(minimum, finite.min()), max(maximum, finite.max())
+            bins += np.histogram(np.clip(finite, edges[0], edges[-1]), edges)[0]
+            total, squares = total + finite.sum(), squares + np.square(finite).sum()
+            count += finite.size
+        allowed = targets[(targets >= 0) & (targets < data.outputs)]
+        wrong += targets.size - allowed.size
+        found += np.bincount(allowed.ravel(), minlength=len(found))
+    mean = total / max(count, 1)
+    return PartReport(
+        samples=len(samples),
+        examined=len(chosen),
+        minimum=float(minimum) if count else 0.0,
+        maximum=float(maximum) if count else 0.0,
+        mean=float(mean),
+        deviation=float(np.sqrt(max(squares / max(count, 1) - mean**2, 0.0))),
+        not_finite=not_finite,
+        values=tuple(float(share) for share in bins / max(bins.sum(), 1)),
+        classes={
+            name: float(number / max(found.sum(), 1))
+            for name, number in zip(data.classes, found, strict=False)
+        },
+        wrong_targets=wrong,
+    )
+
+
+def problems(
+    report: DataReport, last: DataReport | None, min_class_share: float, max_drift: float
+) -> Iterator[str]:
+    """Yield a sentence for each check that fails. `last` is the report of the last data set."""
+    if last is not None:
+        for name in ("shape", "dtype", "classes"):
+            found, before = getattr(report, name), getattr(last, name)
+            if found != before:
+                yield f"{name} is {_text(found)}, the last data set has {_text(before)}"
+    for where, part in report.parts.items():
+        yield from _ranges(where, part)
+        least = min_class_share / max(len(report.classes), 1)
+        for name, share in part.classes.items():
+            if share < least:
+                yield f"{where}: class {name} has {share:.2%} of the samples, less than {least:.2%}"
+    if last is None:
+        return
+    for where, part in report.parts.items():
+        before = last.parts[where]
+        distributions = {"values": (part.values, before.values)}
+        if part.classes.keys() == before.classes.keys():
+            classes = (tuple(part.classes.values()), tuple(before.classes.values()))
+            distributions["classes"] = classes
+        for name, (now, then) in distributions.items():
+            if (drift := stability_index(now, then)) > max_drift:
+                yield (
+                    f"{where}: {name} differ from the last data set (population stability index "
+                    f"{drift:.3f}, more than {max_drift:g})"
+                )
+
+
+def _ranges(where: str, part: PartReport) -> Iterator[str]:
+    if part.not_finite:
+        yield f"{where}: {part.not_finite:,} values are NaN or infinite"
+    if part.wrong_targets:
+        yield f"{where}: {part.wrong_targets:,} targets are not the number of a class"
+    if part.minimum == part.maximum:
+        yield f"{where}: all values are {part.minimum:g}"
+
+
+def stability_index(now: tuple[float, ...], then: tuple[float, ...]) -> float:
+    """Return the population stability index of two distributions; 0 if they are equal."""
+    actual, expected = (np.maximum(np.array(each), _LEAST_SHARE) for each in (now, then))
+    return float(((actual - expected) * np.log(actual / expected)).sum())
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def write_report(path: Path, report: DataReport) -> None:
+    """Write a report. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (report.model_dump_json(indent=2) + "\n").encode())
+
+
+def read_report(path: Path) -> DataReport:
+    """Read the report of an earlier validation. Raises DataError."""
+    try:
+        return DataReport.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        problem = first_problem(error, "the document")
+        raise DataError(f"{path} is not a report of a validation: {problem}") from None

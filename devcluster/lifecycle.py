@@ -95,9 +95,9 @@ def up(
     product, count = spec.gpu_product, spec.simulated_nodes
     simulated_nodes.ensure(count, product, cluster.kubectl, tainted=real)
     _await_service_account(cluster)
-    if toolchain.operators:
+    if toolchain.manifests:
         with reporter.step(f"operators: {', '.join(wanted)}") as step:
-            operators.install(cluster.kubectl, toolchain.operators, step.update)
+            operators.install(cluster.kubectl, toolchain.manifests, step.update)
     return cluster
 
 
@@ -200,8 +200,7 @@ def _publish(cluster: Cluster, bases: BaseImages, reporter: Reporter) -> None:
     network, toolchain = cluster.spec.network, cluster.toolchain
     registry = f"{cluster.spec.control_plane.address}:{network.registry_port}"
     with reporter.step("images") as step:
-        wanted = tuple(toolchain.operators)
-        push_tools(cluster.layout, toolchain.bin, registry, step.update, wanted)
+        push_tools(cluster.layout, toolchain.bin, registry, step.update, toolchain.manifests)
         began = time.monotonic()
         while not bases.wait(1.0):
             step.update(f"building base images, {time.monotonic() - began:.0f} s")

@@ -14,9 +14,10 @@ from devcluster.toolchain import OPERATORS, Operator
 from devcluster.toolchain.progress import Report
 from kube.kinds import KINDS
 
-NAMESPACES: Final[Mapping[Operator, Sequence[str]]] = {
+NAMESPACES: Final[Mapping[str, Sequence[str]]] = {
     "training-operator": ("kubeflow",),
     "trainer": ("jobset-system", "kubeflow-system"),
+    "kuberay": ("ray-system",),
 }
 """Namespaces that the manifests of an operator create."""
 
@@ -67,7 +68,7 @@ def _values(tree: Any, key: str) -> Iterator[Any]:
 
 def install(
     kubectl: Sequence[str],
-    folders: Mapping[Operator, Sequence[Path]],
+    folders: Mapping[str, Sequence[Path]],
     report: Report,
 ) -> None:
     """Apply the manifests of each operator and wait until its pods are available.
@@ -84,7 +85,7 @@ def install(
         _run([*kubectl, *wait, f"--namespace={namespace}", f"--timeout={READY_SECONDS}s"])
 
 
-def _namespaces(operators: Collection[Operator]) -> list[str]:
+def _namespaces(operators: Collection[str]) -> list[str]:
     return [namespace for operator in operators for namespace in NAMESPACES[operator]]
 
 

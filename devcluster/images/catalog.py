@@ -10,7 +10,6 @@ from devcluster.images import base_image
 from devcluster.images.base_image import PYTORCH, Base
 from devcluster.images.oci import ImageConfig, Layout, file_layer
 from devcluster.paths import Layout as Paths
-from devcluster.toolchain import Operator
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,20 @@ TOOL_IMAGES = (
 
 _NOBODY = "65532:65532"
 
-OPERATOR_IMAGES: Mapping[Operator, Sequence[ToolImage]] = {
+OPERATOR_IMAGES: Mapping[str, Sequence[ToolImage]] = {
     "training-operator": (
         ToolImage("kubeflow/training-operator:v1.9.3", "training-operator.v1", "/manager", _NOBODY),
     ),
     "trainer": (
-        ToolImage("kubeflow/jobset:v0.8.2", "jobset", "/manager", _NOBODY),
+        ToolImage("kubeflow/jobset:v0.12.0", "jobset", "/manager", _NOBODY),
         ToolImage(
-            "kubeflow/trainer-controller-manager:v2.0.1",
+            "kubeflow/trainer-controller-manager:v2.3.0",
             "trainer-controller-manager",
             "/manager",
             _NOBODY,
         ),
     ),
+    "kuberay": (ToolImage("kuberay/operator:v1.6.1", "ray-operator", "/manager", _NOBODY),),
 }
 """Images in the operators' manifests (toolchain/modules/<operator>)."""
 
@@ -133,7 +133,7 @@ def push_tools(
     binaries: Path,
     registry: str,
     report: Callable[[str], None],
-    operators: Collection[Operator] = (),
+    operators: Collection[str] = (),
 ) -> None:
     """Push the images of single programs that the registry does not have."""
     log = paths.logs / "push.log"

@@ -1,6 +1,15 @@
 """The pinned tools of the embedded cluster: used where they are installed, else built."""
 
-from devcluster.toolchain.pins import GROUPS, OPERATORS, Group, Operator
+from devcluster.toolchain.pins import GROUPS, OPERATORS, Extra, Group, Operator
 from devcluster.toolchain.toolchain import Toolchain, ensure, missing
 
-__all__ = ["GROUPS", "OPERATORS", "Group", "Operator", "Toolchain", "ensure", "missing"]
+__all__ = [
+    "GROUPS",
+    "OPERATORS",
+    "Extra",
+    "Group",
+    "Operator",
+    "Toolchain",
+    "ensure",
+    "missing",
+]

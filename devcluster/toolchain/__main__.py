@@ -7,7 +7,7 @@ from devcluster import DevclusterError, host
 from devcluster.paths import cache_root
 from devcluster.progress import Reporter
 from devcluster.spec import Kind
-from devcluster.toolchain import GROUPS, Group, ensure
+from devcluster.toolchain import GROUPS, Extra, Group, ensure
 
 
 def main() -> int:
@@ -30,12 +30,13 @@ def main() -> int:
         group: Group = options.group
         if options.group == "auto":
             group = "real" if host.choose_kind("auto").kind is Kind.REAL else "simulated"
+        extras: list[Extra] = ["languages"] if options.languages else []
         with reporter.step("tools") as step:
             toolchain = ensure(
                 group,
                 cache_root(),
                 step.update,
-                languages=options.languages,
+                extras,
                 announce=reporter.say,
             )
             step.detail = f"in {toolchain.bin}"

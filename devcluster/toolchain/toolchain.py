@@ -1,14 +1,14 @@
 """Makes a group of tools available: installed tools in the pinned version, others are built."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devcluster.toolchain import files, installed, pins
 from devcluster.toolchain.builder import Builder, Order, Store
 from devcluster.toolchain.go import Go
 from devcluster.toolchain.manifests import OperatorFiles, VolcanoFiles
-from devcluster.toolchain.pins import Extra, Group, Module, Operator, Program
+from devcluster.toolchain.pins import Extra, Group, Module, Program
 from devcluster.toolchain.progress import Report, announcement
 
 
@@ -26,22 +26,16 @@ class Toolchain:
     """Volcano's custom resource definitions and webhook configurations."""
     installed: tuple[str, ...]
     """Names of the tools that were found installed."""
-    operators: Mapping[Operator, Sequence[Path]] = field(default_factory=dict)
-    """Kustomize directories of each requested operator, in the order of installation."""
-    gateway_api: Path | None = None
-    """Kustomize directory of the Gateway API's definitions, if a gateway was requested."""
+    manifests: Mapping[str, Sequence[Path]] = field(default_factory=dict)
+    """Kustomize directories of each requested extra that has some, in the order of installation."""
 
 
 def ensure(
     group: Group,
     cache: Path,
     report: Report,
-    operators: Collection[Operator] = (),
+    extras: Collection[Extra] = (),
     *,
-    gateway: bool = False,
-    monitoring: bool = False,
-    nvidia: bool = False,
-    languages: bool = False,
     announce: Report | None = None,
 ) -> Toolchain:
     """Build what is missing of a group and of the requested extras; return where everything is.
@@ -53,19 +47,12 @@ def ensure(
     be built.
     """
     cache = cache.resolve()
-    wanted: dict[Extra, bool] = {
-        "traefik": gateway,
-        "prometheus": monitoring,
-        "nvidia": nvidia,
-        "languages": languages,
-    }
-    extras: tuple[Extra, ...] = (*operators, *(name for name, asked in wanted.items() if asked))
     go = Go(cache / "go")
     go.resume_removal()
     found = _find(group, cache, extras)
     charts = VolcanoFiles.of(_volcano(), cache)
     manifests = {
-        module.name: OperatorFiles.of(module, cache)
+        str(module.group): OperatorFiles.of(module, cache)
         for module in pins.load().modules
         if module.group in extras and module.manifests
     }
@@ -91,9 +78,11 @@ def ensure(
                     made.make(go, scratch, cache / "logs" / f"{name}.log")
             go.remove_caches()
         found = _find(group, cache, extras)
-    arranged = _arrange(found, charts, {name: manifests[name].folders for name in operators}, cache)
-    folders = manifests["traefik"].folders if gateway else (None,)
-    return replace(arranged, gateway_api=folders[0])
+    # In the order of the request: an operator may need those before it.
+    folders: dict[str, Sequence[Path]] = {
+        name: manifests[name].folders for name in extras if name in manifests
+    }
+    return _arrange(found, charts, folders, cache)
 
 
 def _volcano() -> Module:
@@ -135,7 +124,7 @@ def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
 def _arrange(
     found: _Found,
     charts: VolcanoFiles,
-    operators: Mapping[Operator, Sequence[Path]],
+    manifests: Mapping[str, Sequence[Path]],
     cache: Path,
 ) -> Toolchain:
     tools = cache / "tools"
@@ -147,4 +136,4 @@ def _arrange(
         folder = home / "plugins" / program.plugin if program.plugin else bin_folder
         files.put(source, folder / program.name, own=own)
     own_tools = tuple(found.installed)
-    return Toolchain(bin_folder, home, charts.charts, charts, own_tools, operators)
+    return Toolchain(bin_folder, home, charts.charts, charts, own_tools, manifests)

@@ -27,6 +27,7 @@ KIND: Final = Kind(
     needs="Volcano, KubeRay 1.2 or later",
     after_fault="the whole Ray cluster is re-created",
     image_needs="Ray",
+    operator="kuberay",
     # KubeRay refuses longer names because it derives those of the pods from them.
     max_run_name=47,
 )

@@ -154,10 +154,11 @@ def test_the_package_runs_as_a_program(home: Path):
 
 def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
-        main(["up", "--operators=trainer,kuberay"])
+        main(["up", "--operators=trainer,kueue"])
     assert ended.value.code == 2
     assert (
-        "unknown operators ['kuberay']: use training-operator, trainer" in capsys.readouterr().err
+        "unknown operators ['kueue']: use training-operator, trainer, kuberay"
+        in capsys.readouterr().err
     )
 
 

@@ -421,7 +421,7 @@ def test_volcano_comes_with_its_charts_definitions_and_webhooks(world: World):
 
 
 def test_operators_are_built_only_on_request(world: World):
-    assert ensure("real", world.cache, world.said.append).operators == {}
+    assert ensure("real", world.cache, world.said.append).manifests == {}
     assert not any("operator" in line for line in world.said)
     toolchain = ensure("real", world.cache, world.said.append, ("training-operator",))
     assert (toolchain.bin / "training-operator.v1").exists()
@@ -430,7 +430,7 @@ def test_operators_are_built_only_on_request(world: World):
 
 def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: World):
     toolchain = ensure("real", world.cache, world.said.append, ("trainer",))
-    jobset, trainer = toolchain.operators["trainer"]
+    jobset, trainer = toolchain.manifests["trainer"]
     assert (jobset / "module" / "crd" / "volcano").exists()
     own = trainer / "module" / "base" / "deployment.yaml"
     own.write_text("somebody may remove what was copied from the module cache")
@@ -447,14 +447,14 @@ def test_an_existing_operator_is_not_built_again(world: World):
 
 
 def test_prometheus_is_built_with_kubernetes_discovery_only(world: World):
-    toolchain = ensure("engine", world.cache, world.said.append, monitoring=True)
+    toolchain = ensure("engine", world.cache, world.said.append, ["prometheus"])
     assert {"prometheus", "kube-state-metrics"} <= {file.name for file in toolchain.bin.iterdir()}
     (found,) = [line for line in world.calls("list") if "-tags=" in line]
     assert found.startswith("list -tags=remove_all_sd,enable_kubernetes_sd ")
 
 
 def test_only_programs_that_call_c_are_built_with_cgo(world: World):
-    ensure("real", world.cache, world.said.append, nvidia=True, languages=True)
+    ensure("real", world.cache, world.said.append, ["nvidia", "languages"])
     built = {("nvidia" in call, "cgo=1" in call) for call in world.calls("build")}
     assert built == {(True, True), (False, False)}
 
@@ -462,5 +462,5 @@ def test_only_programs_that_call_c_are_built_with_cgo(world: World):
 def test_languages_are_built_only_on_request(world: World):
     toolchain = ensure("real", world.cache, world.said.append)
     assert not (toolchain.bin / "pulumi-language-yaml").exists()
-    toolchain = ensure("engine", world.cache, world.said.append, languages=True)
+    toolchain = ensure("engine", world.cache, world.said.append, ["languages"])
     assert (toolchain.bin / "pulumi-language-yaml").exists()

@@ -18,7 +18,7 @@ def language_hosts() -> Path:
     """Return a directory for PATH with the language hosts; skip the test without Go, fail in CI."""
     if shutil.which("go") is None:
         unavailable("Pulumi's language hosts are built from Go modules, and there is no Go")
-    return ensure("engine", cache_root(), print, languages=True).bin
+    return ensure("engine", cache_root(), print, ["languages"]).bin
 
 
 def node_modules() -> Path:

@@ -48,7 +48,7 @@ def build_library(folder: Path) -> Path:
 
 def build_programs() -> Path:
     """Build the programs where they are missing, and return their directory."""
-    return ensure("real", Layout.of(Kind.REAL).cache, sys.stderr.write, nvidia=True).bin
+    return ensure("real", Layout.of(Kind.REAL).cache, sys.stderr.write, ["nvidia"]).bin
 
 
 def push_image(state: Path, folder: Path) -> str:

@@ -19,23 +19,23 @@ from tests.tiers import unavailable
 
 # Their definitions come from the Go modules of their operators.
 DEFINITIONS = {
-    "github.com/kubeflow/training-operator@v1.8.1": (
-        "h1:mVvoBSCInbMBX0gGSn4+Ihj3ycwoLO1iEAw+0qPhQfc=",
+    "github.com/kubeflow/training-operator@v1.9.3": (
+        "h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc=",
         ("manifests/base/crds/kubeflow.org_pytorchjobs.yaml",),
     ),
-    "github.com/kubeflow/trainer/v2@v2.0.0": (
-        "h1:mnQSR9iPKItxyUR8mq66XsmxqKNVHwr9YYOB7BTU9dU=",
+    "github.com/kubeflow/trainer/v2@v2.3.0": (
+        "h1:Je+e7zvTLzB4qW09J1fB7pZrqvPtWuGng2NqdN5p5QU=",
         (
             "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
             "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml",
         ),
     ),
-    "sigs.k8s.io/jobset@v0.8.2": (
-        "h1:WC5a5G7MqfJJy4p+6OxGMpfbB90KoDSay96Mc4yMMZM=",
+    "sigs.k8s.io/jobset@v0.12.0": (
+        "h1:YYPuV0px8Ongq/RXmJg6V0w2UC67aiR+rCMD06vhQQQ=",
         ("config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",),
     ),
-    "github.com/ray-project/kuberay/ray-operator@v1.4.2": (
-        "h1:A4tGzbIky8sInAUxZBdBb+rrpZ7fbqoxdsOtm559Zqg=",
+    "github.com/ray-project/kuberay/ray-operator@v1.6.1": (
+        "h1:IMtV0QW8AxGp4/CbPLd/olXBBxpUNQQr1n4Mu59khl4=",
         ("config/crd/bases/ray.io_rayjobs.yaml",),
     ),
     GATEWAY_API.name: (

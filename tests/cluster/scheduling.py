@@ -121,21 +121,26 @@ class Scheduling:
         words = (".venv/bin/python", "-m", "devcluster", command, "--nodes", "simulated", *options)
         return self.platform.run(" ".join(words))
 
-    def configure(self, scheduler: SchedulerSettings) -> None:
+    def configure(
+        self, scheduler: SchedulerSettings, *, hierarchical: bool = False, topology: bool = True
+    ) -> None:
         """Change the configuration of the scheduler, which it reads at once."""
         file = self.platform.state / "simulated" / "volcano" / "scheduler.conf"
-        file.write_text(scheduler_configuration(scheduler, hierarchical=False))
+        options = {"hierarchical": hierarchical, "topology": topology}
+        file.write_text(scheduler_configuration(scheduler, **options))
 
     @contextmanager
     def queues(self, settings: StackSettings) -> Iterator[None]:
         """Use scheduler and queues of another stack inside; its jobs are deleted with them."""
-        self.configure(settings.volcano.scheduler)
-        self.apply(*(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()))
+        queues = settings.volcano.queues
+        ordered = volcano.parents_first(queues)
+        self.configure(settings.volcano.scheduler, hierarchical=settings.volcano.hierarchical)
+        self.apply(*(volcano.queue(key, queues[key]) for key in ordered))
         try:
             yield
         finally:
             self.clear()
-            self.kubectl("delete", "queues.scheduling.volcano.sh", *settings.volcano.queues)
+            self.kubectl("delete", "queues.scheduling.volcano.sh", *reversed(ordered))
 
     def apply(self, *objects: Manifest) -> None:
         """Create or change objects, one request after another."""
@@ -264,11 +269,17 @@ class Scheduling:
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Return the output of kubectl, which must succeed."""
-        done = subprocess.run(
-            [*self._kubectl, *arguments], input=text, capture_output=True, text=True
-        )
+        done = self.attempt(*arguments, text=text)
         assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
         return done.stdout
+
+    def attempt(
+        self, *arguments: str, text: str | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run kubectl, which may fail."""
+        return subprocess.run(
+            [*self._kubectl, *arguments], input=text, capture_output=True, text=True
+        )
 
     @cached_property
     def _kubectl(self) -> list[str]:

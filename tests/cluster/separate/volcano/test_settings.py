@@ -1,0 +1,159 @@
+"""Settings of the scheduler and of queues, each with and without its effect."""
+
+import time
+from typing import Any
+
+import pytest
+
+from infra import volcano as objects
+from infra.settings import StackSettings
+from infra.settings.volcano import SchedulerSettings, SlaSettings
+from tests.cluster.gangs import PATIENCE, VOLCANO, placed
+from tests.cluster.platform import await_
+from tests.cluster.scheduling import Scheduling, stack
+
+BEST_EFFORT = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "no-requests", "namespace": "default"},
+    "spec": {
+        "schedulerName": "volcano",
+        "containers": [{"name": "main", "image": "example.com/image:1"}],
+    },
+}
+
+
+def test_nothing_is_reclaimed_from_a_queue_that_is_not_reclaimable(volcano: Scheduling) -> None:
+    guests = {f"guest-{n}": {"queue": "keeps"} for n in range(3)}
+    others = guests | {"owner": {"queue": "wants"}}
+
+    def written(reclaimable: bool) -> StackSettings:
+        queues = {"keeps": {"reclaimable": reclaimable}, "wants": {}}
+        return stack(others, scheduler={"reclaim": "gangs"}, queues=queues)
+
+    with volcano.queues(written(False)):
+        volcano.submit(written(False), *guests)
+        placed(volcano, guest_0=1, guest_1=1, guest_2=1)
+        volcano.submit(written(False), "owner")
+        await_(lambda: volcano.pods("owner") != [], PATIENCE, "a pod that waits")
+        time.sleep(2)
+        placed(volcano, guest_0=1, guest_1=1, guest_2=1)
+        volcano.apply(objects.queue("keeps", written(True).volcano.queues["keeps"]))
+        await_(lambda: volcano.placed()["owner"] == 1, PATIENCE, "a reclaimed node")
+
+
+@pytest.mark.parametrize("first", ["one", "other"])
+def test_a_queue_of_higher_priority_is_served_first(volcano: Scheduling, first: str) -> None:
+    queues: dict[str, Any] = {"filled": {}, "one": {}, "other": {}}
+    queues[first]["priority"] = 10
+    jobs = {
+        **{f"filler-{n}": {"queue": "filled"} for n in range(3)},
+        "one-job": {"queue": "one"},
+        "other-job": {"queue": "other"},
+    }
+    settings = stack(jobs, scheduler={"enqueue": False}, queues=queues)
+    with volcano.queues(settings):
+        volcano.submit(settings, "filler-0", "filler-1", "filler-2")
+        placed(volcano, filler_0=1, filler_1=1, filler_2=1)
+        volcano.submit(settings, "one-job", "other-job")
+        await_(lambda: len(volcano.all("pods")) == 5, PATIENCE, "pods that wait")
+        volcano.delete("filler-0")
+        placed(volcano, filler_1=1, filler_2=1, **{f"{first}_job": 1})
+
+
+@pytest.mark.parametrize("drf", [True, False])
+def test_free_nodes_go_to_the_job_with_the_smallest_share(volcano: Scheduling, drf: bool) -> None:
+    """Both jobs are elastic and have their minimum, so that nothing else orders them."""
+    elastic = {"queue": "vision", "gpus_per_node": 2, "nodes": 12, "min_nodes": 1}
+    jobs = stack(
+        {
+            "filler": {"queue": "vision", "gpus_per_node": 2, "nodes": 5},
+            "slot": {"queue": "vision", "gpus_per_node": 2},
+            "large": elastic,
+            "small": elastic,
+        },
+        **VOLCANO,
+    )
+    volcano.configure(SchedulerSettings(drf=drf, enqueue=False))
+    volcano.submit(jobs, "filler", "slot")
+    placed(volcano, filler=5, slot=1)
+    volcano.submit(jobs, "large")
+    placed(volcano, filler=5, slot=1, large=6)
+    volcano.submit(jobs, "small")
+    await_(lambda: len(volcano.pods("small")) == 12, PATIENCE, "pods that wait")
+    volcano.delete("slot")
+    placed(volcano, filler=5, large=6, small=1)
+    volcano.delete("filler")
+    await_(lambda: volcano.placed().total() == 12, PATIENCE, "no free GPU")
+    assert volcano.placed()["large"] == (6 if drf else 11)
+
+
+def test_overcommit_limits_how_many_jobs_get_pods(volcano: Scheduling) -> None:
+    jobs = stack(
+        {
+            "all": {"queue": "vision", "nodes": 3},
+            # Another queue: none is admitted more than the cluster has.
+            "more": {"queue": "language", "gpus_per_node": 4},
+        },
+        **VOLCANO,
+    )
+    volcano.configure(SchedulerSettings(overcommit=1.0))
+    volcano.submit(jobs, "all")
+    placed(volcano, all=3)
+    volcano.submit(jobs, "more")
+    await_(lambda: volcano.phase("more") == "Pending", PATIENCE, "the job that waits")
+    time.sleep(3)
+    assert volcano.pods("more") == []
+    volcano.configure(SchedulerSettings(overcommit=1.5))
+    await_(lambda: volcano.pods("more") != [], PATIENCE, "a pod that waits")
+
+
+def test_pods_without_requests_are_placed_by_backfill_only(volcano: Scheduling) -> None:
+    def node() -> str:
+        path = "--output=jsonpath={.spec.nodeName}"
+        return volcano.kubectl("get", "pod", "-n", "default", "no-requests", path)
+
+    volcano.configure(SchedulerSettings(backfill=False))
+    volcano.apply(BEST_EFFORT)
+    try:
+        time.sleep(3)
+        assert node() == ""
+        volcano.configure(SchedulerSettings())
+        await_(lambda: node() != "", PATIENCE, "a node")
+    finally:
+        volcano.kubectl("delete", "pod", "-n", "default", "no-requests", "--force")
+
+
+def test_without_a_reservation_a_job_that_waited_too_long_is_only_admitted(
+    volcano: Scheduling,
+) -> None:
+    """With a reservation, free nodes are kept for it (test_order.py)."""
+    jobs = {name: {"queue": "vision"} for name in ("first", "second", "early", "late")}
+    settings = stack({**jobs, "large": {"queue": "vision", "nodes": 3}}, **VOLCANO)
+    volcano.configure(SchedulerSettings())
+    volcano.submit(settings, "first", "second", "early")
+    placed(volcano, first=1, second=1, early=1)
+    volcano.submit(settings, "large")
+    await_(lambda: volcano.phase("large") == "Pending", PATIENCE, "the gang that waits")
+    time.sleep(2)
+    assert volcano.pods("large") == []
+    volcano.configure(SchedulerSettings(sla=SlaSettings(longest_wait_seconds=1, reserve=False)))
+    await_(lambda: len(volcano.pods("large")) == 3, PATIENCE, "the gang to be let in")
+    volcano.submit(settings, "late")
+    await_(lambda: volcano.pods("late") != [], PATIENCE, "the late job to be let in")
+    volcano.delete("early")
+    placed(volcano, first=1, second=1, late=1)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_children_share_the_capability_of_their_parent(volcano: Scheduling, bounded: bool) -> None:
+    limit = {"capability": {"cpu": 64, "memory": "512Gi", "nvidia.com/gpu": 16}}
+    queues = {"team": limit if bounded else {}, "a": {"parent": "team"}, "b": {"parent": "team"}}
+    jobs = {"a-0": {"queue": "a"}, "a-1": {"queue": "a"}, "b-0": {"queue": "b"}}
+    settings = stack(jobs, scheduler={"share": "capacity"}, queues=queues)
+    with volcano.queues(settings):
+        volcano.submit(settings, *jobs)
+        wanted = 2 if bounded else 3
+        await_(lambda: volcano.placed().total() == wanted, PATIENCE, f"{wanted} jobs with nodes")
+        time.sleep(2)
+        assert volcano.placed().total() == wanted

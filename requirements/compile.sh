@@ -12,7 +12,7 @@ rm -f requirements/workload.txt
 compile requirements/dev.in -o requirements/dev.txt
 compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
 compile requirements/plugin.in -c requirements/dev.txt -o gpu_platform/requirements.txt
-for name in devcluster workload tensorflow recorder sweeps sweep-page notebook models; do
+for name in devcluster workload tensorflow recorder sweeps sweep-page notebook models ray; do
   compile "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
 for name in cpu-image diffusion hugging-face lightning vision; do

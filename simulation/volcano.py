@@ -33,10 +33,10 @@ def apply_definitions(
     commands = [
         ["apply", "--server-side", "--force-conflicts", *files],
         *([["annotate", "--overwrite", changed, *files]] if again else []),
-        ["wait", "--for=condition=Established", "--timeout=60s", *files],
     ]
     for command in commands:
         subprocess.run([*kubectl, *command], check=True, stdout=subprocess.DEVNULL)
+    _wait_established([*kubectl, "wait", "--for=condition=Established", "--timeout=60s", *files])
     namespace = '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"volcano-system"}}'
     subprocess.run(
         [*kubectl, "apply", "--server-side", "--filename=-"],
@@ -45,6 +45,15 @@ def apply_definitions(
         check=True,
         stdout=subprocess.DEVNULL,
     )
+
+
+def _wait_established(command: Sequence[str], attempts: int = 20) -> None:
+    """Repeat the command, which fails while a new definition has no conditions at all."""
+    for _ in range(attempts - 1):
+        if subprocess.run(command, capture_output=True).returncode == 0:
+            return
+        time.sleep(0.5)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,9 @@ PYTHON = "3.11"
 SITE = f"usr/local/lib/python{PYTHON}/dist-packages"
 KEY = 12
 """Number of hexadecimal digits that identify an image's sources."""
-CONFIG = ImageConfig(
-    environment={
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "LANG": "C.UTF-8",
-    }
-)
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CONFIG = ImageConfig(environment={"PATH": PATH, "LANG": "C.UTF-8"})
+_WITH_SCRIPTS = ImageConfig(environment={"PATH": f"{PATH}:/{SITE}/bin", "LANG": "C.UTF-8"})
 
 
 def _requirements(*names: str) -> tuple[Path, ...]:
@@ -45,7 +42,8 @@ def _requirements(*names: str) -> tuple[Path, ...]:
 class Base:
     """Image of two layers: Debian packages, and Python packages from requirements files.
 
-    Debian packages in `added` are a third layer, so that images share the other two.
+    Debian packages in `added` and Python packages in `python` are further layers, so that images
+    share the first two.
     """
 
     reference: str
@@ -54,14 +52,19 @@ class Base:
     headers: tuple[str, ...] = ()
     """Directories of Python packages that only compilers need."""
     added: tuple[str, ...] = ()
+    python: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
         """Name with a digest of the sources: `pytorch-cpu-<12 hexadecimal digits>`."""
-        parts = [file.read_bytes() for file in (*self.requirements, Path(__file__))]
+        parts = [file.read_bytes() for file in self._sources]
         parts.append(Path(torch_cpu.__file__).read_bytes())
         key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:KEY]
         return f"{self.reference.partition(':')[0]}-{key}"
+
+    @property
+    def _sources(self) -> tuple[Path, ...]:
+        return (*self.requirements, *self.python, Path(__file__))
 
 
 PYTORCH = Base(
@@ -73,7 +76,8 @@ TENSORFLOW = Base(
     _requirements("tensorflow", "tensorflow-image"),
     headers=("tensorflow/include", "clang"),
 )
-BASES = (PYTORCH, MPI, TENSORFLOW)
+RAY = replace(PYTORCH, reference="pytorch-ray-cpu:2.60.0", python=_requirements("ray"))
+BASES = (PYTORCH, MPI, TENSORFLOW, RAY)
 """PyTorch's always exists; the others if a stack uses them."""
 
 
@@ -99,7 +103,9 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
             layers = [root, workshop.site(base) if differs else site]
             if base.added:
                 layers.append(workshop.added(base, root))
-        layout.write(layers, CONFIG)
+            if base.python:
+                layers.append(workshop.site(replace(base, requirements=base.python)))
+        layout.write(layers, _WITH_SCRIPTS if base.python else CONFIG)
     except subprocess.CalledProcessError as error:
         raise DevclusterError(
             f"building the base image {base.reference} failed: {error}; see {log}"
@@ -142,6 +148,8 @@ class _Workshop:
             shutil.rmtree(packages / folder, ignore_errors=True)
         if base.requirements == PYTORCH.requirements:
             torch_cpu.cut(packages)
+        if base.python:
+            _adapt_scripts(packages / "bin")
         return _pack(packages, self.work / "packages.tar")
 
     def added(self, base: Base, root: Layer) -> Path:
@@ -197,6 +205,14 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
             break
     done.check_returncode()
     shutil.rmtree(downloads, ignore_errors=True)
+
+
+def _adapt_scripts(folder: Path) -> None:
+    """Let scripts run with the image's Python instead of the one that installed them."""
+    for script in folder.iterdir():
+        first, _, rest = script.read_bytes().partition(b"\n")
+        if first.startswith(b"#!") and b"python" in first:
+            script.write_bytes(b"#!/usr/bin/python3\n" + rest)
 
 
 def _pack(packages: Path, tar: Path) -> Path:

@@ -22,6 +22,7 @@ from kube.kinds.ray import JOB
 from kube.names import QUEUE_LABEL
 
 _DASHBOARD_PORT = 8265
+_AGENT_PORT = 52365
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
@@ -84,15 +85,27 @@ def _cluster(gang: Gang) -> Manifest:
 
 def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
     env = {**command_variables(gang), **pod.env}
-    return grouped_template(gang, replace(pod, container=f"ray-{role}", command=[], env=env))
+    ray = replace(pod, container=f"ray-{role}", command=[], env=env)
+    template: Manifest = grouped_template(gang, ray)
+    # KubeRay's own probes call wget, which an image need not have. Every node of Ray answers here.
+    healthy = {"httpGet": {"port": _AGENT_PORT, "path": "/api/local_raylet_healthz"}}
+    probe = {**healthy, "periodSeconds": 5, "timeoutSeconds": 5}
+    template["spec"]["containers"][0] |= {
+        "readinessProbe": {**probe, "failureThreshold": 10},
+        "livenessProbe": {**probe, "initialDelaySeconds": 30, "failureThreshold": 120},
+    }
+    return template
 
 
 def _operator_access(gang: Gang) -> Manifest:
     """Return the policy that lets KubeRay query the head; the namespace denies it by default."""
-    operator = {
-        "namespaceSelector": {},
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}},
+    # Pods of KubeRay's chart have the first name, pods of its manifests the second.
+    name = {
+        "key": "app.kubernetes.io/name",
+        "operator": "In",
+        "values": ["kuberay-operator", "kuberay"],
     }
+    operator = {"namespaceSelector": {}, "podSelector": {"matchExpressions": [name]}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -89,6 +89,7 @@ FOLDERS = (
     "recorder",
     "examples/diffusion",
     "examples/tensorflow",
+    "examples/ray",
 )
 
 
@@ -100,6 +101,7 @@ FOLDERS = (
         "recorder/Dockerfile",
         "examples/diffusion/Dockerfile",
         "examples/tensorflow/Dockerfile",
+        "examples/ray/Dockerfile",
     ],
 )
 def test_all_sources_of_images_are_in_their_build_contexts(dockerfile: str) -> None:
@@ -112,6 +114,7 @@ def test_all_sources_of_images_are_in_their_build_contexts(dockerfile: str) -> N
     sent = {name for name in inputs.files(root, root / dockerfile) if (root / name).is_file()}
     others = {"requirements/workload.txt", "requirements/diffusion.txt", dockerfile}
     others |= {".dockerignore", "requirements/tensorflow.txt", "requirements/recorder.txt"}
+    others |= {"requirements/ray.txt"}
     others |= {"examples/tensorflow/requirements.txt"}
     assert sources <= sent
     assert sent - sources <= others

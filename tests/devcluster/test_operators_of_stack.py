@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from devcluster import DevclusterError
-from devcluster.images.base_image import MPI, PYTORCH, TENSORFLOW, Base
+from devcluster.images.base_image import MPI, PYTORCH, RAY, TENSORFLOW, Base
 from devcluster.operators import Demands, of_stack
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import OPERATORS
@@ -48,7 +48,7 @@ def test_kinds_of_volcano_require_no_operator(tmp_path: Path):
     assert asked(tmp_path, "mpi", "tensorflow", "plain", "indexed").operators == ()
 
 
-@pytest.mark.parametrize("base", [MPI, TENSORFLOW])
+@pytest.mark.parametrize("base", [MPI, TENSORFLOW, RAY])
 def test_an_image_requires_its_base_image(tmp_path: Path, base: Base):
     assert asked(tmp_path, base=f"{REGISTRY}/{base.reference}").bases == (base,)
 

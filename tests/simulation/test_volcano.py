@@ -51,6 +51,17 @@ def test_definitions_are_served_before_other_objects_are_created(
     assert '"name":"volcano-system"' in (binaries / "applied").read_text()
 
 
+def test_definitions_without_conditions_are_awaited_again(
+    simulated: Layout, binaries: Path, tmp_path: Path
+):
+    """kubectl: ".status.conditions accessor error: <nil> is of the type <nil>"."""
+    refuses_once = 'case "$*" in *" wait "*) mkdir "$0.asked" 2>/dev/null && exit 1 ;; esac; true\n'
+    (binaries / "kubectl").write_text(KUBECTL + refuses_once)
+    apply_definitions(simulated.kubeconfig, binaries, tmp_path)
+    calls = (binaries / "calls").read_text().splitlines()
+    assert sum("--for=condition=Established" in call for call in calls) == 2
+
+
 def test_both_processes_use_the_kubeconfig_of_the_cluster(simulated: Layout, binaries: Path):
     services = services_of(simulated, binaries)
     assert [service.name for service in services] == ["vc-scheduler", "vc-controller-manager"]

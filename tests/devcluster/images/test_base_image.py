@@ -8,7 +8,7 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.images import base_image, torch_cpu
-from devcluster.images.base_image import BASES, MPI, PYTORCH, TENSORFLOW, Base
+from devcluster.images.base_image import BASES, MPI, PYTORCH, RAY, TENSORFLOW, Base
 from devcluster.images.oci import Layer
 from tests.devcluster.programs import Install
 
@@ -21,7 +21,8 @@ touch -d @1 "$root"/*; tar -C "$root" -cf "$each" .; rm -r "$root"
 """
 UV = """echo uv >> {calls}
 for each; do case "$each" in --target=*) folder=${{each#--target=}} ;; esac; done
-mkdir -p "$folder"; echo "$*" > "$folder/module.py"
+mkdir -p "$folder/bin"; echo "$*" > "$folder/module.py"
+printf '#!/somewhere/python\nimport sys\n' > "$folder/bin/program"
 """
 
 
@@ -75,14 +76,18 @@ def test_other_images_share_the_layers_of_pytorchs_and_add_one(
     for each in BASES:
         calls.write_text("")
         made[each] = base_image.build(each, tmp_path, uv, log).layers()
-        what = {PYTORCH: ["debian", "uv"], MPI: ["debian"], TENSORFLOW: ["uv"]}[each]
+        what = {PYTORCH: ["debian", "uv"], MPI: ["debian"], TENSORFLOW: ["uv"], RAY: ["uv"]}[each]
         assert sorted(calls.read_text().split()) == what
     digests = {each: [layer.diff_id for layer in layers] for each, layers in made.items()}
     assert not any(folder.exists() for folder in outdated)
     root, site = digests[PYTORCH]
-    assert digests[MPI][:-1] == [root, site]
+    assert digests[MPI][:-1] == digests[RAY][:-1] == [root, site]
     assert digests[TENSORFLOW][0] == root
     assert digests[TENSORFLOW][1] != site
+    with tarfile.open(made[RAY][-1].file) as added:
+        script = added.extractfile(f"{base_image.SITE}/bin/program")
+        assert script is not None
+        assert script.read() == b"#!/usr/bin/python3\nimport sys\n"
     with tarfile.open(made[MPI][-1].file) as added:
         assert {name.removeprefix("./") for name in added.getnames()} == set(MPI.added)
 

@@ -53,6 +53,13 @@ def test_only_workers_have_gpus_and_ray_counts_none_on_the_head() -> None:
     assert head["rayStartParams"]["num-gpus"] == "0"
 
 
+def test_an_image_needs_no_program_for_the_probes() -> None:
+    for template in pods().values():
+        container = template["spec"]["containers"][0]
+        for probe in (container["readinessProbe"], container["livenessProbe"]):
+            assert probe["httpGet"] == {"port": 52365, "path": "/api/local_raylet_healthz"}
+
+
 def test_ray_writes_the_commands_of_its_pods() -> None:
     for template in pods().values():
         assert "command" not in template["spec"]["containers"][0]
@@ -74,6 +81,6 @@ def test_only_the_operator_may_query_the_head() -> None:
     assert policy["podSelector"]["matchLabels"] != pods()["workers"]["metadata"]["labels"]
     (rule,) = policy["ingress"]
     assert rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
-    assert rule["from"][0]["podSelector"]["matchLabels"] == {
-        "app.kubernetes.io/name": "kuberay-operator"
-    }
+    (expression,) = rule["from"][0]["podSelector"]["matchExpressions"]
+    # Pods of its chart, and pods of its manifests.
+    assert expression["values"] == ["kuberay-operator", "kuberay"]

@@ -1,0 +1,1 @@
+"""The training program as a RayJob: Ray starts one process per GPU."""

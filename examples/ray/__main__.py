@@ -1,0 +1,54 @@
+"""`python -m examples.ray`, with the flags of `python -m training`, as the command of a RayJob.
+
+Ray places one actor per GPU of the cluster, and each runs a process of the training program. The
+exit code is the highest of all processes. If one of them or its pod is lost, the others fail as
+well, and the RayJob starts again from the latest checkpoint.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import ray
+
+
+class Trainer:
+    """An actor that runs one process of the training program."""
+
+    def free_address(self) -> tuple[str, int]:
+        """Return the address of this pod, and a free port."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
+
+    def train(self, rank: int, size: int, master: tuple[str, int], arguments: list[str]) -> int:
+        """Run the process to its end and return its exit code."""
+        # Ray hides all GPUs but its own from an actor, so each process is the first of its node.
+        world = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        address = {"MASTER_ADDR": master[0], "MASTER_PORT": master[1]}
+        # Ray copies the output of actors, and of their processes, to the log of the command.
+        variables = {name: str(value) for name, value in {**world, **address}.items()}
+        return subprocess.run(
+            [sys.executable, "-m", "training", *arguments], env=os.environ | variables
+        ).returncode
+
+
+def main() -> int:
+    """Train on all GPUs of the Ray cluster."""
+    ray.init()
+    size = int(ray.cluster_resources().get("GPU", 0))
+    actor: Any = ray.remote(num_cpus=0, num_gpus=1)(Trainer)
+    trainers = [actor.remote() for _ in range(size)]
+    master = ray.get(trainers[0].free_address.remote())
+    started = [
+        trainer.train.remote(rank, size, master, sys.argv[1:])
+        for rank, trainer in enumerate(trainers)
+    ]
+    codes: list[int] = ray.get(started)
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,10 +4,10 @@ torchtitan 0.3 assumes CUDA unless another accelerator is present, and FlexAtten
 language models train, has no backward pass on the CPU.
 """
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
@@ -26,7 +26,9 @@ def use_cpu() -> None:
     """Make torchtitan train on the CPU; call it before other modules of torchtitan are imported."""
     from torchtitan.tools import utils
 
-    capacity = SimpleNamespace(total_memory=psutil.virtual_memory().total)
+    capacity = SimpleNamespace(
+        total_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
     utils.device_type = "cpu"
     utils.device_module = _Device(
         get_device_name=lambda _: "CPU",

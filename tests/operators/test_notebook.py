@@ -19,7 +19,6 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
-from tests.environments import environment
 
 from devcluster.paths import CHECKOUT
 from infra.outputs import gpu_nodes_output
@@ -28,6 +27,7 @@ from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import NODES, job, objects
 from tests.operators.container import Container, stop
 from tests.tiers import unavailable
+from tools.environments import environment
 
 TOKEN = "c0ffee5ea5"
 URL = "http://127.0.0.1:8888/anna"

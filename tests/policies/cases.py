@@ -49,6 +49,20 @@ def job(rule: str, *edits: tuple[str, Any], says: tuple[str, ...], **more: Any) 
 DIGEST = "0123456789abcdef" * 4
 
 
+def promoted_service() -> Manifest:
+    """Return a server with a promoted model as an image volume."""
+    model = f"registry.example.com/models/digits@sha256:{DIGEST}"
+    return changed(
+        manifests.deployment(),
+        # Other servers of the stack serve models that nobody promotes.
+        ("spec/template/metadata/labels/example.com~role", "inference"),
+        (f"{SERVER}/image", f"registry.example.com/ml/inference@sha256:{DIGEST}"),
+        (f"{SERVER}/command", ["python3", "-m", "inference"]),
+        (f"{SERVER}/volumeMounts", [{"name": "model", "mountPath": "/models"}]),
+        ("spec/template/spec/volumes", [{"name": "model", "image": {"reference": model}}]),
+    )
+
+
 def promoted_models() -> Manifest:
     metadata = {"name": "promoted-models", "namespace": "gpu-platform-models"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
@@ -539,12 +553,13 @@ CASES = [
     ),
     Case(
         "model-signed",
-        manifests.deployment,
+        promoted_service,
         ((f"{SERVER}/image", "registry.example.com/own:1.0.0"),),
         says=("image", "registry.example.com/own:1.0.0"),
         config={
             "repositories": ["registry.example.com/models/*"],
             "images": ["registry.example.com/ml/inference@sha256:*"],
+            "componentLabels": ["example.com/role"],
         },
     ),
     Case(

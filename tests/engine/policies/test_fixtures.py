@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from devcluster.toolchain import Toolchain
+from kube import promoted_models
 from policies.catalogue import RULES, RULES_BY_NAME
 from tests.engine.policies.judged import Judged, Manifest, Run, program
 from tests.policies import manifests
@@ -33,8 +34,8 @@ LOOKED_AT = {
     "autoscaled-without-replicas": "spec/replicas",
     "helm-release-judged": "spec/chart",
 }
-# Their messages are about the whole stack and name no resource.
-OF_ALL = ("gpu-budget", "gpu-cost")
+# Their messages are about the whole stack and name no resource, or one whose name is fixed.
+OF_ALL = ("gpu-budget", "gpu-cost", "model-lineage-complete")
 OF_RESOURCES = {i: case for i, case in enumerate(CASES) if not case.of_stack}
 OF_STACKS = {i: case for i, case in enumerate(CASES) if case.of_stack}
 
@@ -66,7 +67,7 @@ def isolated(value: Any, tag: str) -> Any:
 
 
 def _is_fixed(name: str) -> bool:
-    return name == "unknown" or name.startswith("system-")
+    return name in ("unknown", promoted_models.NAMESPACE) or name.startswith("system-")
 
 
 def tagged(fixtures: Iterable[tuple[int, list[Manifest]]]) -> list[Manifest]:

@@ -68,8 +68,6 @@ class Cluster:
         self._installed += 1
         probe = f"probe-{self._installed}"
         file = self.platform.checkout / "policies.yaml"
-        # Applying does not delete those that these settings do not have.
-        self.uninstall()
         # By its own manager, so that applying the object without entries does not remove them. It
         # comes first: the policies read the parameters when they start.
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}

@@ -4,7 +4,7 @@ tests/gpu_platform/models/test_attempts.py has the attempts to promote or to fet
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -337,12 +337,14 @@ def deployment(pod: Manifest) -> Manifest:
 
 
 @pytest.fixture(scope="module")
-def cluster(admission: Cluster) -> Cluster:
+def cluster(admission: Cluster) -> Iterator[Cluster]:
+    """The policies, which would refuse the models of other files that use the same cluster."""
     admission.install("deny", ONLY)
     file = admission.platform.checkout / "rights.yaml"
     file.write_text(RIGHTS)
     admission.apply(file)
-    return admission
+    yield admission
+    admission.uninstall()
 
 
 def refused(answer: Answer) -> str:

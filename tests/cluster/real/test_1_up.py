@@ -262,9 +262,9 @@ def test_logs_and_events_of_a_killed_gang_are_saved_with_its_checkpoints(
         if record["pod"] == f"{run}-worker-0":
             assert record["reason"] == "Deleted"  # by force: nobody saw how it ended
         else:
-            assert '"epoch": 3' in path.with_suffix(".log").read_text()
+            assert '"epoch": 1' in path.with_suffix(".log").read_text()
     recorder = f"-n {real.namespace} deploy/failure-recorder"
-    assert '"epoch": 3' in real.shell(f"kubectl exec {recorder} -- python3 -m recorder show {run}")
+    assert '"epoch": 1' in real.shell(f"kubectl exec {recorder} -- python3 -m recorder show {run}")
 
 
 def test_a_second_concurrent_command_is_refused(real: Platform) -> None:

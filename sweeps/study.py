@@ -5,6 +5,7 @@ from the recorded trials alone, so a restart changes nothing.
 """
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -236,7 +237,10 @@ class Study:
     def _trial(self, run: str) -> optuna.trial.Trial:
         return optuna.trial.Trial(self._study, self.trials()[run]._trial_id)
 
-    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+    def _sampler(self, trials: int) -> optuna.samplers.BaseSampler:
+        # Another study, such as one whose job has another seed, draws other hyperparameters.
+        digest = hashlib.sha256(f"{self._study.study_name} {trials}".encode()).digest()
+        seed = int.from_bytes(digest[:4])
         if self._sweep.settings.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)

@@ -33,6 +33,22 @@ def test_a_proposal_depends_on_the_recorded_trials_alone(tmp_path: Path, sampler
     assert second.trials().keys() == first.trials().keys()
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_sweeps_whose_jobs_have_other_seeds_search_elsewhere(tmp_path: Path, sampler: str) -> None:
+    found = []
+    for seed in (1, 2):
+        settings = described(sampler=sampler)
+        searched = settings.training.sweeps["digits"]
+        config = searched.config.model_copy(update={"seed": seed})
+        job = searched.job.model_copy(update={"hyperparameters": config})
+        settings.training.sweeps["digits"] = searched.model_copy(update={"job": job})
+        made = Study(tmp_path / str(seed), sweep(settings))
+        run = made.ask()
+        assert run is not None
+        found.append(made.trials()[run].params)
+    assert found[0] != found[1]
+
+
 def test_every_proposal_is_within_the_space(tmp_path: Path) -> None:
     made = study(tmp_path)
     for _ in range(20):

@@ -1,0 +1,350 @@
+"""GPU-hours of sweeps until they reach the best accuracy that random search finds in 24 trials.
+
+The controller of sweeps and the training programs are real: a trial that is paused gets SIGTERM,
+and a promoted one resumes from its checkpoint. The cluster is simulated, with a clock of its own:
+an epoch, the start and the end of a pod take the same time in all searches.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, Final
+
+from lightkube import Client
+
+from infra.pods import GpuNodes
+from infra.settings.training.sweep import SweepSettings
+from infra.sweep import Sweep
+from infra.training_run import TrainingJobArgs
+from sweeps.controller import Controller
+from tools.bench.outcome import Goal, conclude, say, spread
+from workload import exit_codes
+from workload.progress import PROGRESS_FILE, Epoch, parse
+
+SEEDS: Final = range(1, 6)
+TRIALS: Final = 24
+"""Trials of the random search that the others are compared with."""
+
+MOST_TRIALS: Final = 3 * TRIALS
+EPOCHS: Final = 27
+EPOCH_SECONDS: Final = 60.0
+START_SECONDS: Final = 30.0
+END_SECONDS: Final = 10.0
+INTERVAL: Final = 10.0
+"""Time between two decisions of the controller, its default."""
+
+SPACE: Final[dict[str, Any]] = {
+    "learning_rate": {"min": 1e-4, "max": 1.0, "log": True},
+    "batch_size": {"min": 32, "max": 256, "log": True},
+    "optimizer": {"choices": ["adamw", "sgd"]},
+    "weight_decay": {"min": 1e-4, "max": 1.0, "log": True},
+}
+EARLY: Final = {"minimum": 1, "factor": 3}
+RANDOM: Final = "random"
+OURS: Final = "tpe, early stopping"
+SEARCHES: Final[dict[str, dict[str, Any]]] = {
+    RANDOM: {"sampler": "random"},
+    "tpe": {"sampler": "tpe"},
+    "random, early stopping": {"sampler": "random", "early_stopping": EARLY},
+    OURS: {"sampler": "tpe", "early_stopping": EARLY},
+}
+GOAL: Final = 0.5
+_WAIT: Final = 0.01
+_processes = multiprocessing.get_context("forkserver")
+
+
+def main() -> None:
+    """Search with five seeds and print the ratios."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    _processes.set_forkserver_preload(["training.train"])
+    hours: dict[str, list[float]] = {name: [] for name in SEARCHES}
+    found: list[dict[str, Any]] = []
+    for seed in SEEDS:
+        with tempfile.TemporaryDirectory() as folder, programs(Path(folder) / "runs") as started:
+            target = 0.0
+            for name, changes in SEARCHES.items():
+                claim = Path(folder) / name
+                searched = Search(sweep(seed, name, changes), claim, started)
+                reached = searched.until(target if name != RANDOM else None)
+                target = target or reached.accuracy
+                hours[name].append(reached.hours)
+                found.append({"seed": seed, "search": name, **vars(reached)})
+                missed = "" if reached.accuracy >= target else f" (not {target:.4f})"
+                say(
+                    f"seed {seed}: {name}: accuracy {reached.accuracy:.4f}{missed} after "
+                    f"{reached.hours:.2f} GPU-hours, {reached.trials} trials"
+                )
+    _conclude(hours, found)
+
+
+def _conclude(hours: dict[str, list[float]], found: list[dict[str, Any]]) -> None:
+    ratios = {
+        name: [each / first for each, first in zip(hours[name], hours[RANDOM], strict=True)]
+        for name in SEARCHES
+    }
+    for name, values in ratios.items():
+        total = sum(hours[name]) / sum(hours[RANDOM])
+        each = ", ".join(f"{value:.2f}" for value in values)
+        say(f"{name}: {total:.2f} of the GPU-hours of random search; by seed {each}")
+    conclude(
+        "sweeps",
+        {"searches": found, "ratios": {name: spread(values) for name, values in ratios.items()}},
+        [
+            Goal("GPU-hours, sum of all seeds", sum(hours[OURS]) / sum(hours[RANDOM]), GOAL, True),
+            Goal("GPU-hours, median of the seeds", statistics.median(ratios[OURS]), GOAL, True),
+        ],
+    )
+
+
+def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
+    """Return a sweep over trials of one GPU. Its seed is that of its trials."""
+    trials = TRIALS if name == RANDOM else MOST_TRIALS
+    hyperparameters = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS, "seed": seed}
+    settings = SweepSettings.model_validate(
+        {
+            "job": {
+                "queue": "research",
+                "priority_class": "sweeps",
+                "gpus_per_node": 1,
+                "cpu": 1,
+                "memory": "1Gi",
+                "shm": "64Mi",
+                "retries": 5,
+                "hyperparameters": hyperparameters,
+            },
+            "space": SPACE,
+            "objective": {"metric": "accuracy", "goal": "maximize"},
+            "parallel": 4,
+            "trials": trials,
+            "budget": {"gpu_hours": 1000},
+            **changes,
+        }
+    )
+    args = TrainingJobArgs(
+        key="digits",
+        job=settings.job,
+        namespace="ml",
+        image="training",
+        image_identity="training",
+        gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+        claims={"checkpoints": "checkpoints"},
+    )
+    return Sweep(settings=settings, args=args, labels={}, annotations={})
+
+
+@dataclass
+class Programs:
+    """Training programs by run. Searches with the same seed share the runs that they share."""
+
+    folder: Path
+    processes: dict[str, ForkServerProcess] = field(default_factory=dict)
+
+    def start(self, run: str, flags: list[str], epochs: int) -> None:
+        """Start a run, or resume it, unless it has trained that far."""
+        if run not in self.processes and len(self.lines(run)) < epochs:
+            process = _processes.Process(target=_train, args=(flags, str(self.folder / run)))
+            process.start()
+            self.processes[run] = process
+
+    def lines(self, run: str) -> dict[int, str]:
+        """Return the lines of progress by complete epochs."""
+        found: dict[int, str] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in (self.folder / run / PROGRESS_FILE).read_text().splitlines():
+                event = parse(line)
+                if isinstance(event, Epoch) and event.epoch == int(event.epoch):
+                    found[int(event.epoch)] = line
+        return found
+
+    def wait(self, run: str, epochs: int) -> dict[int, str]:
+        """Wait until a run has trained that far; at the end, until its export exists."""
+        while len(lines := self.lines(run)) < epochs:
+            self._check(run)
+            time.sleep(_WAIT)
+        if epochs == EPOCHS and run in self.processes:
+            self.processes.pop(run).join()
+        return lines
+
+    def stop(self, run: str) -> None:
+        """Send SIGTERM to a run, which saves a checkpoint, and wait for its end."""
+        if run in self.processes:
+            process = self.processes.pop(run)
+            process.terminate()
+            process.join()
+            if process.exitcode not in (exit_codes.DONE, exit_codes.INTERRUPTED):
+                sys.exit(f"{run} ended with code {process.exitcode}")
+
+    def _check(self, run: str) -> None:
+        process = self.processes[run]
+        if process.exitcode and len(self.lines(run)) < EPOCHS:
+            output = (self.folder / f"{run}.log").read_text()
+            sys.exit(f"{run} ended with code {process.exitcode}:\n{output[-2000:]}")
+
+
+@contextlib.contextmanager
+def programs(folder: Path) -> Iterator[Programs]:
+    """End all programs with the block."""
+    folder.mkdir()
+    started = Programs(folder)
+    try:
+        yield started
+    finally:
+        for run in list(started.processes):
+            started.stop(run)
+
+
+def _train(flags: list[str], folder: str) -> None:
+    """Run the training program in a process that has imported it."""
+    from training.__main__ import run
+    from training.command_line import read_config
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends it.
+    with Path(f"{folder}.log").open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os._exit(run(read_config([*flags, f"--run-dir={folder}"], os.environ)))
+
+
+@dataclass
+class Gang:
+    """A trial in the simulated cluster, and the seconds until its pod has started or ended."""
+
+    job: dict[str, Any]
+    starts: float = START_SECONDS
+    ends: float | None = None
+    epochs: float = 0.0
+
+    def set(self, phase: str) -> None:
+        """Set the phase of the job."""
+        self.job["status"] = {"state": {"phase": phase}}
+
+    @property
+    def phase(self) -> str:
+        """Phase of the job."""
+        return str(self.job["status"]["state"]["phase"])
+
+
+@dataclass
+class Reached:
+    """Best accuracy of finished trials, and what the search had used by then."""
+
+    accuracy: float = 0.0
+    hours: float = 0.0
+    trials: int = 0
+
+
+@dataclass
+class Search:
+    """A sweep in a simulated cluster, which is the controller's API and has enough free GPUs."""
+
+    sweep: Sweep
+    claim: Path
+    programs: Programs
+    now: float = 0.0
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def until(self, accuracy: float | None) -> Reached:
+        """Search until an accuracy is reached, or to the end, and return the best result."""
+        api: Any = self
+        client: Client = api
+        controller = Controller(self.sweep, self.claim, client, INTERVAL, lambda: self.now)
+        reached = Reached()
+        while True:
+            while controller.step():
+                pass
+            finished = [row for row in self.summary["trials"] if row["phase"] == "succeeded"]
+            best = max((row["value"] for row in finished), default=0.0)
+            over = self.summary["state"] != "running"
+            if best > reached.accuracy:
+                reached = Reached(best, self.summary["gpu_hours"], len(self.gangs))
+            if over or (accuracy is not None and best >= accuracy):
+                break
+            self._advance()
+        controller.close()
+        if accuracy is not None and reached.accuracy < accuracy:
+            return Reached(reached.accuracy, self.summary["gpu_hours"], len(self.gangs))
+        return reached
+
+    def list(self, resource: Any, **_: Any) -> list[Any]:
+        """Return the jobs."""
+        return [resource.from_dict(gang.job) for gang in self.gangs.values()]
+
+    def create(self, created: Any, **_: Any) -> None:
+        """Create a job, or execute a command."""
+        document = created.to_dict()
+        if document["kind"] == "Command":
+            gang = self.gangs[document["target"]["name"]]
+            if document["action"] == "AbortJob":
+                gang.set("Aborting")
+                gang.ends = END_SECONDS
+            else:
+                gang.set("Running")
+                gang.starts = START_SECONDS
+            return
+        name = document["metadata"]["name"]
+        begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now))
+        metadata = {**document["metadata"], "uid": name, "creationTimestamp": begun}
+        self.gangs[name] = Gang({**document, "metadata": metadata})
+        self.gangs[name].set("Running")
+
+    def patch(self, _resource: Any, _name: str, patched: dict[str, Any], **_: Any) -> None:
+        """Keep the summary of the sweep."""
+        (text,) = patched["metadata"]["annotations"].values()
+        self.summary = json.loads(text)
+
+    def _advance(self) -> None:
+        self.now += INTERVAL
+        for name, gang in self.gangs.items():
+            if gang.phase == "Running" and gang.starts <= 0:
+                self.programs.start(name, _flags(gang.job), int(gang.epochs) + 1)
+        for name, gang in self.gangs.items():
+            if gang.phase == "Aborting" and gang.ends is not None:
+                gang.ends -= INTERVAL
+                if gang.ends <= 0:
+                    self.programs.stop(name)
+                    gang.set("Aborted")
+            elif gang.phase == "Running":
+                self._train(name, gang)
+
+    def _train(self, name: str, gang: Gang) -> None:
+        if gang.starts > 0:
+            gang.starts -= INTERVAL
+            return
+        before, gang.epochs = gang.epochs, gang.epochs + INTERVAL / EPOCH_SECONDS
+        # A sixth is not exact: 27 epochs are over after 162 intervals.
+        gang.epochs = min(round(gang.epochs, 6), EPOCHS)
+        if int(gang.epochs) == int(before):
+            return
+        lines = self.programs.wait(name, int(gang.epochs))
+        folder = self.claim / name
+        folder.mkdir(exist_ok=True)
+        with (folder / PROGRESS_FILE).open("a") as file:
+            file.write(lines[int(gang.epochs)] + "\n")
+        if gang.epochs >= EPOCHS:
+            (folder / "export").symlink_to(self.programs.folder / name / "export")
+            gang.set("Completed")
+
+
+def _flags(job: dict[str, Any]) -> list[str]:
+    """Return the flags of the training program in a job, but its directory."""
+    (task, *_) = job["spec"]["tasks"]
+    command = task["template"]["spec"]["containers"][0]["command"]
+    first = max(place for place, word in enumerate(command) if word == "training")
+    flags: list[str] = command[first + 1 :]
+    left_out = ("--run-dir=", "--metrics-port=")
+    return [flag for flag in flags if not flag.startswith(left_out)]
+
+
+if __name__ == "__main__":
+    main()

@@ -102,6 +102,15 @@ class Evaluated(Event):
     seconds: float | None = None
 
 
+class Checkpointed(Event):
+    """A complete checkpoint."""
+
+    event: Literal["checkpoint"] = "checkpoint"
+    step: int
+    seconds: float = 0
+    """Time since the state that it contains, during which training may have continued."""
+
+
 class Finished(Event):
     """Last line of a run that succeeded, with its result."""
 
@@ -167,6 +176,7 @@ AnyEvent = Annotated[
     | Step
     | Epoch
     | Evaluated
+    | Checkpointed
     | Finished
     | Interrupted
     | Failed

@@ -53,7 +53,8 @@ class Victim(_Model):
     at_seconds: float
     pods: int
     gpu_hours: float | None
-    """GPU-hours of these pods since the gang's start; null if its start is unknown."""
+    """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log has
+    none; null if both are unknown."""
     without_change: bool = False
     """True if the gang is evicted without the change as well."""
 

@@ -143,6 +143,8 @@ def _groups(
             deadline_seconds=_deadline(mine, job),
             left_seconds=progress.left_seconds if progress else None,
             progress=progress.share if progress else None,
+            saved=progress.saved if progress else None,
+            saves_every_seconds=progress.saves_every_seconds if progress else None,
             pods=shapes,
         )
 

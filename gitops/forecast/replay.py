@@ -208,16 +208,20 @@ class Replay:
             self._sandbox.create_pods(again)
         return found
 
+    def _unsaved(self, run: Run, start: float) -> float | None:
+        """Return the seconds of a running gang since its last checkpoint; None if unknown."""
+        if run.before:
+            return run.gang.unsaved(self.state.taken, self.now)
+        every = run.gang.saves_every_seconds
+        return self.now - start if every is None else min(self.now - start, every)
+
     def _note(self, run: Run, missing: int) -> None:
         gang = run.gang
         whole = len(run.pods) < gang.minimum
         pods = gang.size if whole else missing
-        hours = None
-        if run.start is not None and (gang.started is not None or not run.before):
-            begun = (self.state.taken - gang.started).total_seconds() if gang.started else 0.0
-            elapsed = self.now + begun if run.before else self.now - run.start
-            hours = elapsed / 3600 * run.gpus * pods / gang.size
         if run.start is not None:
+            lost = self._unsaved(run, run.start)
+            hours = None if lost is None else lost / 3600 * run.gpus * pods / gang.size
             self.victims.append(
                 Victim(
                     namespace=gang.namespace,

@@ -200,7 +200,12 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     if endless:
         found.append(f"{endless} gangs have no known end and run on beyond the horizon")
     found.append("other ends are the estimate of the program's log, or the deadline")
-    found.append("no checkpoint times are known: lost GPU-hours count from the start of the gang")
+    lost = {(victim.namespace, victim.name) for victim in replay.victims}
+    if unknown := sum(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
+        found.append(
+            f"checkpoints are unknown of evicted gangs: {unknown}; their lost GPU-hours count "
+            "from the start"
+        )
     found.append("quotas, volumes and pods of no gang that would start are not simulated")
     if replay.evicts:
         found.append("the scheduler chooses among equals at random, so it may evict other gangs")

@@ -86,6 +86,10 @@ class Gang(_Model):
     """Remaining time as estimated from the log of the training program; null if unknown."""
     progress: float | None = Field(default=None, ge=0, le=1)
     """Completed fraction of the run; null if unknown."""
+    saved: datetime | None = None
+    """Time of the last checkpoint in the log, or of the program's start; null if unknown."""
+    saves_every_seconds: float | None = None
+    """Mean time between checkpoints; null if the log has fewer than two."""
     pods: list[PodShape]
 
     @property
@@ -97,6 +101,17 @@ class Gang(_Model):
     def size(self) -> int:
         """Number of pods."""
         return sum(shape.count for shape in self.pods)
+
+    def unsaved(self, taken: datetime, later: float) -> float | None:
+        """Return seconds since the last checkpoint, `later` seconds after the snapshot.
+
+        The gang goes on saving as often as before. None if neither start nor checkpoint is known.
+        """
+        since, every = self.saved or self.started, self.saves_every_seconds
+        if since is None:
+            return None
+        unsaved = max((taken - since).total_seconds(), 0.0)
+        return unsaved + later if every is None else min(unsaved + later, max(unsaved, every))
 
     def remaining(self, now: datetime) -> float | None:
         """Return seconds until the estimated end or the deadline; None if neither is known."""

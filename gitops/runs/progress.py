@@ -1,11 +1,21 @@
 """Progress of a training run, read from the timestamped JSON lines of its log."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from workload.progress import AnyEvent, Epoch, Evaluated, Failed, Finished, Started, Step, parse
+from workload.progress import (
+    AnyEvent,
+    Checkpointed,
+    Epoch,
+    Evaluated,
+    Failed,
+    Finished,
+    Started,
+    Step,
+    parse,
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,10 @@ class Progress:
     """Estimated from the steps and epochs in the log."""
     seconds: float | None = None
     """Training time of a finished run."""
+    saved: datetime | None = None
+    """Time of the state in the last checkpoint, or of the start of this attempt."""
+    saves_every_seconds: float | None = None
+    """Mean time between the checkpoints in the log; None with fewer than two."""
 
     @property
     def epoch(self) -> float | None:
@@ -75,13 +89,19 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
     """Return the newest progress in these log lines, or None if they report none."""
     found: Progress | None = None
     marks: list[tuple[datetime, float]] = []
+    saves: list[datetime] = []
     for at, event in _events(lines):
         found = (found or Progress()).after(event)
         if isinstance(event, Started):
-            marks = [(at, event.done_epochs)]
+            marks, saves = [(at, event.done_epochs)], [at]
+        elif isinstance(event, Checkpointed):
+            saves.append(at - timedelta(seconds=event.seconds))
         elif isinstance(event, Step | Epoch | Evaluated) and found.done_epochs is not None:
             marks.append((at, found.done_epochs))
-    if found is None or found.epochs is None:
+    if found is None:
+        return None
+    found = replace(found, saved=max(saves, default=None), saves_every_seconds=_every(saves))
+    if found.epochs is None:
         return found
     return replace(found, left_seconds=_left(marks, found.epochs, now))
 
@@ -100,6 +120,12 @@ def last_words(message: str, lines: Iterable[str], maximum: int = 12) -> list[st
     if message.strip():
         return message.strip().splitlines()[-maximum:]
     return [text.partition(" ")[2] for text in list(lines)[-maximum:]]
+
+
+def _every(saves: Sequence[datetime]) -> float | None:
+    if len(saves) < 2:
+        return None
+    return (max(saves) - min(saves)).total_seconds() / (len(saves) - 1)
 
 
 def _left(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> float | None:
@@ -121,5 +147,5 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
             event = parse(line)
             if isinstance(event, Started | Epoch) and event.epochs is None:
                 continue
-            if isinstance(event, Started | Step | Epoch | Evaluated | Finished):
+            if isinstance(event, Started | Step | Epoch | Evaluated | Checkpointed | Finished):
                 yield at, event

@@ -4,6 +4,7 @@ A fork server imports it once. Every program is forked from it and runs like `py
 with its own environment, arguments and output.
 """
 
+import json
 import multiprocessing
 import os
 import resource
@@ -17,6 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.forkserver import _forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import inference.engine.process  # noqa: F401 - sets its own preload list when it is imported
 from workload.manifest import read_manifest
@@ -133,3 +137,13 @@ def until(condition: Callable[[], bool], seconds: float = 180) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+def all_events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Progress that programs in this process have written."""
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """All but the checkpoints, which are complete at any time after their step."""
+    return [event for event in all_events(capsys) if event["event"] != "checkpoint"]

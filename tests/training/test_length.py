@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.training.programs import start_gang
+from tests.training.programs import events, start_gang
 from training.checkpoints.storage import Position
 from training.config import TrainingConfig
 from training.length import Length
@@ -24,10 +24,6 @@ Train = Callable[..., int]
 CONSTANT = {"schedule": "constant", "warm_up": 0}
 STEPS = 23
 """Steps of an epoch of digits, 1,437 samples, in batches of 64."""
-
-
-def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def digest(run_dir: Path) -> str:

@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.training.programs import all_events, events
 from training.checkpoints import storage
 from training.data import DataError
 from training.run import DivergedError, Run
@@ -26,10 +27,6 @@ DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
 """As in the dev stack, where two processes have half of these samples each."""
 
 
-def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def digest(run_dir: Path) -> str:
     return read_manifest(run_dir / "export").weights.sha256
 
@@ -43,13 +40,18 @@ def test_digits_are_learnt_and_the_export_has_the_accuracy(
     assert manifest.input_shape == (1, 8, 8)
     assert manifest.settings["epochs"] == 15
     assert checked_file(tmp_path / "run/export", manifest.weights).is_file()
-    first, *epochs, last = events(capsys)
+    first, *between, last = all_events(capsys)
     assert first["event"] == "start"
+    epochs = [event for event in between if event["event"] == "epoch"]
     assert [event["epoch"] for event in epochs] == list(range(1, 16))
     assert epochs[-1]["accuracy"] == round(manifest.metrics["accuracy"], 6)
     assert (last["event"], last["sha256"]) == ("finished", manifest.weights.sha256)
     # The best is kept besides, where it is an older one.
-    assert len(list((tmp_path / "run/checkpoints").iterdir())) in (3, 4)
+    kept = {int(path.name[-8:]) for path in (tmp_path / "run/checkpoints").iterdir()}
+    assert len(kept) in (3, 4)
+    saved = [event["step"] for event in between if event["event"] == "checkpoint"]
+    assert len(saved) == 15
+    assert kept <= set(saved)
 
 
 @pytest.mark.parametrize("model", ["mnist-net", "simple-cnn"])

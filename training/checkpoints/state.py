@@ -16,7 +16,7 @@ from training.gang.distributed import await_peers
 from training.run import Run, mean_loss
 from workload.catalog import Option
 from workload.configuration import ConfigurationError
-from workload.progress import Message
+from workload.progress import Checkpointed, Message
 from workload.report import emit
 from workload.run import folders
 from workload.run.ranks import all_or_none, gather, on_rank0
@@ -41,10 +41,17 @@ def save(run: Run) -> None:
             held_out_loss=run.evaluation and run.evaluation.loss,
         )
         tensors = assign_tensors(_tensors(run), run.world) | _rank_tensors(run)
-        run.saver.save(tensors, info, lambda seconds: run.metrics.saved(step, seconds))
+        run.saver.save(tensors, info, lambda seconds: _saved(run, step, seconds))
         if not run.config.checkpoint_async:
             run.saver.wait()
     run.watchdog.beat()
+
+
+def _saved(run: Run, step: int, seconds: float) -> None:
+    """Report a complete checkpoint; called from any thread."""
+    run.metrics.saved(step, seconds)
+    if run.world.is_rank0:
+        emit(Checkpointed(step=step, seconds=round(seconds, 3)))
 
 
 def save_evaluation(run: Run, held_out_loss: float) -> None:

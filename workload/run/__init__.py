@@ -168,6 +168,8 @@ class Run:
         """Report a checkpoint that the framework has saved itself."""
         self._values["checkpoint_step"] = step
         self._progressed()
+        if rank() == 0:
+            emit("checkpoint", step=step)
 
     def interrupt(self, step: int) -> NoReturn:
         """Exit with 75, after the state was saved."""

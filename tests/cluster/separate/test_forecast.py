@@ -57,8 +57,8 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     assert gangs["urgent"].verdict == "starts at once"
     (victim,) = answer.victims
     assert (victim.name, victim.pods, victim.at_seconds) == ("a", 2, 0)
-    # Sixteen GPUs for the three hours since its start.
-    assert victim.gpu_hours == 48
+    # Sixteen GPUs for the quarter of an hour since its checkpoint.
+    assert victim.gpu_hours == 4
     assert gangs["a"].verdict == "starts later"
     assert gangs["a"].start_seconds == 1800
     assert gangs["a"].start_without_seconds == 0

@@ -1,6 +1,6 @@
 """A snapshot of three nodes with eight GPUs, two running and two pending gangs."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gitops.forecast.state import Gang, Node, PodShape, PriorityClass, Queue, State
@@ -31,7 +31,8 @@ def gang(name: str, count: int, gpus: int, *nodes: str, hour: int, **more: Any) 
 
 
 def state() -> State:
-    """The gang `a` ends an hour after the snapshot, `b` ten minutes after it."""
+    """`a` saved 15 minutes before the snapshot and ends an hour after it, `b` in 10 minutes."""
+    saved = TAKEN - timedelta(minutes=15)
     return State(
         taken=TAKEN,
         volcano="v1.14.1",
@@ -43,7 +44,7 @@ def state() -> State:
             PriorityClass(name="urgent", value=2000),
         ],
         gangs=[
-            gang("a", 2, 8, "gpu-0", "gpu-1", hour=7, deadline_seconds=4 * 3600),
+            gang("a", 2, 8, "gpu-0", "gpu-1", hour=7, deadline_seconds=4 * 3600, saved=saved),
             gang("b", 1, 6, "gpu-2", hour=8, left_seconds=600),
             gang("large", 2, 8, hour=9, deadline_seconds=3600),
             gang("small", 1, 2, hour=9, deadline_seconds=3600),

@@ -1,7 +1,7 @@
 """Snapshots of a cluster: capture, file, redaction."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from gitops.errors import GitopsError
 from gitops.forecast.redaction import redact
 from gitops.forecast.shapes import requests
 from gitops.forecast.state import State, load
+from tests.gitops.forecast.states import TAKEN, gang
 from tests.gitops.runs import kubectl, objects
 
 CREATED = "2026-01-01T07:00:00Z"
 LOG = """\
 2026-01-01T08:00:00Z {"event": "start", "epochs": 4, "step": 0}
 2026-01-01T08:10:00Z {"event": "epoch", "epoch": 1, "epochs": 4, "loss": 1.0}
+2026-01-01T08:10:05Z {"event": "checkpoint", "step": 45, "seconds": 5}
 """
 AFFINITY = {
     "podAntiAffinity": {
@@ -127,7 +129,30 @@ def test_a_running_gang_has_its_nodes_deadline_and_progress(installed: Path) -> 
     assert running.deadline_seconds == 7200
     assert running.progress == 0.25
     assert running.left_seconds == 0
+    assert running.saved == datetime(2026, 1, 1, 8, 10, tzinfo=UTC)
+    assert running.saves_every_seconds == 600
     assert running.remaining(datetime(2026, 1, 1, 9, tzinfo=UTC)) == 0
+
+
+@pytest.mark.parametrize(
+    ("known", "later", "unsaved"),
+    [
+        ({"saved": 300}, 0, 300),
+        ({"saved": 300}, 7200, 7500),
+        ({"saved": 300, "saves_every_seconds": 600.0}, 120, 420),
+        ({"saved": 300, "saves_every_seconds": 600.0}, 7200, 600),
+        # The last one is late, so the next ones may be.
+        ({"saved": 900, "saves_every_seconds": 600.0}, 7200, 900),
+        ({"started": 3600}, 60, 3660),
+        ({}, 0, None),
+    ],
+)
+def test_what_is_lost_counts_from_the_last_checkpoint(
+    known: dict[str, float], later: float, unsaved: float | None
+) -> None:
+    ago = {k: TAKEN - timedelta(seconds=known[k]) for k in ("saved", "started") if k in known}
+    running = gang("a", 1, 8, "n", hour=7).model_copy(update={"started": None, **known, **ago})
+    assert running.unsaved(TAKEN, later) == unsaved
 
 
 def test_a_gang_that_is_not_admitted_has_the_pods_of_its_tasks(installed: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_latest_epoch_and_step_are_reported() -> None:
 
 def test_the_remaining_time_follows_the_observed_epochs() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
-    told = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60))
+    told = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60), saved=START)
     assert progress(lines, at(120)) == told
     assert progress(lines, at(150)) == replace(told, left_seconds=pytest.approx(8 * 60 - 30))
 
@@ -62,6 +62,24 @@ def test_the_time_left_is_not_known_before_an_epoch_is_done() -> None:
     found = progress([line(0, "start", epochs=10)], at(500))
     assert found is not None
     assert found.left_seconds is None
+
+
+def test_the_last_checkpoint_is_that_of_the_state_not_of_its_last_byte() -> None:
+    lines = [
+        line(0, "resume", epochs=10, done_epochs=4, step=40),
+        line(130, "checkpoint", step=80, seconds=30),
+        line(230, "checkpoint", step=120, seconds=30),
+    ]
+    found = progress(lines, at(300))
+    assert found is not None
+    assert (found.saved, found.saves_every_seconds) == (at(200), 100)
+
+
+def test_an_attempt_has_lost_nothing_at_its_start() -> None:
+    lines = [line(0, "checkpoint", step=1), line(500, "resume", epochs=10, step=40)]
+    found = progress(lines, at(530))
+    assert found is not None
+    assert (found.saved, found.saves_every_seconds) == (at(500), None)
 
 
 def test_a_finished_run_is_done() -> None:

@@ -59,11 +59,17 @@ def test_lines_of_progress_are_those_that_the_platform_reads(
         run.resume(never)
         for step in range(1, 5):
             # With a graph, which must not outlive the step.
-            run.step(step, torch.ones((), requires_grad=True) / 2, never)
+            run.step(step, torch.ones((), requires_grad=True) / 2, write, due=step == 2)
         run.finish(write, {"accuracy": 0.9})
     lines = capsys.readouterr().out.splitlines()
     events = [progress.parse(line) for line in lines]
-    assert [event.event for event in events if event] == ["start", "step", "step", "finished"]
+    assert [event.event for event in events if event] == [
+        "start",
+        "step",
+        "checkpoint",
+        "step",
+        "finished",
+    ]
     assert isinstance(events[1], progress.Step)
     assert (events[1].step, events[1].done_epochs, events[1].epochs) == (2, 0.5, 1)
     assert isinstance(events[-1], progress.Finished)

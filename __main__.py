@@ -2,6 +2,7 @@
 
 import pulumi
 
+from gitops.sweep_prices import stack_prices
 from infra.cluster import STARTED_RUNS, Target
 from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
@@ -14,20 +15,14 @@ from infra.platform_description import PlatformDescription, PlatformDescriptionA
 from infra.serving.description import InferenceServiceArgs
 from infra.shared import SharedResources
 from infra.storage import Storage, StorageArgs
-from infra.sweep_controller import SweepController, controller_args, sweeps
+from infra.sweep_controller import SweepController, sweep_args, sweeps
 from infra.tenancy import Tenancy, TenancyArgs
-from infra.training_job import TrainingJobs
-from infra.training_run import TrainingJobArgs
+from infra.training_job import TrainingJobs, training_jobs
 from infra.volcano import Volcano, VolcanoArgs
 from infra.workload_image import WorkloadImage, WorkloadImageArgs
 
 settings = load_settings()
-prices = {}
-if settings.training.has_money_budget:
-    # It imports the reports of previews, which take longer than all other imports.
-    from gitops.sweep_prices import stack_prices
-
-    prices = stack_prices(settings)
+prices = stack_prices(settings)
 login = RegistryLogin.of(settings.images)
 cluster = Target.of(settings.cluster)
 after = cluster.options
@@ -54,18 +49,16 @@ if settings.logs.recorder is not None:
 if settings.gpu.node_health is not None:
     NodeHealth("node-health", NodeHealthArgs.of(settings, shared, login), after(gpu, tenancy))
 
-jobs = [TrainingJobArgs.of(key, job, shared) for key, job in settings.training.jobs.items()]
+jobs = training_jobs(settings, shared)
 training = TrainingJobs("training", jobs, after(gpu, volcano, storage), recorded=cluster.runs)
 searched = sweeps(settings, shared, prices)
 if searched:
-    arguments = controller_args(settings, searched, shared)
-    SweepController("sweeps", arguments, after(gpu, volcano, storage))
+    SweepController("sweeps", sweep_args(settings, searched, shared), after(gpu, volcano, storage))
 
-runs = {key: run.name for key, run in training.runs.items()}
 services = {
     key: InferenceService(
         f"inference-{key}",
-        InferenceServiceArgs.of(settings, key, runs, searched, shared),
+        InferenceServiceArgs.of(settings, key, training.names, searched, shared),
         after(gpu, storage),
     )
     for key in settings.inference.services

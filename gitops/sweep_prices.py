@@ -1,24 +1,24 @@
 """Prices of the GPU-hours of sweeps, by the price table of the previews."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pulumi
 
-from gitops.demand import demands
 from gitops.errors import GitopsError
-from gitops.preview.capacity import ANY, count_gpus, count_hosts
-from gitops.preview.new_runs import cost_per_hour
-from gitops.prices import DEFAULT, Prices, load
 from infra.gpu_stack import gpu_nodes
 from infra.settings import SettingsError, StackSettings
 from infra.settings.problems import full_key
 from infra.settings.training.sweep import SweepSettings
 from infra.sweep import Price
 from infra.training_run import TrainingJobArgs, manifests
-from policies.evaluation import resource_of
-from policies.views import View
+
+if TYPE_CHECKING:
+    from gitops.prices import Prices
 
 
 def stack_prices(settings: StackSettings) -> dict[str, Price]:
@@ -32,12 +32,25 @@ def stack_prices(settings: StackSettings) -> dict[str, Price]:
         raise pulumi.RunError(str(error)) from None
 
 
-def sweep_prices(settings: StackSettings, stack: str, table: Path = DEFAULT) -> dict[str, Price]:
+def sweep_prices(
+    settings: StackSettings, stack: str, table: Path | None = None
+) -> dict[str, Price]:
     """Return the price of a GPU-hour of each sweep with a budget of money.
 
     The price includes the trial's CPUs and memory if the price table charges for them. Raises
     SettingsError if it is unknown, and GitopsError if the table cannot be read.
     """
+    if not settings.training.has_money_budget:
+        return {}
+    # They take longer than all other imports of a stack's program.
+    from gitops.demand import demands
+    from gitops.preview.capacity import ANY, count_gpus, count_hosts
+    from gitops.preview.new_runs import cost_per_hour
+    from gitops.prices import DEFAULT, load
+    from policies.evaluation import resource_of
+    from policies.views import View
+
+    table = table or DEFAULT
     prices, found, problems = load(table), {}, list[str]()
     for key, sweep in settings.training.sweeps.items():
         if sweep.budget.money is None:

@@ -45,7 +45,7 @@ def sweeps(
     }
 
 
-def controller_args(
+def sweep_args(
     settings: StackSettings, searched: Mapping[str, Sweep], shared: SharedResources
 ) -> SweepControllerArgs:
     """Return the arguments for a stack with sweeps."""

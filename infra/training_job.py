@@ -9,6 +9,8 @@ import pulumi
 from infra.component import Component, before_create
 from infra.manifests import Manifest
 from infra.outputs import RunOutput
+from infra.settings import StackSettings
+from infra.shared import SharedResources
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds import KINDS, RESOURCES
 
@@ -55,6 +57,9 @@ class TrainingJobs(Component):
     """
 
     runs: dict[str, Run]
+    """Runs by the keys of their jobs."""
+    names: dict[str, str]
+    """Names of the runs by the keys of their jobs."""
 
     def __init__(
         self,
@@ -68,7 +73,13 @@ class TrainingJobs(Component):
         if recorded is not None:
             kept = before_create(f"{name}-once", refuse_recorded(recorded))
         self.runs = {args.key: create_run(self, args, kept) for args in jobs}
+        self.names = {key: run.name for key, run in self.runs.items()}
         self.register_outputs({})
+
+
+def training_jobs(settings: StackSettings, shared: SharedResources) -> list[TrainingJobArgs]:
+    """Return the jobs of a stack with what their pods need."""
+    return [TrainingJobArgs.of(key, job, shared) for key, job in settings.training.jobs.items()]
 
 
 def create_run(

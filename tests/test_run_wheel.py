@@ -51,6 +51,6 @@ def test_the_wheel_needs_only_torch_and_the_standard_library(wheel: Path, tmp_pa
     )
     assert ended.returncode == 0, ended.stderr
     lines = [json.loads(line)["event"] for line in ended.stdout.splitlines()]
-    assert lines == ["start", "step", "finished"]
+    assert lines == ["start", "checkpoint", "step", "checkpoint", "finished"]
     assert (tmp_path / "run/checkpoints/step-00000002/state").exists()
     assert (tmp_path / "run/export/manifest.json").exists()

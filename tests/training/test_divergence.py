@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from tests.training.custom_models import BadInEvaluation
 from tests.training.forked_gang import run_gang
+from tests.training.programs import events
 from training import evaluation
 from training.checkpoints import storage
 from training.config import TrainingConfig
@@ -108,7 +109,7 @@ def test_sigterm_in_an_evaluation_keeps_the_epoch(
     assert isinstance(seal, storage.Seal)
     assert (seal.position.epoch, seal.position.seen, seal.held_out_loss) == (0, 1437, None)
     assert train("parts", model_options=options, **settings) == exit_codes.DONE
-    *_, resumed, one, two, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    *_, resumed, one, two, _ = events(capsys)
     assert (resumed["step"], one["epoch"], two["epoch"]) == (23, 1, 2)
     whole, parts = (
         load_file(tmp_path / name / "export/model.safetensors") for name in ("whole", "parts")

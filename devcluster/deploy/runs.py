@@ -12,6 +12,7 @@ from gitops.errors import GitopsError
 from gitops.runs.progress import Progress, last_words
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
 from gitops.runs.status import RunStatus, read_runs, run_pods
+from kube.kinds import kinds_that_support
 from kube.kinds.record import State
 from kube.names import TASK_LABEL
 
@@ -48,7 +49,7 @@ class Run:
 
 
 def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> RunStatus:
-    """Wait until a run has succeeded.
+    """Wait until a run has succeeded; a notebook, which has no end, until it runs or is suspended.
 
     Raises:
         DevclusterError: If the run fails, is suspended or is removed.
@@ -72,6 +73,8 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
         report(describe(status))
         match status.state:
             case State.SUCCEEDED:
+                return status
+            case State.RUNNING | State.SUSPENDED if run.kind in kinds_that_support("notebook"):
                 return status
             case State.FAILED:
                 lines = [*status.reasons, *_last_lines(cluster, snapshot, run)]

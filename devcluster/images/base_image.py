@@ -77,7 +77,11 @@ TENSORFLOW = Base(
     headers=("tensorflow/include", "clang"),
 )
 RAY = replace(PYTORCH, reference="pytorch-ray-cpu:2.60.0", python=_requirements("ray"))
-BASES = (PYTORCH, MPI, TENSORFLOW, RAY)
+SWEEPS = replace(PYTORCH, reference="pytorch-sweeps-cpu:2.15.0", python=_requirements("sweeps"))
+NOTEBOOK = replace(
+    PYTORCH, reference="pytorch-notebook-cpu:2.15.0", python=_requirements("notebook")
+)
+BASES = (PYTORCH, MPI, TENSORFLOW, RAY, SWEEPS, NOTEBOOK)
 """PyTorch's always exists; the others if a stack uses them."""
 
 

@@ -1,6 +1,7 @@
 """Waiting for runs. A program replaces kubectl and answers its requests."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,8 @@ class World:
         text = "\n".join(f"2026-01-01T08:10:00Z {line}" for line in texts)
         (self.folder / f"logs-{pod}").write_text(text)
 
-    def wait(self) -> RunStatus:
-        return wait(self.kubectl, DIGITS, self.reports.append)
+    def wait(self, run: Run = DIGITS) -> RunStatus:
+        return wait(self.kubectl, run, self.reports.append)
 
     def wait_scheduled(self, timeout: float = 120) -> int:
         return wait_scheduled(self.kubectl, DIGITS, self.reports.append, timeout)
@@ -128,6 +129,14 @@ def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World):
     resume = "`python -m gpu_platform resume digits-1 --namespace ml` resumes it"
     with pytest.raises(DevclusterError, match=f"digits-1 is suspended: {resume}"):
         world.wait()
+
+
+@pytest.mark.parametrize(
+    ("phase", "state"), [("Running", State.RUNNING), ("Aborted", State.SUSPENDED)]
+)
+def test_a_notebook_has_no_end_to_wait_for(world: World, phase: str, state: State):
+    world.has(volcano_job("digits-1", phase), group("digits-1"), pod("digits-1"))
+    assert world.wait(replace(DIGITS, kind="notebook")).state is state
 
 
 def test_a_run_that_its_settings_suspend_is_not_waited_for(world: World):

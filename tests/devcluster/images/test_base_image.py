@@ -8,7 +8,16 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.images import base_image, torch_cpu
-from devcluster.images.base_image import BASES, MPI, PYTORCH, RAY, TENSORFLOW, Base
+from devcluster.images.base_image import (
+    BASES,
+    MPI,
+    NOTEBOOK,
+    PYTORCH,
+    RAY,
+    SWEEPS,
+    TENSORFLOW,
+    Base,
+)
 from devcluster.images.oci import Layer
 from tests.devcluster.programs import Install
 
@@ -76,12 +85,13 @@ def test_other_images_share_the_layers_of_pytorchs_and_add_one(
     for each in BASES:
         calls.write_text("")
         made[each] = base_image.build(each, tmp_path, uv, log).layers()
-        what = {PYTORCH: ["debian", "uv"], MPI: ["debian"], TENSORFLOW: ["uv"], RAY: ["uv"]}[each]
+        what = {PYTORCH: ["debian", "uv"], MPI: ["debian"]}.get(each, ["uv"])
         assert sorted(calls.read_text().split()) == what
     digests = {each: [layer.diff_id for layer in layers] for each, layers in made.items()}
     assert not any(folder.exists() for folder in outdated)
     root, site = digests[PYTORCH]
-    assert digests[MPI][:-1] == digests[RAY][:-1] == [root, site]
+    for each in (MPI, RAY, SWEEPS, NOTEBOOK):
+        assert digests[each][:-1] == [root, site]
     assert digests[TENSORFLOW][0] == root
     assert digests[TENSORFLOW][1] != site
     with tarfile.open(made[RAY][-1].file) as added:

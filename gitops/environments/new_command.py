@@ -199,7 +199,9 @@ def policies(answers: Mapping[str, Any]) -> str:
     values = {
         "image-registry-allowed": {"allowedRegistries": registries},
         "systemWorkloads": {"workloads": [*plugin, *namespaces]},
-        "no-hidden-token": {"systemWorkloads": ["*/Deployment/failure-recorder"]},
+        "no-hidden-token": {
+            "systemWorkloads": ["*/Deployment/failure-recorder", "*/Deployment/sweep-controller"]
+        },
         "training-ends": "mandatory",
         "gpu-budget": {"maxGpus": gpus, "maxGpusPerQueue": {answers["team"]: gpus}},
     }

@@ -68,6 +68,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     _processes.set_forkserver_preload(["training.train"])
     hours: dict[str, list[float]] = {name: [] for name in SEARCHES}
+    whole = []
     found: list[dict[str, Any]] = []
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder, programs(Path(folder) / "runs") as started:
@@ -76,7 +77,9 @@ def main() -> None:
                 claim = Path(folder) / name
                 searched = Search(sweep(seed, name, changes), claim, started)
                 reached = searched.until(target if name != RANDOM else None)
-                target = target or reached.accuracy
+                if name == RANDOM:
+                    target = reached.accuracy
+                    whole.append(reached.whole)
                 hours[name].append(reached.hours)
                 found.append({"seed": seed, "search": name, **vars(reached)})
                 missed = "" if reached.accuracy >= target else f" (not {target:.4f})"
@@ -84,10 +87,12 @@ def main() -> None:
                     f"seed {seed}: {name}: accuracy {reached.accuracy:.4f}{missed} after "
                     f"{reached.hours:.2f} GPU-hours, {reached.trials} trials"
                 )
-    _conclude(hours, found)
+    _conclude(hours, whole, found)
 
 
-def _conclude(hours: dict[str, list[float]], found: list[dict[str, Any]]) -> None:
+def _conclude(
+    hours: dict[str, list[float]], whole: list[float], found: list[dict[str, Any]]
+) -> None:
     ratios = {
         name: [each / first for each, first in zip(hours[name], hours[RANDOM], strict=True)]
         for name in SEARCHES
@@ -95,7 +100,10 @@ def _conclude(hours: dict[str, list[float]], found: list[dict[str, Any]]) -> Non
     for name, values in ratios.items():
         total = sum(hours[name]) / sum(hours[RANDOM])
         each = ", ".join(f"{value:.2f}" for value in values)
-        say(f"{name}: {total:.2f} of the GPU-hours of random search; by seed {each}")
+        say(
+            f"{name}: {total:.2f} of the GPU-hours of random search until its best trial, "
+            f"{sum(hours[name]) / sum(whole):.2f} of those of its {TRIALS} trials; by seed {each}"
+        )
     conclude(
         "sweeps",
         {"searches": found, "ratios": {name: spread(values) for name, values in ratios.items()}},
@@ -241,6 +249,8 @@ class Reached:
     accuracy: float = 0.0
     hours: float = 0.0
     trials: int = 0
+    whole: float = 0.0
+    """GPU-hours when it ended, after the best result."""
 
 
 @dataclass
@@ -272,8 +282,9 @@ class Search:
                 break
             self._advance()
         controller.close()
+        reached.whole = self.summary["gpu_hours"]
         if accuracy is not None and reached.accuracy < accuracy:
-            return Reached(reached.accuracy, self.summary["gpu_hours"], len(self.gangs))
+            reached.hours, reached.trials = reached.whole, len(self.gangs)
         return reached
 
     def list(self, resource: Any, **_: Any) -> list[Any]:

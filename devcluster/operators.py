@@ -9,7 +9,8 @@ from typing import Any, Final
 import yaml
 
 from devcluster import DevclusterError
-from devcluster.images.base_image import BASES, Base
+from devcluster.images.base_image import Base
+from devcluster.images.catalog import BASES
 from devcluster.toolchain import OPERATORS, Operator
 from devcluster.toolchain.progress import Report
 from kube.kinds import KINDS

@@ -34,7 +34,8 @@ CONFIG = ImageConfig(environment={"PATH": PATH, "LANG": "C.UTF-8"})
 _WITH_SCRIPTS = ImageConfig(environment={"PATH": f"{PATH}:/{SITE}/bin", "LANG": "C.UTF-8"})
 
 
-def _requirements(*names: str) -> tuple[Path, ...]:
+def requirements_files(*names: str) -> tuple[Path, ...]:
+    """Return the paths of requirements files."""
     return tuple(CHECKOUT / "requirements" / f"{name}.txt" for name in names)
 
 
@@ -58,7 +59,7 @@ class Base:
     def name(self) -> str:
         """Name with a digest of the sources: `pytorch-cpu-<12 hexadecimal digits>`."""
         parts = [file.read_bytes() for file in self._sources]
-        parts.append(Path(torch_cpu.__file__).read_bytes())
+        parts += [Path(torch_cpu.__file__).read_bytes(), repr((self.headers, self.added)).encode()]
         key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:KEY]
         return f"{self.reference.partition(':')[0]}-{key}"
 
@@ -68,21 +69,8 @@ class Base:
 
 
 PYTORCH = Base(
-    "pytorch-cpu:2.15.0", _requirements("workload", "cpu-image", "diffusion", "recorder")
+    "pytorch-cpu:2.15.0", requirements_files("workload", "cpu-image", "diffusion", "recorder")
 )
-MPI = replace(PYTORCH, reference="pytorch-mpi-cpu:2.15.0", added=("openmpi-bin", "openssh-server"))
-TENSORFLOW = Base(
-    "tensorflow-cpu:2.21.0",
-    _requirements("tensorflow", "tensorflow-image"),
-    headers=("tensorflow/include", "clang"),
-)
-RAY = replace(PYTORCH, reference="pytorch-ray-cpu:2.60.0", python=_requirements("ray"))
-SWEEPS = replace(PYTORCH, reference="pytorch-sweeps-cpu:2.15.0", python=_requirements("sweeps"))
-NOTEBOOK = replace(
-    PYTORCH, reference="pytorch-notebook-cpu:2.15.0", python=_requirements("notebook")
-)
-BASES = (PYTORCH, MPI, TENSORFLOW, RAY, SWEEPS, NOTEBOOK)
-"""PyTorch's always exists; the others if a stack uses them."""
 
 
 def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:

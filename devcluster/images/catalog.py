@@ -3,11 +3,11 @@
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from devcluster.images import base_image
-from devcluster.images.base_image import PYTORCH, Base
+from devcluster.images.base_image import PYTORCH, Base, requirements_files
 from devcluster.images.oci import ImageConfig, Layout, file_layer
 from devcluster.paths import Layout as Paths
 
@@ -45,6 +45,22 @@ def _digest(files: Mapping[str, str], binaries: Path) -> str:
             sha.update(hashlib.file_digest(content, "sha256").digest())
     return sha.hexdigest()[:12]
 
+
+MPI = replace(PYTORCH, reference="pytorch-mpi-cpu:2.15.0", added=("openmpi-bin", "openssh-server"))
+TENSORFLOW = Base(
+    "tensorflow-cpu:2.21.0",
+    requirements_files("tensorflow", "tensorflow-image"),
+    headers=("tensorflow/include", "clang"),
+)
+RAY = replace(PYTORCH, reference="pytorch-ray-cpu:2.60.0", python=requirements_files("ray"))
+SWEEPS = replace(
+    PYTORCH, reference="pytorch-sweeps-cpu:2.15.0", python=requirements_files("sweeps")
+)
+NOTEBOOK = replace(
+    PYTORCH, reference="pytorch-notebook-cpu:2.15.0", python=requirements_files("notebook")
+)
+BASES = (PYTORCH, MPI, TENSORFLOW, RAY, SWEEPS, NOTEBOOK)
+"""PyTorch's always exists; the others if a stack uses them."""
 
 _VOLCANO = ("vc-scheduler", "vc-controller-manager", "vc-webhook-manager")
 # A job of Volcano's chart calls it in the image of the webhooks.

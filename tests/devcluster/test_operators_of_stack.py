@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from devcluster import DevclusterError
-from devcluster.images.base_image import MPI, PYTORCH, RAY, TENSORFLOW, Base
+from devcluster.images.base_image import PYTORCH, Base
+from devcluster.images.catalog import MPI, RAY, TENSORFLOW
 from devcluster.operators import Demands, of_stack
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import OPERATORS

@@ -2,22 +2,15 @@
 
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from devcluster import DevclusterError
 from devcluster.images import base_image, torch_cpu
-from devcluster.images.base_image import (
-    BASES,
-    MPI,
-    NOTEBOOK,
-    PYTORCH,
-    RAY,
-    SWEEPS,
-    TENSORFLOW,
-    Base,
-)
+from devcluster.images.base_image import PYTORCH, Base
+from devcluster.images.catalog import BASES, MPI, NOTEBOOK, RAY, SWEEPS, TENSORFLOW
 from devcluster.images.oci import Layer
 from tests.devcluster.programs import Install
 
@@ -52,6 +45,11 @@ def test_the_name_stays_while_nothing_changes(base: Base):
     assert base.name == base.name
     name, _, key = base.name.rpartition("-")
     assert (name, len(key)) == ("pytorch-cpu", 12)
+
+
+def test_the_name_changes_with_packages_and_what_is_left_out(base: Base):
+    others = [replace(base, added=("openssh-server",)), replace(base, headers=("clang",))]
+    assert len({base.name, *(other.name for other in others)}) == 3
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from devcluster import DevclusterError
-from devcluster.images.base_image import BASES, MPI, PYTORCH
-from devcluster.images.catalog import TOOL_IMAGES, BaseImages, ToolImage
+from devcluster.images.base_image import PYTORCH
+from devcluster.images.catalog import BASES, MPI, TOOL_IMAGES, BaseImages, ToolImage
 from devcluster.nodes.services import PAUSE_IMAGE
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.toolchain import pins

@@ -18,7 +18,7 @@ from simulation import ClusterError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; return its exit status."""
+    """Run a command and return its exit status."""
     options = _parser().parse_args(arguments)
     os.environ.update(environment.past_proxies())  # for kubectl and skopeo
     try:
@@ -47,10 +47,10 @@ def _parser() -> argparse.ArgumentParser:
         (
             "deploy",
             _deploy,
-            "start it, update its stack, wait for training, request a prediction",
+            "start the cluster, update its stack, wait for training, request a prediction",
         ),
-        ("down", _down, "end the cluster; checkpoints and the stack's state stay"),
-        ("status", _status, "list runs, with the reason of each pending one"),
+        ("down", _down, "stop the cluster; checkpoints and the stack's state are kept"),
+        ("status", _status, "list runs, and the reasons why pending ones wait"),
         ("env", _env, "print shell exports for pulumi, kubectl and docker"),
         ("logs", _logs, "list log files, or print the last lines of one"),
     ):
@@ -75,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
                 type=_operators,
                 default=(),
                 metavar="NAMES",
-                help=f"also run job operators, on real nodes: {','.join(OPERATORS)}; deploy runs "
-                "those that the stack's jobs need",
+                help=f"job operators to run in addition (real nodes only): {','.join(OPERATORS)}; "
+                "deploy runs those that the stack's jobs need",
             )
         if name == "down":
             command.add_argument(

@@ -12,7 +12,7 @@ from devcluster.paths import Layout
 from devcluster.spec import Kind, Network
 from devcluster.toolchain import Toolchain
 
-# Publicly known on purpose: the dev stack holds no secret (Pulumi.dev.yaml says so).
+# Publicly known on purpose: the dev stack contains no secret (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
 ADOPTING = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
 """Lets an update take over existing objects, such as those of a killed update with lost state.

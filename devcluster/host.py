@@ -157,7 +157,7 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     if clashes := links.clashing_routes(spec.network, ip):
         if others := running_elsewhere(spec.kind):
             ways = " or ".join(f"GPU_PLATFORM_STATE={state} make down" for state in others)
-            raise DevclusterError(f"another embedded cluster runs on this host; end it: {ways}")
+            raise DevclusterError(f"another embedded cluster runs on this host; stop it: {ways}")
         raise DevclusterError(
             f"the network {spec.network.block}, which the embedded cluster needs, is in use "
             f"({', '.join(clashes)}): stop what uses it first"

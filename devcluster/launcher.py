@@ -1,6 +1,6 @@
-"""Starts the cluster's process, finds it later, and ends it with all its children.
+"""Start, discovery and end of the cluster's process and all its children.
 
-One command at a time may do so: the others report which one it is.
+Only one command at a time may do so; others report which command is running.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Start and end of the embedded cluster, step by step."""
+"""Start and end of the embedded cluster."""
 
 import random
 import shutil
@@ -56,7 +56,7 @@ def up(
     demands: Demands = NO_DEMANDS,
     answering: Answering | None = None,
 ) -> Cluster:
-    """Start the cluster unless it runs, and add what a stack demands of real nodes.
+    """Start the cluster unless it is running, and add what a stack requires of real nodes.
 
     `answering` is called only if the cluster starts.
 

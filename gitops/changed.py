@@ -14,12 +14,12 @@ from gitops.errors import GitopsError
 HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
 Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
-the program or the policy pack has changed. Otherwise those whose configuration has changed, or
-names a changed path, such as a Dockerfile or a source of an image. Removed environments are
-reported on stderr.
+the program or the policy pack has changed, otherwise those whose configuration has changed or names
+a changed path, such as a Dockerfile or a source of an image. Removed environments are reported on
+stderr.
 
-With --gitlab, it prints a child pipeline for GitLab with a job for each of these stacks, and one
-that warns of each removed environment.
+With --gitlab, prints a child pipeline for GitLab with a job for each of these stacks, and a job
+that warns about each removed environment.
 """
 EPILOG = """\
 examples:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     removed_stacks = _removed(PROJECT, files or [])
     for removed in removed_stacks:
         sys.stderr.write(
-            f"the environment {removed} was removed, but not what its stack has deployed: destroy "
+            f"the environment {removed} was removed, but its stack still exists: destroy "
             f"it with `pulumi destroy --stack {removed}` (docs/destroying.md)\n"
         )
     found = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]

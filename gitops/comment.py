@@ -1,9 +1,9 @@
-"""`python -m gitops comment`: writes a report to a pull request, or to an issue.
+"""`python -m gitops comment`: post a report to a pull request or an issue.
 
 There is one comment for each stack, one issue about its drift and one about its preview. They are
 found by a marker in the first line and the author, since anybody can copy a marker.
-`gh pr comment --edit-last` cannot do this: it edits the last comment of its user, whatever stack
-that is about.
+`gh pr comment --edit-last` cannot do this: it edits the last comment of its user, even if that is
+about another stack.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from gitops.errors import GitopsError
 if TYPE_CHECKING:
     from gitops.hosts import Host, Note
 
-HELP = "write a report to the pull request (or to an issue), in place of the last one"
+HELP = "post a report to the pull request or an issue, replacing the previous report"
 DESCRIPTION = """\
-Writes the comment.md of a preview to the current pull request, with the commit that it is about. An
-existing comment about the same stack is replaced, so each stack has one comment however often this
-runs. With --affected, it marks the comments about other stacks as outdated.
+Posts the comment.md of a preview to the current pull request, with the commit that it is about. An
+existing comment about the same stack is replaced, so each stack has one comment. With --affected,
+marks the comments about stacks that are no longer affected as outdated.
 """
 EPILOG = """\
 examples:
@@ -40,9 +40,9 @@ environment:
            them
   GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
            CI_MERGE_REQUEST_IID as pipelines set them
-  A GitHub workflow with a custom token states the token's user in GITOPS_AUTHOR.
+  GITOPS_AUTHOR is the user of the token, if a GitHub workflow uses a custom one.
 
-exit status: 0 if the report is written, 1 if the host refuses it.
+exit status: 0 if the report was posted, 1 if the host refused it.
 """
 Done = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
 _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) -->")
@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--affected",
         type=_stacks,
         metavar="JSON",
-        help="instead of FILE: mark this account's comments about stacks that are not in this "
-        "list, the output of `gitops changed`",
+        help="instead of FILE: the output of `gitops changed`; this account's comments about "
+        "stacks that are not in it are marked as outdated",
     )
     parser.add_argument(
         "--commit", metavar="SHA", help="default: commit of this workflow's pull request"
@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write an issue with the label `drift`, titled after the report",
     )
     parser.add_argument(
-        "--close", action="store_true", help="with --issue: close the issue about what is resolved"
+        "--close",
+        action="store_true",
+        help="with --issue: close the issue, because the report is resolved",
     )
 
 
@@ -195,7 +197,7 @@ def _marker_of(body: str) -> str:
 
 
 def _title(body: str) -> str:
-    """Return the title of an issue: drift, a change that waits for its update, or a failure."""
+    """Return the title of an issue about drift, merged but unapplied changes, or a failure."""
     from gitops.preview.markdown import HEADLINES
 
     _, kind, stack = _marker_of(body).removeprefix("<!-- ").removesuffix(" -->").split()
@@ -209,7 +211,7 @@ def _title(body: str) -> str:
 
 
 def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
-    """Return the note with this marker that the token's user has written."""
+    """Return the note with this marker that the token's user wrote."""
     marked = [note for note in notes if note.body.partition("\n")[0].strip() == marker]
     if not marked:
         return None

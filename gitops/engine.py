@@ -25,7 +25,7 @@ class Stack:
     """A stack of the project in a directory.
 
     `configuration` is a file to use instead of the project's `Pulumi.<name>.yaml`, and `variables`
-    are added to the environment. `notices` state why a preview of it shows less than it seems to.
+    are added to the environment. `notices` state what a preview of it cannot show.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Preview:
         if plan is not None:
             plan.parent.mkdir(parents=True, exist_ok=True)
             options = [*options, "--save-plan", str(plan)]
-        # --event-log is one of the CLI's hidden flags
+        # --event-log is a hidden flag of the CLI
         options = [
             *options,
             "--event-log",
@@ -209,6 +209,6 @@ def _start(
         )
     except FileNotFoundError as problem:
         raise GitopsError(
-            "`pulumi` is not on the PATH: install https://www.pulumi.com/docs/install, or use that "
-            'of the embedded cluster with eval "$(make env)"'
+            "`pulumi` is not on the PATH: install it (https://www.pulumi.com/docs/install), or use "
+            'that of the embedded cluster with eval "$(make env)"'
         ) from problem

@@ -8,7 +8,7 @@ USAGE = 64
 
 
 class GitopsError(RuntimeError):
-    """An error whose text says what was found and what to do instead."""
+    """An error whose text states what was found and what to do instead."""
 
     status = FAILED
 

@@ -1,6 +1,6 @@
 """Literals that the policies refuse and do not show, so no report may show them either.
 
-They are searched for whether or not the pack is configured to refuse them.
+They are masked whether or not the pack is configured to refuse them.
 """
 
 import re
@@ -23,7 +23,7 @@ _SEPARATOR: Final = re.compile(r"[=:\s]+")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
-    """Return the plan without the secrets of `hide` and without literals that sound secret."""
+    """Return the plan without the secrets of `hide` and without literals that look secret."""
     found = plan(events, hide)
     resources = changes(found.steps)
     more = {*literals(before(resources)), *literals(after(resources))}

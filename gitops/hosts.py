@@ -19,7 +19,7 @@ _WAITS = (1.0, 4.0)
 _LONGEST_WAIT = 60.0
 _REDIRECTS = 3
 _ACTIONS = "github-actions[bot]"
-"""Author of what is written with a workflow's token."""
+"""Author of comments and issues that are written with a workflow's token."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class _Api:
             yield from found
             following = answer.links.get("next", {}).get("url")
             if following is not None and httpx.URL(following).host != self._client.base_url.host:
-                raise GitopsError(f"GET {path} continues at another host, {following}: refused")
+                raise GitopsError(f"GET {path} continues on another host, {following}: refused")
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> None:
         self._send(method, path, body)

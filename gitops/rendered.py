@@ -1,9 +1,9 @@
 """Previews without a cluster, secrets and the stack's state, for pull requests from forks.
 
 The base is rendered into a temporary state, and the head is previewed against it, so the engine
-itself determines what is created, changed and replaced. Secrets have placeholders. Images that
-would be built are named by the hash of their sources, so changed sources are a new run here as in
-the cluster.
+itself determines which resources are created, changed and replaced. Secrets are placeholders.
+Images that would be built are named by the hash of their sources, so changed sources are a new run
+here as in the cluster.
 """
 
 import io
@@ -39,7 +39,7 @@ _STACK_KEYS = ("config",)
 def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
     """Yield a rendered stack with the state of `base`, a Git revision.
 
-    The state is that of the commit at which the current branch left the base. Without a base, or if
+    The state is that of the merge base of the current branch and `base`. Without a base, or if
     the base does not have the stack, everything is new.
 
     Raises:
@@ -63,7 +63,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
                     _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
                     run_or_fail(before, "up", "--yes", "--skip-preview", *common(before))
                 except GitopsError:
-                    # The change may be the repair of the base, so it is shown all the same.
+                    # The change may fix the base, so it is shown anyway.
                     rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
                     _start_again(rendered, directory)
         _configure(rendered, stack.file, directory)
@@ -71,7 +71,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
 
 
 def _start_again(stack: Stack, directory: Path) -> None:
-    """Replace the state that a failed update has left by an empty one."""
+    """Replace the state of a failed update by an empty one."""
     shutil.rmtree(directory / "state")
     (directory / "state").mkdir()
     stack.file.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ def _checkout(project: Path, revision: str, directory: Path) -> Path:
 
 
 def content_at(file: Path, revision: str) -> bytes | None:
-    """Return a file at the commit where the branch left a revision; None if it was not there.
+    """Return a file at the merge base with a revision; None if it did not exist.
 
     Raises:
         GitopsError: If the revision is unknown.
@@ -123,7 +123,7 @@ def content_at(file: Path, revision: str) -> bytes | None:
 
 
 def _branching(project: Path, revision: str) -> str:
-    """Return the commit at which the current branch left the revision."""
+    """Return the merge base of the current branch and the revision."""
     found = _git(project, "merge-base", revision, "HEAD")
     return found.stdout.decode().strip() if found.returncode == 0 else revision
 

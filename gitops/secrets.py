@@ -38,7 +38,7 @@ def values(stack: Stack) -> list[str]:
     if ended.status != 0:
         raise GitopsError(
             f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
-            "or the login of its secrets provider, or preview with --rendered:\n"
+            "or log in to its secrets provider, or preview with --rendered:\n"
             # stdout may contain the secrets that could be decrypted.
             f"{ended.output.removeprefix(ended.out)}"
         )

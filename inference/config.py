@@ -62,14 +62,14 @@ class InferenceConfig(BaseModel):
         default=256 * 2**20,
         ge=1024,
         le=2**40,
-        description="Maximum total size of bodies and unsent answers in memory; beyond it, "
+        description="Maximum total size of bodies and unsent responses in memory; beyond it, "
         "requests are refused with 429.",
     )
     max_json_bytes: int = Field(
         default=2 * 2**20,
         ge=1024,
         le=2**31,
-        description="Maximum size of the JSON in a request, and of the values that an answer "
+        description="Maximum size of the JSON in a request, and of the values that a response "
         "returns as JSON; send larger tensors in binary form.",
     )
     max_output_bytes: int = Field(
@@ -89,8 +89,8 @@ class InferenceConfig(BaseModel):
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="Maximum part of max_connections and of max_buffered_bytes that one address "
-        "may hold; 1 if all clients come through a gateway.",
+        description="Maximum share of max_connections and of max_buffered_bytes that one address "
+        "may use; 1 if all clients come through a gateway.",
     )
     header_seconds: float = Field(
         default=5.0,
@@ -104,7 +104,7 @@ class InferenceConfig(BaseModel):
         default=4096,
         ge=0,
         le=2**30,
-        description="Minimum rate at which a client must send a body and receive an answer.",
+        description="Minimum rate at which a client must send a body and receive a response.",
     )
     stall_seconds: float = Field(
         default=5.0,
@@ -223,7 +223,7 @@ class InferenceConfig(BaseModel):
         le=300,
         allow_inf_nan=False,
         description="Time (s) after SIGTERM in which the server is unready but still accepts "
-        "requests, until load balancers have noticed.",
+        "requests, so that load balancers can react.",
     )
     drain_seconds: int = Field(
         default=20,

@@ -112,7 +112,7 @@ class Metrics(Collector, Observer):
         yield by_key
         yield CounterMetricFamily("inference_samples", "Samples predicted", self.samples)
         yield self._latency.metric(
-            "inference_request_seconds", "Time from the arrival of a request to its answer"
+            "inference_request_seconds", "Time from the arrival of a request to its response"
         )
         yield self._queue.metric(
             "inference_queue_seconds", "Time from the arrival of a request to its batch"
@@ -124,7 +124,7 @@ class Metrics(Collector, Observer):
         )
         yield GaugeMetricFamily(
             "inference_buffered_bytes",
-            "Size of bodies and unsent answers in memory",
+            "Size of bodies and unsent responses in memory",
             self.limits.buffered if self.limits else 0,
         )
         yield CounterMetricFamily(

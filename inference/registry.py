@@ -97,7 +97,7 @@ class RegistryFiles:
                     break
                 yield chunk
         if f"sha256:{content.hexdigest()}" != digest:
-            raise ExportError(f"{self._url}: the registry sent other contents than {digest}")
+            raise ExportError(f"{self._url}: the registry sent contents other than {digest}")
 
     def _open(self, url: str) -> Any:
         try:
@@ -136,7 +136,7 @@ def _authorized(challenge: str) -> str:
     asked = dict(_CHALLENGE.findall(parameters))
     realm = asked.pop("realm", "")
     if urlsplit(realm).scheme != "https":
-        raise ValueError(f"the registry asks for a token of {realm}, which is not encrypted")
+        raise ValueError(f"the registry requires a token from {realm}, which is not encrypted")
     request = urllib.request.Request(f"{realm}?{urlencode(asked)}")  # noqa: S310  https
     if basic:
         request.add_header("Authorization", basic)

@@ -1,4 +1,4 @@
-"""Objects of a program in the cluster that uses the Kubernetes API: account, rights and token."""
+"""Objects of an in-cluster program that uses the Kubernetes API: account, permissions and token."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, kw_only=True)
 class ApiClient:
-    """A program by its name and its namespace."""
+    """A program, identified by its name and namespace."""
 
     name: str
     namespace: str
     program: str | None = None
-    """Value of the label `app.kubernetes.io/name`; None takes the name."""
+    """Value of the label `app.kubernetes.io/name`; None uses the name."""
     awaited: bool = False
     """True if Pulumi waits until its objects are ready."""
 
@@ -42,7 +42,7 @@ class ApiClient:
         return {f"app.kubernetes.io/{name}": self.name for name in names}
 
     def account(self, pull_secret: str | None) -> Manifest:
-        """Return the service account, with which only pods that ask for it get a token."""
+        """Return the service account. Only pods that ask for a token get one."""
         account: Manifest = {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -126,7 +126,7 @@ class ApiClient:
         volumes: Sequence[Volume] = (),
         node_selector: Mapping[str, str] | None = None,
     ) -> Pod:
-        """Return its pod, which has a token, no GPU, and prefers nodes without GPUs.
+        """Return its pod, which has a token but no GPU, and prefers nodes without GPUs.
 
         It has no workload label, so it may run on the node of a `whole_node` job.
         """

@@ -31,8 +31,8 @@ _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
 class GpuStackArgs:
     """Settings of the GPUs, and the registry's credentials.
 
-    If `isolated`, no connection reaches or leaves the device plugin. `rendering` is True without a
-    cluster.
+    If `isolated`, a NetworkPolicy denies all connections of the device plugin. `rendering` is True
+    if there is no cluster.
     """
 
     gpu: GpuSettings
@@ -90,7 +90,7 @@ def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
 
 
 def manifests(args: GpuStackArgs) -> list[Manifest]:
-    """Return the objects besides a chart's, in the order of creation."""
+    """Return all objects that are not part of a chart, in the order of creation."""
     gpu, login = args.gpu, args.login
     pulls = login is not None and login.serves(gpu.image)
     built: list[Manifest] = []
@@ -169,7 +169,7 @@ def _daemon_set(gpu: GpuSettings, config: str, *, pulls: bool) -> Manifest:
             "template": {
                 "metadata": {
                     "labels": standard_labels(PLUGIN, PLUGIN),
-                    # The plugin reads its file only at start: a change must restart it.
+                    # The plugin reads its file only at startup, so a change must restart it.
                     "annotations": {"gpu-platform.dev/config": checksum},
                 },
                 "spec": compact(
@@ -244,7 +244,7 @@ def _container(gpu: GpuSettings) -> Manifest:
 def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
     """Return the directories of the node that the plugin needs, with their mount paths.
 
-    For CDI, it describes the files of the driver, and writes the description for the runtime.
+    For CDI, it reads the files of the driver and writes a CDI specification for the runtime.
     """
     uses_cdi = any(each.startswith("cdi-") for each in gpu.device_lists or ())
     mounts: dict[str, tuple[str, str]] = {}

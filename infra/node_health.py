@@ -1,4 +1,4 @@
-"""The controller that cordons nodes with unhealthy GPUs, with its rights."""
+"""The controller that cordons nodes with unhealthy GPUs, with its permissions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -131,7 +131,7 @@ def pod_template(pod: Pod) -> Manifest:
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
             "hostNetwork": pod.host_network or None,
-            # The node's resolver knows no Services, and so no peers.
+            # The node's resolver does not know Services, and therefore not the peers.
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,
@@ -234,7 +234,7 @@ def _environment(
 ) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": TMP_PATH, "PYTHONUNBUFFERED": "1"}
     if gpus == 0:
-        # CUDA images ask for all GPUs, which NVIDIA's runtime provides without any request.
+        # CUDA images ask for all GPUs, and NVIDIA's runtime provides them without a request.
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     variables |= {**rdma_variables(rdma), **env}
     return [

@@ -42,9 +42,9 @@ class WorkloadImageArgs:
 class WorkloadImage(Component):
     """An image of a workload.
 
-    `reference` is the image by digest, unknown until a new one is built. `identity` is always known
-    and names runs: the reference of an existing image, or a hash of its author's build settings and
-    sources.
+    `reference` is the image with its digest, which is unknown until a new image is built.
+    `identity` is always known and is part of the names of runs: the reference of an existing image,
+    or a hash of the author's build settings and sources.
     """
 
     reference: pulumi.Output[str]
@@ -68,7 +68,7 @@ class WorkloadImage(Component):
         self, name: str, args: WorkloadImageArgs, build: BuildSettings
     ) -> pulumi.Output[str]:
         try:
-            # A program that builds no image can do without the provider, which Pulumi downloads.
+            # Imported here: a program that builds no image does not need the provider's plugin.
             import pulumi_docker as docker
         except ModuleNotFoundError:
             raise pulumi.RunError(
@@ -99,5 +99,5 @@ class WorkloadImage(Component):
 
 
 def _relative(path: Path) -> str:
-    """Return a path relative to the program, so that every checkout has the same state."""
+    """Return a path relative to the program, so that the state does not depend on the checkout."""
     return Path(os.path.relpath(path)).as_posix()

@@ -24,7 +24,7 @@ def largest_shm(memory: Decimal, share: float = SHARE) -> Decimal:
 
 
 def shm_problem(shm: str, memory: str) -> str | None:
-    """Return what is wrong with a /dev/shm of size `shm`, None if it fits the memory limit."""
+    """Return the problem of a /dev/shm of size `shm`, None if it fits the memory limit."""
     largest = largest_shm(parse_quantity(memory))
     if parse_quantity(shm) <= largest:
         return None

@@ -1,6 +1,6 @@
 """JupyterLab of a notebook: `python -m notebooks --home=… --token-file=…`.
 
-Configuration files of the user are not read, so that none can turn the token off.
+Configuration files of the user are not read, so that they cannot disable the token.
 """
 
 import argparse

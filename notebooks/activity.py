@@ -1,7 +1,7 @@
 """Extension of Jupyter Server that stops an idle server, so that its GPUs are free.
 
 Activity is that of kernels and terminals, which Jupyter Server records, and of GPUs. Its own
-`shutdown_no_activity_timeout` knows no GPUs, gives no warning, and counts the requests of every
+`shutdown_no_activity_timeout` ignores GPUs, shows no warning, and counts the requests of every
 open browser tab as activity.
 """
 

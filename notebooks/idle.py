@@ -1,4 +1,4 @@
-"""Whether a notebook without activity is warned or suspended."""
+"""Warning and suspension of a notebook without activity."""
 
 from dataclasses import dataclass
 

@@ -24,7 +24,7 @@ Mode = Literal["audit", "warn", "deny"]
 PREFIX: Final = "gpu-platform-"
 """Prefix of the names of all policies and bindings."""
 EXCLUDED: Final = ("kube-system",)
-"""Namespaces without policies: a control plane that cannot restart its pods cannot be fixed."""
+"""Namespaces without policies: a control plane that cannot restart its pods cannot recover."""
 CONTROLLERS: Final = (
     "system:kube-controller-manager",
     *(
@@ -47,9 +47,9 @@ modes:
   warn   as audit, and clients such as kubectl print the violations as warnings
   deny   violations of mandatory rules are denied; those of advisory rules are warnings
 
-Start with audit, correct or exempt what the metrics count, then use deny. The rules about the same
-kind of object are one policy with a binding of the same name, such as gpu-platform-pods, and
-advisory rules are policies of their own (gpu-platform-pods-advisory). Settings, levels and
+Start with audit, correct or exempt what the metrics count, then use deny. The rules about one kind
+of object are one policy with a binding of the same name, such as gpu-platform-pods, and
+advisory rules are separate policies (gpu-platform-pods-advisory). Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
 change of the file.
 
@@ -57,7 +57,7 @@ To remove all policies:
   kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings \\
     --selector app.kubernetes.io/part-of=gpu-platform
 
-The API server needs no webhook for this, and Kubernetes 1.30 or later. Rules that need more than
+This requires Kubernetes 1.30 or later, but no webhook. Rules that need more than
 one object, such as those about queues, claims and budgets, are not included.
 """
 

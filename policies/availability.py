@@ -27,7 +27,7 @@ def selects(selector: Node, labels: Node) -> bool:
 
 
 def matches_everything(selector: Node) -> bool:
-    """Return whether a label selector matches everything, or all that lacks a label."""
+    """Return whether a label selector matches everything, or everything without a certain label."""
     if not isinstance(selector.value, dict) or selector["matchLabels"].value:
         return False
     expressions = list(selector["matchExpressions"].items())
@@ -53,7 +53,7 @@ def _holds(expression: Node, labels: Node) -> bool:
 
 
 def protects(budget: Resource, size: Decimal) -> bool:
-    """Return whether a PodDisruptionBudget keeps some of `size` replicas."""
+    """Return whether a PodDisruptionBudget keeps at least one of `size` replicas."""
     spec = budget.root["spec"]
     least, most = spec["minAvailable"], spec["maxUnavailable"]
     if not (spec.known and least.known and most.known):

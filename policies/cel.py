@@ -92,7 +92,7 @@ class Cel:
 class Variables:
     """Variables of one policy, evaluated once for all of its rules.
 
-    Variables of the same name differ between rules with other settings; they get a number.
+    Variables of the same name with different values, due to other settings, get a number.
     """
 
     def __init__(self) -> None:

@@ -138,13 +138,13 @@ def _parser() -> argparse.ArgumentParser:
         "files",
         nargs="+",
         metavar="FILE",
-        help="YAML or JSON of one or several documents, a directory of such files, or - for stdin",
+        help="YAML or JSON file of one or more documents, directory of such files, or - for stdin",
     )
     parser.add_argument(
         "--pack",
         action="version",
         version=str(Path(__file__).parent),
-        help="print the directory of the policy pack, for `pulumi --policy-pack`",
+        help="print the directory of the policy pack, for `pulumi up --policy-pack`",
     )
     add_rule_arguments(parser)
     parser.add_argument(
@@ -166,14 +166,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print what --fix would write as a diff, and check nothing; status 1 if there is any",
+        help="print the changes of --fix as a diff without a check; status 1 if there are any",
     )
     parser.add_argument("--verbose", action="store_true", help="list rules that passed, too")
     parser.add_argument(
         "--no-stack-rules",
         action="store_true",
         help="leave out the rules that need everything that is deployed together, "
-        "for a check of single files",
+        "to check single files",
     )
     return parser
 

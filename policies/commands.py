@@ -49,7 +49,7 @@ def pause(handler: Node) -> Decimal:
 def _succeeds(words: Sequence[str]) -> bool:
     """Return whether a command always succeeds.
 
-    Redirections count as its arguments: in a usual container, none of them fails.
+    Redirections are treated as arguments: they normally do not fail in a container.
     """
     if not words:
         return True
@@ -76,13 +76,13 @@ def _is_constant(operands: Sequence[str]) -> bool:
 
 
 def _script_succeeds(script: str, *, stops: bool) -> bool:
-    """Return whether a script succeeds; `stops` states whether it ends with the first failure."""
+    """Return whether a script always succeeds; with `stops`, it exits at the first failure."""
     lexer = shlex.shlex(script.strip().replace("\n", ";"), posix=True, punctuation_chars=";&|()<>")
     lexer.whitespace_split = True
     try:
         words = list(lexer)
     except ValueError:
-        return False  # The shell refuses it, too.
+        return False  # The shell cannot parse it either.
     lists = [
         list(group) for is_end, group in groupby(words, _SEPARATORS.__contains__) if not is_end
     ]
@@ -95,7 +95,7 @@ def _script_succeeds(script: str, *, stops: bool) -> bool:
 
 
 def _list_succeeds(words: Sequence[str]) -> bool:
-    """Return whether pipelines that `&&` and `||` connect succeed."""
+    """Return whether a list of pipelines, joined by `&&` and `||`, always succeeds."""
     succeeded, operator, pipeline = False, "||", list[str]()
     for word in (*words, "&&"):
         if word not in ("&&", "||"):

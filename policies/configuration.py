@@ -1,6 +1,6 @@
 """The pack's configuration file: levels and settings by rule, and exemptions.
 
-Under Pulumi the engine parses the file and passes each policy its part; this module is for all
+Under Pulumi, the engine parses the file and passes each policy its part. This module is for all
 other uses.
 """
 
@@ -61,7 +61,7 @@ SYSTEM = own_rule(
 CLUSTER = own_rule(
     name="cluster",
     description="The description of the cluster is well formed.",
-    reason="A setting that cannot be read would hold for no rule.",
+    reason="A setting that cannot be read would apply to no rule.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Correct the setting in the pack's configuration file.",

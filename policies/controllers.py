@@ -74,7 +74,7 @@ class Workload:
 
     @property
     def least_retries(self) -> int:
-        """The smallest limit of retries that the kind takes literally."""
+        """The smallest retry limit that the kind interprets literally."""
         return self._record.least
 
     @property
@@ -84,7 +84,7 @@ class Workload:
 
     @property
     def counts_in_place(self) -> bool:
-        """True if the limit of retries counts containers that the kubelet restarts."""
+        """True if the retry limit counts containers that the kubelet restarts."""
         return self._record.in_place
 
     @cached_property

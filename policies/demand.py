@@ -31,7 +31,7 @@ class Demand:
     pod: Pod
     queue: str
     resource: str
-    """Name of the resource, or of the device class of a claim; empty if that is unknown."""
+    """Name of the resource, or of the device class of a claim; empty if it is unknown."""
     claimed: bool
     most: Decimal
     """The largest number, infinite if nothing limits it."""
@@ -42,7 +42,7 @@ class Demand:
 def most_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
     """Return the largest number of such pods that may ever run, autoscalers included.
 
-    `surge` states whether the pods count that an update runs in addition.
+    With `surge`, the additional pods of a rolling update are included.
     """
     run = pod.resource.record.runs if pod.resource.record is not None else None
     most = pod.most(stack.scalings.maximum(pod.resource), surge=surge)
@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators of one pod beyond those of the runtime that it runs."""
+    """Return the accelerators of a pod in excess of those of the runtime that it refers to."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:
@@ -89,7 +89,7 @@ def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decim
 
 
 def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
-    """Return the queue of a pod, which the PodGroup that it joins may state."""
+    """Return the queue of a pod: its own, or that of its PodGroup."""
     queue = workload.queue(pod).text
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
     if queue or not name or not workload.joins_pod_group(pod):
@@ -99,9 +99,9 @@ def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
 
 
 def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
-    """Return the largest number of nodes with which an object runs the pods of a runtime.
+    """Return the largest number of nodes of all objects that refer to a runtime.
 
-    None if no object of the stack runs them.
+    None if no object of the stack refers to it.
     """
     jobs = ((job, job.record.runs) for job in stack.runs_of(runtime) if job.record is not None)
     return max(
@@ -110,7 +110,7 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return how many pods there are; objects that run a runtime set the number of its nodes."""
+    """Return the number of pods; a runtime has pods for each object that refers to it."""
     resource = pod.resource
     jobs = stack.runs_of(resource)
     if not jobs:
@@ -122,7 +122,7 @@ def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
 
 
 def _nodes(stack: Stack, job: Resource, run: Run, number: Decimal | None) -> Decimal:
-    """Return the number of nodes of an object: its own, that of its runtime, or a number."""
+    """Return the number of nodes that an object or its runtime states, else `number`, else 1."""
     stated = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)
     if stated is None and runtime is not None:

@@ -1,7 +1,7 @@
 """Remediations of rules, written into the files that manifests are from.
 
-Comments, order and the text of everything else are kept. A file is only written if kubectl would
-read from it what the remediation is meant to produce.
+Comments, order and all other text are kept. A file is only written if kubectl would read the
+intended result of the remediation from it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Changed:
 
 
 def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterator[Fix | str]:
-    """Return the files to write, and a message about each that cannot be fixed."""
+    """Return the files to write, and a message about each file that cannot be fixed."""
     by_source: dict[str, list[_Changed]] = {}
     for document in documents:
         by_source.setdefault(document.source, []).append(_remediated(document, configuration))
@@ -103,9 +103,8 @@ def _fix(path: Path, objects: Sequence[_Changed]) -> Fix | str:
                 return Fix(path, before, after, rules)
         except (DocumentError, YAMLError, LookupError, TypeError, AttributeError):
             continue
-    return (
-        f"{path}: not fixed ({', '.join(rules)}): edit it by hand; does it share parts by anchors?"
-    )
+    fixed = ", ".join(rules)
+    return f"{path}: not fixed ({fixed}): edit it by hand; does it share parts through anchors?"
 
 
 def _skip(_: str) -> None:

@@ -1,4 +1,4 @@
-"""Records of kinds in the pack's configuration, which complete the registry."""
+"""Records of kinds in the pack's configuration, which extend the registry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """YAML as kubectl reads it, with the line of each value.
 
-kubectl reads YAML 1.1 by way of sigs.k8s.io/yaml, which differs from PyYAML: `y` and `n` are
+kubectl reads YAML 1.1 with sigs.k8s.io/yaml, which differs from PyYAML: `y` and `n` are
 booleans, `1:30` is a string, `0o14` is 12, keys become strings, and a merge (`<<`) overrides the
 keys that were written before it. A check that reads a manifest differently can be evaded.
 """
@@ -65,7 +65,7 @@ def scalar(text: str) -> Any:
 
 
 class BoundedLoader(yaml.CSafeLoader):
-    """Refuses deep nesting, on which libyaml's recursive composer would end the process."""
+    """Refuses deep nesting, which would crash libyaml's recursive composer."""
 
     _depth = 0
 
@@ -166,7 +166,7 @@ def _binary(_: Any, node: Any) -> str:
         raise _error(node, "its !!binary is not text in base64") from None
 
 
-# Of the other types (dates, sets, pairs), Kubernetes knows none.
+# Kubernetes does not support the other types (dates, sets, pairs).
 _KNOWN = (None, *(f"{_PREFIX}{name}" for name in ("map", "seq", "str")))
 Loader.yaml_constructors = {tag: yaml.CSafeLoader.yaml_constructors[tag] for tag in _KNOWN} | {
     _PLAIN: _plain,

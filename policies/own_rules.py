@@ -1,4 +1,4 @@
-"""Rules in files of users, with the same decorators as those of the pack."""
+"""Custom rules in files of users, with the same decorators as those of the pack."""
 
 from __future__ import annotations
 

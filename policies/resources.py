@@ -49,8 +49,8 @@ class Resource:
 
     `pulumi_type` is the engine's type token, `properties` plain data (see `policies.properties`),
     `protected` whether Pulumi refuses to delete it. `existing` are patterns of addresses: patches
-    of these objects never create them. `kinds` is the registry, and `node` the place of an object
-    that is part of another one.
+    of these objects never create them. `kinds` is the registry, and `node` the location of an
+    object that is part of another one.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Resource:
 
     @cached_property
     def unseen(self) -> str:
-        """What it deploys that no rule can see; empty for most objects."""
+        """Description of what it deploys that no rule can see; empty for most objects."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
         return self.record.unseen if self.record is not None else ""

@@ -9,9 +9,9 @@
 - `system`: pods without GPUs that no label assigns to another role.
 
 The registry of kinds states which roles a kind allows and which one is its default. A label on the
-pod template or on the resource chooses among them, but never a role that asks for less than the
-GPUs of the pod need: where the kind can be `training`, a pod of several GPUs is neither `batch` nor
-`interactive`, and a pod that runs to completion does not serve.
+pod template or on the resource chooses among them, but never a role with fewer requirements than
+the GPUs of the pod need: where the kind can be `training`, a pod of several GPUs is neither `batch`
+nor `interactive`, and a pod that runs to completion does not serve.
 
 A label cannot exempt a pod from the rules for every pod. Only workloads named in the configuration
 have privileges.

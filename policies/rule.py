@@ -72,7 +72,7 @@ class RuleConfig(BaseModel):
 
 
 class ConfigurationError(ValueError):
-    """A rule's configuration is wrong; the message names key, value and what is allowed."""
+    """A rule's configuration is wrong; the message has key, value and allowed values."""
 
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """Check of the installed policy SDK, before the pack replaces private parts of it.
 
-`servicer`, `properties` and `pack` depend on how one version of pulumi-policy works inside. With
-another version, rules could silently see nothing, so the pack refuses to start.
+`servicer`, `properties` and `pack` depend on internals of one version of pulumi-policy. With
+another version, rules could silently be skipped, so the pack refuses to start.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _problems() -> Iterator[str]:
 
 
 def _fits(part: str, parameters: int | None) -> bool:
-    """Return whether a private part exists and takes that many parameters."""
+    """Return whether a private part exists and has that many parameters."""
     module, _, path = part.partition(":")
     try:
         value: Any = importlib.import_module(f"pulumi_policy.{module}")

@@ -1,4 +1,4 @@
-"""Answers to the engine: the SDK's servicer, which reads each resource once for all policies.
+"""Responses to the engine: the SDK's servicer, which reads each resource once for all policies.
 
 The SDK's loop converts the same protobuf message to the same proxies again for every policy. With
 sixty rules, that costs as much as the rules themselves. Here a resource is passed on as
@@ -35,7 +35,7 @@ _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """No rule reads tags of the stack."""
 _REPORTED = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
-"""Levels at which policies report what is wrong after the remediation."""
+"""Levels at which policies report the remaining violations after the remediation."""
 
 
 class Servicer(_SDKS):  # type: ignore[misc] # a private class

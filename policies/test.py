@@ -30,8 +30,8 @@ the rules that it violates:
   # expect: not-privileged, ...             these and any others
   # expect: nothing                         no mandatory rule
 
-Advisory rules count only where they are expected. A case without the comment is an error. The file
-NAME.config.json next to NAME.yaml is the configuration of this case, instead of --config.
+Advisory rules are compared only if they are expected. A case without the comment is an error. The
+file NAME.config.json next to NAME.yaml is the configuration of this case, instead of --config.
 
 examples:
   python -m policies.test cases/ --config policies.json

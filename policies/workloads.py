@@ -1,4 +1,4 @@
-"""Pods of a resource: containers, volumes, how many there may be, and the GPUs of one."""
+"""Pods of a resource: containers, volumes, maximum number, and the GPUs of each pod."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ANYWHERE: Final = Pods(at="")
 
 
 class Pod:
-    """A pod specification with its surroundings.
+    """A pod specification and its context.
 
-    `place` is the record of its place, and `siblings` are all pods of the resource.
+    `place` is the record of its location, and `siblings` are all pods of the resource.
     """
 
     def __init__(self, resource: Resource, spec: Node, place: Pods = ANYWHERE) -> None:
@@ -90,7 +90,7 @@ class Pod:
         return product(requested(root, count, steps) for count in self.place.count)
 
     def replicas_within(self, job: str) -> Decimal | None:
-        """Return how many of them one of several jobs at a path requests; None if unknown."""
+        """Return how many of them one of the jobs at a path requests; None if unknown."""
         if not self.place.at.startswith(f"{job}."):
             return self.replicas
         counts = [
@@ -102,10 +102,10 @@ class Pod:
         return product(requested(root, count, steps) for count in counts)
 
     def most(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
-        """Return the largest number of such pods that may ever run; None if unknown.
+        """Return the maximum number of such pods that may ever run; None if unknown.
 
-        `scaled` is the number of replicas up to which an autoscaler may go, and `surge` states
-        whether the pods count that an update runs in addition.
+        `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
+        pods of a rolling update are included.
         """
         if self.place is ANYWHERE:
             return self._structural_replicas()
@@ -153,12 +153,12 @@ class Pod:
 
     @cached_property
     def volume_names_known(self) -> bool:
-        """Return whether a name that no volume has is really missing."""
+        """Return whether a volume name is certainly missing."""
         names = (volume["name"] for volume in self.volumes.items())
         return self.volumes.complete and all(name.known for name in names)
 
     def may_claim_gpus(self, name: Node, accelerators: Accelerators) -> bool:
-        """Return whether one of its claims may contain GPUs; only the configuration denies it."""
+        """Return whether one of its claims may contain GPUs, according to the configuration."""
         for claim in self.spec["resourceClaims"].items():
             if claim["name"].text == name.text:
                 return accelerators.in_claim(self.claim_address(claim)) != 0

@@ -13,7 +13,7 @@ from lightkube import AsyncClient
 from recorder.pods import Attempt
 
 LATE: Final = 5.0
-"""Seconds to wait for the rest of a log after its container has ended."""
+"""Time (s) to wait for the rest of a log after its container has ended."""
 
 STREAMS: Final = 90
 """Log streams per HTTP/2 connection. API servers allow at least 100; one more would block until

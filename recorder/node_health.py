@@ -5,7 +5,7 @@
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus has a
 listed Xid error of it, or if enough starts of runs reported it as slow. Such a node is cordoned and
 gets the condition `GpuUnhealthy`; pods of runs are evicted, from a slow node only those of the runs
-that reported it. Unknown states change nothing, and nodes cordoned by others are left alone.
+that reported it. Unknown states change nothing, and nodes cordoned by others are not changed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from recorder.pods import failed, run_of
 MARK: Final = "gpu-platform.dev/gpu-unhealthy"
 """Annotation of the nodes that this program cordoned, with the fault and the number of GPUs."""
 OPT_OUT: Final = "gpu-platform.dev/node-health"
-"""Annotation of a node that is left alone if its value is `ignore`."""
+"""Annotation that excludes a node if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
 CHECKED: Final = "gpu-platform.dev/gpu-checked"
 """Annotation with the time when a node was uncordoned. Earlier reports and faults do not count."""

@@ -67,7 +67,7 @@ class Limit:
 def breach(
     limits: Sequence[Limit], values: Mapping[str, float], unready_evaluations: int = 0
 ) -> str | None:
-    """Return why the canary must be rolled back, None if it must not."""
+    """Return why the canary must be rolled back, or None."""
     if unready_evaluations >= UNREADY_EVALUATIONS:
         return "no pod of the canary is ready"
     for limit in limits:
@@ -110,7 +110,7 @@ class Rollback:
         """Time when the served canaries were first seen."""
 
     def run(self) -> NoReturn:
-        """Evaluate until terminated, also through outages of the API server and of Prometheus."""
+        """Evaluate until terminated. Outages of the API server and of Prometheus do not stop it."""
         while True:
             try:
                 self.evaluate(time.monotonic())

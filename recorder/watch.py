@@ -39,7 +39,7 @@ _logged = before_sleep_log(_log, logging.WARNING)
 
 
 async def watch(claims: Path, bounds: Bounds) -> None:
-    """Record failures until cancelled, also through outages of the API server."""
+    """Record failures until cancelled. Outages of the API server do not stop it."""
     recorder = Recorder(lambda: AsyncClient(http2=True), claims, bounds)
     while True:
         await recorder.observe()
@@ -47,7 +47,7 @@ async def watch(claims: Path, bounds: Bounds) -> None:
 
 @dataclass
 class Recorder:
-    """State of the pods of one namespace, the one of the clients that `connect` returns."""
+    """State of the pods in the namespace of the clients that `connect` returns."""
 
     connect: Callable[[], AsyncClient]
     claims: Path
@@ -131,7 +131,7 @@ class Recorder:
         except HTTPError as error:
             _log.warning("no events from the API server: %s", error)
         if claim is None or not (self.claims / claim).is_dir():
-            _log.warning("%s: the claim %s of its run is not mounted here", name, claim)
+            _log.warning("%s: the claim %s of its run is not mounted in the recorder", name, claim)
             return
         try:
             path = await self._write(self.claims / claim / run_of(pod), ending, lines, facts)

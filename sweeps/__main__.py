@@ -49,7 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m sweeps", description=__doc__)
     parser.add_argument("--plan", type=Path, required=True, help="JSON that the stack wrote")
     parser.add_argument(
-        "--claims", type=Path, required=True, help="directory with a mount of each claim, by key"
+        "--claims",
+        type=Path,
+        required=True,
+        help="directory in which each claim is mounted, by key",
     )
     parser.add_argument("--interval", type=float, default=10, help="seconds between two steps")
     return parser

@@ -116,7 +116,7 @@ class Controller:
             try:
                 self._act(action, jobs)
             except HTTPStatusError as error:
-                # Such as a policy that refuses the job, which must not keep others from a pause.
+                # For example, a policy refuses the job. Other trials must still be paused.
                 problem = str(error)
                 _log.warning("%s %s: %s", action.kind, action.run, problem)
         complete = is_complete(self._bounds, trials, exhausted=exhausted)
@@ -151,7 +151,7 @@ class Controller:
         return {**found, **{run: _arguments(job) for run, job in jobs.items()}}
 
     def _observe(self, run: str, recorded: FrozenTrial, job: Object | None) -> Trial:
-        """Return what is known of a trial, and record what is new."""
+        """Return the state of a trial, and record what has changed."""
         granted = self._study.granted(run) if recorded.state == TrialState.RUNNING else 0
         phase: Phase = "succeeded" if recorded.state == TrialState.COMPLETE else "failed"
         if recorded.state == TrialState.RUNNING:
@@ -258,7 +258,7 @@ class Controller:
 
     def _command(self, job: Object, *, suspended: bool) -> None:
         run = job["metadata"]["name"]
-        # The name holds back a second command until Volcano has executed the first one.
+        # The name prevents a second command until Volcano has executed the first one.
         described = command(job, suspended=suspended, name=f"{run}-sweep")
         with _existing_is_right():
             self._api.create(_Command.from_dict(described), namespace=self._sweep.args.namespace)

@@ -1,4 +1,4 @@
-"""Decisions of a sweep: what to do with its trials, as a pure function of what is known of them.
+"""Decisions about the trials of a sweep, as a pure function of their observed states.
 
 Asynchronous successive halving with pause and promotion: a trial runs up to the next rung that it
 may not pass and is paused there. If it is among the best 1/factor of the trials at this rung, now
@@ -65,7 +65,7 @@ class Budget:
     reserve: float
 
     def is_spent(self, gpu_seconds: float, seconds: float) -> bool:
-        """Return whether all trials must be paused, now and from now on."""
+        """Return whether all trials must be paused permanently."""
         late = self.seconds is not None and seconds > self.seconds
         return late or gpu_seconds + self.reserve > self.gpu_seconds
 
@@ -104,13 +104,13 @@ def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = Fa
 
 
 def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
-    """Return whether no trial can finish any more: complete, or everything is paused for good."""
+    """Return whether no trial can finish any more: complete, or all are paused permanently."""
     active = any(trial.phase in ("waiting", "placed", "pausing") for trial in trials)
     return complete or (spent and not active)
 
 
 def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) -> Iterator[Action]:
-    """Yield what happens to running trials that have reached a rung they may not pass."""
+    """Yield the actions for running trials that have reached a rung they may not pass."""
     for trial in active:
         reached = trial.reached(bounds.rungs)
         if reached <= trial.granted:
@@ -122,7 +122,7 @@ def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) 
 
 
 def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
-    """Yield what starts or resumes trials: those already chosen first, then the best, then new."""
+    """Yield the actions that start or resume trials: chosen ones, then the best, then new ones."""
     places = bounds.parallel
     for trial in trials:
         if not trial.holds(bounds.rungs):

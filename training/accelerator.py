@@ -1,6 +1,6 @@
 """Defaults that depend on the device, chosen at the start and reported there.
 
-On the CPU nothing changes. No line for GPUs has run on a GPU yet.
+On the CPU nothing changes. The code for GPUs has not run on a GPU yet.
 """
 
 import os
@@ -54,7 +54,7 @@ def use(device: torch.device) -> None:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the FLOP/s that a GPU reaches at most in half precision; None if it is not known."""
+    """Return the peak FLOP/s of a GPU in half precision; None if it is not known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
 

@@ -2,8 +2,8 @@
 
 torchrun itself always exits with 1 after a failure. A job's failure policy needs more, so this
 exits with the code of the process that failed first (workload.exit_codes). After SIGTERM it waits
-for its processes until they have saved, and exits with their code: Kubernetes ends the waiting
-after the pod's grace period.
+for its processes until they have saved, and exits with their code. Kubernetes limits this wait to
+the pod's grace period.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ MAX_GRACE_SECONDS: Final = 3600
 """Maximum grace period of a pod."""
 
 CAUSES: Final = {
-    signal.SIGABRT: "a library gave up, for example NCCL because a rank is lost or hangs",
+    signal.SIGABRT: "a library aborted, for example NCCL because a rank is lost or hangs",
     signal.SIGBUS: "probably /dev/shm is full",
     signal.SIGKILL: "probably the memory limit",
     signal.SIGSEGV: "a fault in native code",
@@ -102,7 +102,7 @@ def interrupted_code(ended: Sequence[int], number: int) -> int:
 
 
 def report_signal(rank: int, code: int) -> None:
-    """Report the end of a process by a signal, which it cannot report itself."""
+    """Report that a signal ended a process, which it cannot report itself."""
     if code < 0:
         name = signal.Signals(-code)
         message = (

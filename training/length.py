@@ -1,4 +1,4 @@
-"""Length of a run: where it ends, and which share of it a position is."""
+"""Length of a run: its end, and its progress at a position."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from workload.configuration import ConfigurationError
 class Length:
     """End of a run after `steps` steps or, if that is None, after `samples` samples.
 
-    An epoch has `epoch` samples, and a step `step` samples of all processes; the last step of an
+    An epoch has `epoch` samples. A step has `step` samples over all processes; the last step of an
     epoch may have fewer.
     """
 
@@ -25,7 +25,7 @@ class Length:
 
     @classmethod
     def of(cls, config: TrainingConfig, data: Dataset, processes: int) -> Self:
-        """Return the length that a configuration states, in units of the data."""
+        """Return the length that a configuration sets, in samples or steps."""
         epoch, step = len(data.train), config.batch_size * config.accumulate * processes
         match config.length:
             case "train_steps", steps:
@@ -38,7 +38,7 @@ class Length:
                 return cls(epoch, step, epochs * epoch)
 
     def done(self, position: Position) -> int:
-        """Return the number of samples in all epochs so far."""
+        """Return the number of samples trained so far, in all epochs."""
         return position.epoch * self.epoch + position.seen
 
     def progress(self, position: Position) -> float:
@@ -48,7 +48,7 @@ class Length:
         return self.done(position) / self.samples
 
     def end(self, position: Position) -> int:
-        """Return the number of samples after which this epoch, or the run within it, ends."""
+        """Return the number of samples of this epoch after which it, or the run, ends."""
         return min(self.epoch, position.seen + self._left(position))
 
     def is_reached(self, position: Position) -> bool:
@@ -56,7 +56,7 @@ class Length:
         return self._left(position) <= 0
 
     def total(self, position: Position) -> int:
-        """Return the number of samples of the whole run, with the current number of processes."""
+        """Return the number of samples of the whole run, given the current number of processes."""
         if self.steps is None:
             return self.samples
         left, rest = self.steps - position.step, self.epoch - position.seen
@@ -67,7 +67,7 @@ class Length:
         return self.done(position) + rest + epochs * self.epoch + min(last * self.step, self.epoch)
 
     def epochs(self, samples: int) -> int | float:
-        """Return a number of samples in epochs, an integer if they are complete."""
+        """Convert a number of samples to epochs, an integer if the last one is complete."""
         whole, rest = divmod(samples, self.epoch)
         return float(f"{samples / self.epoch:.6g}") if rest else whole
 

@@ -13,6 +13,6 @@ def choose_device(name: DeviceName, local_rank: int) -> torch.device:
     if local_rank >= visible:
         raise ConfigurationError(
             f"process {local_rank} of this machine needs a GPU of its own, but {visible} can be "
-            "seen: start as many processes a node as it has GPUs, or write --device=cpu"
+            "seen: start as many processes per node as it has GPUs, or write --device=cpu"
         )
     return torch.device("cuda", local_rank)

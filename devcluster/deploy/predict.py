@@ -1,4 +1,4 @@
-"""A first prediction: a test sample, sent to the model server by Open Inference Protocol V2."""
+"""A first prediction: a test sample, sent to the model server (Open Inference Protocol V2)."""
 
 import json
 import subprocess
@@ -124,7 +124,7 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
         f"{url}/v2/models/{model}/infer", json=question, timeout=30.0, trust_env=False
     )
     if answer.status_code != httpx.codes.OK:
-        raise DevclusterError(f"{url} answered {answer.status_code}: {answer.text}")
+        raise DevclusterError(f"{url} responded with {answer.status_code}: {answer.text}")
     outputs = {output["name"]: output for output in answer.json()["outputs"]}
     return Prediction(LABEL, int(outputs["class"]["data"][0]))
 

@@ -1,4 +1,4 @@
-"""Recovery after an interrupted update: removes what would block the next one.
+"""Recovery after an interrupted update: removes objects that would block the next one.
 
 The next update adopts Kubernetes objects, since they are applied. It does not adopt a Helm release:
 Helm refuses to install under a name that a pending installation holds. The Secret of the pending
@@ -24,7 +24,7 @@ class Release:
 
 
 def recover(stack: Stack, kubectl: Sequence[str]) -> int:
-    """Clear the pending operations of an interrupted update, and return their number.
+    """Clear the pending operations of an interrupted update and return their number.
 
     Raises:
         DevclusterError: If a Pulumi command fails.

@@ -25,7 +25,7 @@ _MARK = "devcluster.docker_plugin"
 
 @dataclass(frozen=True)
 class Plugin:
-    """The plugin in use, and its origin for the report."""
+    """The plugin in use, and a note about its origin."""
 
     official: bool
     note: str

@@ -1,7 +1,8 @@
 """Base images of the embedded cluster: Debian, Python, and a reduced PyTorch or TensorFlow.
 
-Clusters with GPUs use images with CUDA instead. All are `BASE_IMAGE` of the Dockerfiles, and these
-contain every package that the Dockerfiles install, so that builds need no network.
+The Dockerfiles take a base image as the argument `BASE_IMAGE`; clusters with GPUs use one with
+CUDA. The images built here contain every package that the Dockerfiles install, so that their builds
+need no network.
 """
 
 import hashlib
@@ -43,8 +44,8 @@ def requirements_files(*names: str) -> tuple[Path, ...]:
 class Base:
     """Image of two layers: Debian packages, and Python packages from requirements files.
 
-    Debian packages in `added` and Python packages in `python` are further layers, so that images
-    share the first two.
+    Debian packages in `added` and Python packages in `python` are additional layers, so that
+    images share the first two.
     """
 
     reference: str
@@ -120,13 +121,13 @@ class _Workshop:
     log: Path
 
     def all_of(self, base: Base) -> list[Path]:
-        """Return both layers. Debian's is built in the background, as it mostly downloads."""
+        """Return both layers. Debian's is built in the background, because it mostly downloads."""
         tar = self.work / "root.tar"
         debian = self._start_debian(DEBIAN_PACKAGES, tar)
         try:
             site = self.site(base)
         except BaseException:
-            debian.terminate()  # else it would continue to write to `work`
+            debian.terminate()  # otherwise it would continue to write to `work`
             debian.wait()
             raise
         self._finish(debian)
@@ -170,7 +171,7 @@ class _Workshop:
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
     """Install from the user's cache, else from a cache that is deleted with the scratch files.
 
-    The user's cache does not grow by the gigabyte that only the image needs.
+    This keeps a gigabyte of packages that only the image needs out of the user's cache.
     """
     downloads = packages.with_name("downloads")
     # Copies of the user's files, since some are changed later.
@@ -200,7 +201,7 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
 
 
 def _adapt_scripts(folder: Path) -> None:
-    """Let scripts run with the image's Python instead of the one that installed them."""
+    """Make scripts run with the image's Python instead of the one that installed them."""
     for script in folder.iterdir():
         first, _, rest = script.read_bytes().partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:
@@ -215,10 +216,10 @@ def _pack(packages: Path, tar: Path) -> Path:
 
 
 def write_difference(larger: Path, smaller: Path, to: Path) -> None:
-    """Write the members of the tar file `larger` that differ in or lack from `smaller`.
+    """Write the members of the tar file `larger` that `smaller` lacks or has with other contents.
 
-    Files of a package have the package's time, so that the same size and time mean the same
-    content. Members that only `smaller` has are ignored: packages are only added.
+    Files have the modification time from their package, so the same size and time mean the same
+    contents. Members that only `smaller` has are ignored: packages are only added.
     """
     with tarfile.open(smaller) as archive:
         known = {member.name: _facts(member) for member in archive}

@@ -22,7 +22,7 @@ class ToolImage:
     """Path in the image, which Volcano's chart uses."""
     user: str = ""
     files: tuple[tuple[str, str], ...] = ()
-    """Paths and tools in addition. Images with the same files have the same layer."""
+    """Additional paths and tools. Images with the same files have the same layer."""
 
     def layout(self, images: Path, binaries: Path) -> Layout:
         """Build the image, unless it exists."""

@@ -1,4 +1,4 @@
-"""The Go command with caches and settings of its own: the same build whatever the user has set."""
+"""The Go command with separate caches and settings, so that builds ignore the user's settings."""
 
 import json
 import os

@@ -12,7 +12,7 @@ from workload.run import Run
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Reports steps, and turns the Trainer's checkpoints into atomic ones of the run."""
+    """Reports steps, and saves the Trainer's checkpoints atomically in the run."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stopped = run, False
@@ -29,7 +29,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.run.report(state.global_step, float(logs["loss"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save the run, with the checkpoint that the Trainer has just written."""
+        """Save the checkpoint that the Trainer has just written as one of the run."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if args.world_size > 1:
             # The Trainer does not wait for the files of other processes.
@@ -57,7 +57,7 @@ def main(steps: int, directory: str) -> None:
         save_steps=100,
         logging_steps=10,
         report_to=[],
-        # Without a GPU, the Trainer's processes otherwise train each for itself.
+        # Without this and without a GPU, each process would train independently.
         use_cpu=not torch.cuda.is_available(),
     )
     data = [{"input_ids": text, "labels": text} for text in texts]

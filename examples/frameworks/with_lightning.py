@@ -87,7 +87,7 @@ def main(steps: int) -> None:
             strategy="ddp",
             max_steps=steps,
             callbacks=[RunCallback(run)],
-            # The run has checkpoints and lines of progress of its own.
+            # The run writes its own checkpoints and progress lines.
             enable_checkpointing=False,
             enable_progress_bar=False,
             logger=False,

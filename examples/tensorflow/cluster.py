@@ -1,6 +1,6 @@
-"""The workers of a run from TF_CONFIG; without it, there is one worker.
+"""The workers of a run, read from TF_CONFIG; without it, there is one worker.
 
-Format: TensorFlow's guide "Distributed training", TF_CONFIG. Imports no TensorFlow.
+TensorFlow's guide "Distributed training" describes TF_CONFIG. Imports no TensorFlow.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""The least rights of the pipelines that preview and update a stack."""
+"""The minimum permissions of the pipelines that preview and update a stack."""

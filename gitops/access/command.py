@@ -1,4 +1,4 @@
-"""`python -m gitops access`: prints the rights with which pipelines preview and update a stack."""
+"""`python -m gitops access`: print the Roles that pipelines need to preview and update a stack."""
 
 import argparse
 import re
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from gitops.engine import Stack
     from gitops.preview.events import Plan
 
-HELP = "print the Roles with which a pipeline previews or updates a stack"
+HELP = "print the Roles that pipelines need to preview or update a stack"
 DESCRIPTION = """\
-Prints Roles, bindings and an admission policy for the groups of pipelines. They contain what the
-objects of the stack need and nothing else. An administrator applies them once, and again when the
-stack gets objects of other kinds or namespaces.
+Prints Roles, bindings and an admission policy for the groups of pipelines. They grant only the
+permissions that the objects of the stack need. An administrator applies them once, and again when
+the stack gets objects of other kinds or namespaces.
 
-Previews may do only dry runs: the admission policy refuses all other writes of their group.
+Previews may only do dry runs: the admission policy refuses all other writes of their group.
 Snapshots for simulations need to list nodes, pods and runs, and their logs.
 """
 EPILOG = """\
@@ -68,9 +68,7 @@ def run(options: argparse.Namespace) -> int:
         )
     for group in groups:
         if group.startswith("system:") or not _GROUP.fullmatch(group):
-            raise GitopsError(
-                f"{group!r} is not a valid group for pipelines: write a group of your own"
-            )
+            raise GitopsError(f"{group!r} is not a valid group for pipelines: write a custom group")
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
             f"{', '.join(sorted(both))} is a group of previews and of updates: write two "

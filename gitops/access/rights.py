@@ -1,4 +1,4 @@
-"""Roles for the objects of a stack: of previews, which change nothing, and of updates.
+"""Roles for the objects of a stack: for previews, which change nothing, and for updates.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
 from writing. An admission policy does: it refuses requests of these groups that are not dry runs.
@@ -174,7 +174,7 @@ def _bound(
 
 def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
     everything = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}
-    # Questions such as those of `kubectl auth can-i` are created and never stored.
+    # Access reviews, such as those of `kubectl auth can-i`, are created but never stored.
     questions = {
         "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
         "apiVersions": ["*"],

@@ -1,4 +1,4 @@
-"""The settings of environments, read without Pulumi and secrets, and their differences in words."""
+"""The settings of environments, read without Pulumi and secrets, and their differences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def settings_of(file: Path) -> StackSettings:
 
 
 def changes_since(file: Path, revision: str) -> list[str]:
-    """Return the settings that differ from those when the branch left a Git revision.
+    """Return the settings that differ from those at the merge base with a Git revision.
 
     Raises:
         GitopsError: If the file cannot be read.
@@ -91,7 +91,7 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """A text about a change from one to the other."""
+        """A text about the change from one to the other."""
         setting = f"`{'.'.join(self.path)}`"
         if self.one is None:
             return f"{setting} is new{_in_brackets(self.other)}"
@@ -134,7 +134,7 @@ def _entries(value: Any) -> dict[str, Any] | None:
 
 
 def _visible(path: Steps, value: Any) -> Any:
-    """Return a value without literals that sound secret."""
+    """Return a value without literals that look secret."""
     if isinstance(value, BaseModel):
         fields = value.model_fields_set
         kept = {name: _visible((*path, name), getattr(value, name)) for name in fields}

@@ -1,4 +1,4 @@
-"""`python -m gitops diff`: compares two environments in words."""
+"""`python -m gitops diff`: compare the settings of two environments."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from gitops.engine import PROJECT
 from gitops.errors import CHANGES, UNCHANGED, GitopsError
 
-HELP = "compare two environments in words"
+HELP = "compare the settings of two environments"
 DESCRIPTION = """\
 Prints the settings in which two environments differ, including defaults. Secrets are not read.
 """

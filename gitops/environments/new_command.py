@@ -13,10 +13,10 @@ from gitops.engine import PROJECT
 from gitops.errors import GitopsError
 from workload.files import write_atomically
 
-HELP = "write a new environment from flags or questions"
+HELP = "create the files of a new environment from flags or answers"
 DESCRIPTION = """\
 Writes a commented Pulumi.NAME.yaml and policies/config/NAME.json for your cluster. On a terminal,
-it asks for everything that no flag answers; elsewhere it uses the defaults.
+asks for every value that is not given as a flag; elsewhere, uses the defaults.
 """
 EPILOG = """\
 examples:
@@ -24,7 +24,7 @@ examples:
   python -m gitops new-environment lab --context lab.example.com --nodes 2 --gpus-per-node 8 \\
     --storage nfs --registry registry.example.com --no-install-plugin
 
-exit status: 0 if it is written, 1 if not (an existing environment of that name is not changed).
+exit status: 0 if the files were written, 1 if not. An existing environment is not changed.
 """
 STORAGE_KINDS: Final = ("nfs", "cephfs", "existing")
 _MAX_COUNT: Final = 10_000

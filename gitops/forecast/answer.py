@@ -1,4 +1,4 @@
-"""Answer of a simulation: what starts, waits and is preempted, as data and as text."""
+"""Result of a simulation: gangs that start, wait and are preempted, as data and as text."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -69,12 +69,12 @@ class QueueAnswer(_Model):
 
 
 class Answer(_Model):
-    """Answer of a simulation."""
+    """Result of a simulation."""
 
     taken: datetime
     age_seconds: float
     ends: int
-    """Simulated ends of gangs."""
+    """Number of gangs whose end was simulated."""
     horizon_seconds: float
     """Time of the last simulated end, since the snapshot."""
     gpus: int
@@ -96,7 +96,7 @@ class Answer(_Model):
 
 
 def render(answer: Answer, width: int = 160) -> str:
-    """Return the answer as text."""
+    """Return the result as text."""
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(

@@ -50,7 +50,7 @@ def surroundings(state: State) -> list[Manifest]:
 
 
 def node(made: Node) -> Manifest:
-    """Return a simulated node with what other pods leave of its resources."""
+    """Return a simulated node with the resources that pods outside gangs leave free."""
     left = add(amounts(made.allocatable), amounts(made.reserved), sign=-1)
     free = texts({name: max(amount, Decimal(0)) for name, amount in left.items()})
     return {

@@ -41,7 +41,7 @@ _PATHS: Final = {
 }
 _AT_ONCE: Final = 8
 PATIENCE = 90.0
-"""Seconds after which the cluster is given up."""
+"""Timeout (s) of the cluster."""
 PERIOD: Final = 0.1
 """Seconds between two sessions of the scheduler, whose default is one second."""
 _SESSION: Final = b"] Close Session "
@@ -78,10 +78,10 @@ class Sandbox:
         return self._sessions
 
     def load(self, state: State) -> None:
-        """Create nodes, queues and PriorityClasses; leave what an earlier state had as well.
+        """Create nodes, queues and PriorityClasses; keep those that an earlier state had as well.
 
         Raises:
-            GitopsError: If the API refuses one, or the scheduler does not say when it has decided.
+            GitopsError: If the API refuses one, or the scheduler does not log when it has decided.
         """
         # Volcano's webhooks refuse queues until they are served, and children before parents.
         for each in self._new(surroundings(state)):
@@ -95,7 +95,7 @@ class Sandbox:
         self._until(lambda: self._problem(self._api.get(account)), "makes no service account")
         text = _SESSION.decode()
         silent = f"its log has no line with {text!r}"
-        self._until(lambda: "" if self.sessions() else silent, "has a scheduler that says nothing")
+        self._until(lambda: "" if self.sessions() else silent, "has a scheduler that logs nothing")
 
     @contextmanager
     def before_the_scheduler(self) -> Iterator[None]:
@@ -139,7 +139,7 @@ class Sandbox:
             self._api.delete(f"{_GROUPS}/{gang}")
 
     def clear(self, *, nodes: bool = False) -> None:
-        """Delete all gangs, and the nodes if asked to; new ones need other names.
+        """Delete all gangs and, if `nodes`, all nodes; new ones need other names.
 
         kwok may not start a pod with the name of a pod that it has just deleted.
         """
@@ -162,7 +162,7 @@ class Sandbox:
         return self._items(_PODS)
 
     def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
-        """Return the objects that are not loaded like this yet, and remember them."""
+        """Return the objects that are not loaded in this form yet, and remember them."""
         by_name = {(each["kind"], _name(each)): each for each in objects}
         found = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
         self._loaded |= found

@@ -1,4 +1,4 @@
-"""Simulation of a changed snapshot, from the sandbox to the answer."""
+"""Simulation of a changed snapshot, from the sandbox to the result."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _OLD: Final = 3600
 
 @dataclass(frozen=True)
 class _Played:
-    """A replay that has ended, with what was true after its start."""
+    """A replay that has ended, with its state after the start."""
 
     replay: Replay
     used: Counter[str]
@@ -32,7 +32,7 @@ class _Played:
 def simulate(
     state: State, now: datetime, horizon: int = HORIZON, *, base: State | None = None
 ) -> Answer:
-    """Simulate in a separate cluster until nothing waits, or for `horizon` ends of gangs.
+    """Simulate in a separate cluster until nothing waits, or until `horizon` gangs have ended.
 
     `base` is the snapshot without the change, which is simulated first for comparison.
 
@@ -51,7 +51,7 @@ def simulate(
 def simulate_in(
     cluster: Sandbox, state: State, horizon: int = HORIZON, shuffle: Random | None = None
 ) -> Answer:
-    """Simulate in an empty cluster. `shuffle` decides the order of gangs of the same age."""
+    """Simulate in an empty cluster. `shuffle` determines the order of gangs of the same age."""
     replay = Replay(cluster, state, shuffle)
     return _answer(_play(replay, horizon), None, state, state.taken)
 

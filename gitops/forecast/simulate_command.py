@@ -1,4 +1,4 @@
-"""`python -m gitops simulate`: lets real Volcano decide on a snapshot with changes."""
+"""`python -m gitops simulate`: run real Volcano on a snapshot with changes."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from workload.files import write_atomically
 HELP = "simulate what the scheduler does with a snapshot of a cluster and changes to it"
 DESCRIPTION = """\
 Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
-and lets the scheduler decide. Then time jumps from the end of one gang to the next. The answer
+and lets the scheduler decide. Then time jumps from the end of one gang to the next. The output
 lists which gangs start at once, which wait, why and until when, which are preempted, the free and
 fragmented GPUs, and the GPUs of each queue. The target cluster is neither read nor changed.
 """
@@ -26,7 +26,9 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("--snapshot", type=Path, required=True, metavar="FILE", help="to load")
+    parser.add_argument(
+        "--snapshot", type=Path, required=True, metavar="FILE", help="snapshot to load"
+    )
     parser.add_argument(
         "--add",
         type=Path,
@@ -38,12 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remove", action="append", default=[], metavar="RUN", help="gang to remove"
     )
-    parser.add_argument("--nodes", default="", metavar="+N", help="nodes to add")
+    parser.add_argument("--nodes", default="", metavar="+N", help="number of nodes to add")
     parser.add_argument(
         "--queue", action="append", default=[], metavar="NAME.weight=N", help="weight of a queue"
     )
     parser.add_argument(
-        "--horizon", type=int, default=20, metavar="ENDS", help="simulated ends; default: 20"
+        "--horizon",
+        type=int,
+        default=20,
+        metavar="ENDS",
+        help="number of gangs that end; default: 20",
     )
     parser.add_argument(
         "--compare", action="store_true", help="simulate the snapshot without the changes as well"

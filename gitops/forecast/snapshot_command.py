@@ -1,4 +1,4 @@
-"""`python -m gitops snapshot`: writes the scheduling state of a cluster to a file."""
+"""`python -m gitops snapshot`: write the scheduling state of a cluster to a file."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from gitops.errors import UNCHANGED
 from workload.files import write_atomically
 
-HELP = "write nodes, queues and gangs of a cluster to one file, the input of a simulation"
+HELP = "write the nodes, queues and gangs of a cluster to a file, for simulations"
 DESCRIPTION = """\
 Writes the scheduling state of the cluster that kubectl reaches: nodes with labels, taints and
 allocatable devices, queues, PriorityClasses, the scheduler's configuration, and the running,

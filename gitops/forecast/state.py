@@ -105,7 +105,8 @@ class Gang(_Model):
     def unsaved(self, taken: datetime, later: float) -> float | None:
         """Return seconds since the last checkpoint, `later` seconds after the snapshot.
 
-        The gang goes on saving as often as before. None if neither start nor checkpoint is known.
+        The gang is assumed to save as often as before. None if neither start nor checkpoint is
+        known.
         """
         since, every = self.saved or self.started, self.saves_every_seconds
         if since is None:

@@ -1,4 +1,4 @@
-"""GPUs, CPUs and memory by queue with their cost, and what remains of quotas, queues and GPUs."""
+"""GPUs, CPUs and memory by queue with their cost, and the remaining quotas, queues and GPUs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ def _count(
 
 
 def uncounted(found: Iterable[Demand], prices: Prices, stack: str) -> list[str]:
-    """Return notes about workloads that are not counted, as their number of pods is unknown."""
+    """Return notes about workloads that are not counted because their number of pods is unknown."""
     unknown = [demand for demand in found if demand.pods is None]
     gpus = {demand.workload for demand in with_gpus(unknown)}
     priced = prices.environment(stack).host is not None
@@ -149,7 +149,7 @@ def _cost(row: PoolRow, prices: Prices, environment: Environment) -> CostRow:
 
 
 def _times(amount: Decimal, price: Decimal | None) -> Decimal | None:
-    """Return a cost; None if there is something and its price is unknown."""
+    """Return a cost; None if the amount is not zero and its price is unknown."""
     return amount * price if price is not None else None if amount else Decimal(0)
 
 

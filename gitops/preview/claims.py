@@ -25,7 +25,7 @@ def removed(change: Change) -> str:
     if _is_another(change):
         resource = change.resource
         fate = (
-            "The current claim and its data stay in the cluster: copy what is needed."
+            "The current claim and its data stay in the cluster: copy the data if needed."
             if change.is_retained
             else f"The current claim is deleted. {_LOST}"
         )
@@ -58,7 +58,7 @@ def removed_volume(change: Change, resource: Resource) -> str:
 
 
 def shrunk(change: Change) -> str | None:
-    """Return a text about a claim whose request becomes smaller, else None."""
+    """Return a text about a claim whose request shrinks, else None."""
     if change.step.operation != "update" or change.old is None or change.new is None:
         return None
     if not is_claim(change.resource):
@@ -79,7 +79,7 @@ def storage(claim: Resource) -> Node:
 
 
 def under_new_keys(found: Iterable[Change]) -> Iterator[str]:
-    """Yield a text for each new claim while another one leaves the stack: it may be renamed."""
+    """Yield a text for each new claim if another one leaves the stack: it may have been renamed."""
     claims = [change for change in found if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)
@@ -88,5 +88,5 @@ def under_new_keys(found: Iterable[Change]) -> Iterator[str]:
         if change.step.operation == "create" and leaving:
             yield (
                 f"Claim `{change.resource.name}` is new and empty, and {names} {verb} the stack: "
-                "if this is a renaming, copy the data."
+                "if it was renamed, copy the data."
             )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 HELP = "preview a stack with the policies, and write a report as Markdown and JSON"
 DESCRIPTION = """\
-Previews a stack with the policy pack. The report lists what is created, changed, replaced and
-deleted (loss of data or work first), GPUs by queue and model, their cost, what remains of quotas,
+Previews a stack with the policy pack. The report lists the resources to create, change, replace and
+delete (losses of data or work first), GPUs by queue and model, their cost, the remaining quotas,
 policy violations, values that are unknown until the update, and the diff of the manifests.
 """
 EPILOG = f"""\
@@ -33,8 +33,8 @@ examples:
 
 With --base, the report begins with the settings that have changed since that Git revision.
 
---simulate lets real Volcano in a simulated cluster decide which runs start, wait and are preempted
-after the update. The snapshot is one of `python -m gitops snapshot`.
+--simulate runs real Volcano in a simulated cluster to show which runs start, wait and are preempted
+after the update. `python -m gitops snapshot` writes snapshots.
 
 A rendered preview needs no cluster, no state and no secrets. Pull requests from forks get one. It
 is compared with the Git revision --base, if given.
@@ -73,18 +73,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--refresh", action="store_true", help="compare the cluster with the state (drift)"
     )
     parser.add_argument(
-        "--rendered", action="store_true", help="without cluster, state and secrets"
+        "--rendered", action="store_true", help="preview without cluster, state and secrets"
     )
     parser.add_argument(
         "--base",
         metavar="REVISION",
-        help="Git revision whose settings are compared; with --rendered, all is compared with it",
+        help="Git revision to compare settings with, or everything with --rendered",
     )
     parser.add_argument(
         "--save-plan",
         type=Path,
         metavar="FILE",
-        help="write the plan, to which `pulumi up --plan FILE` is bound",
+        help="write the update plan for `pulumi up --plan FILE`",
     )
     parser.add_argument(
         "--simulate",
@@ -124,14 +124,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
-    """Write a report about a preview that could not start, in place of an earlier one."""
+    """Write a report about a preview that could not start, replacing an earlier report."""
     from gitops import prices
     from gitops.preview import markdown
     from gitops.preview.build import build
     from gitops.preview.events import Plan
 
     failed = Plan(steps=(), errors=(reason,), succeeded=False, complete=False)
-    # It has no resources and so no cost, and the price table may be the reason.
+    # The report has no resources and no cost, and the price table may be the cause.
     table = prices.Prices(currency="-")
     built = build(failed, stack=options.stack, prices=table, mode=_mode(options), base=options.base)
     _write(options.out, built, markdown.render(built))
@@ -172,7 +172,7 @@ def _run(options: argparse.Namespace) -> int:
         stack = replace(stack, notices=validation.probe(stack, dry_run=not options.refresh))
     with _workspace(options, stack) as used:
         sys.stderr.write(f"previewing {options.stack}…\n")
-        # A refresh does not run the program, and its resources are not checked.
+        # A refresh does not run the program, and policies do not check its resources.
         checks = None if options.refresh else pack
         plan = options.save_plan.resolve() if options.save_plan else None
         with Preview(used, checks, refresh=options.refresh, plan=plan) as engine:
@@ -219,7 +219,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     hide = Mask([] if options.rendered else secrets.values(stack))
     plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
     if options.refresh and plan.succeeded:
-        # Others manage what the program only reads.
+        # Resources that the program only reads are managed elsewhere.
         others = read_resources(stack)
         plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in others))
     errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)

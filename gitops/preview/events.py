@@ -1,9 +1,9 @@
 """The engine's event log (one JSON object per line) as typed data without secrets.
 
-The format is `apitype.EngineEvent` of the Pulumi SDK. Only what the report needs is read, and it is
-sorted, since the order of events differs between runs. The engine marks values that are not plain
-by a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets, archives and references to
-resources.
+The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
+read, and they are sorted, since the order of events differs between runs. The engine marks values
+that are not plain with a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets,
+archives and references to resources.
 """
 
 import json

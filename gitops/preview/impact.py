@@ -93,7 +93,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _untrained(found: list[Change]) -> Iterator[Impact]:
-    """Yield a text for each server that follows a run which the same change starts."""
+    """Yield a text for each server that will serve a run which the same change starts."""
     created = [c.resource for c in found if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     searched = {c.resource.name for c in found if _is_search(c)}
@@ -104,8 +104,8 @@ def _untrained(found: list[Change]) -> Iterator[Impact]:
         for run in sorted(started.intersection(_variables(pods, "RUN_NAME"))):
             yield Impact(
                 _SERVICES,
-                f"{change.resource.kind} `{change.resource.name}` follows the run `{run}`, which "
-                "this change starts: its new pods have no model until the run has saved one.",
+                f"{change.resource.kind} `{change.resource.name}` will serve the run `{run}`, "
+                "which this change starts: its new pods have no model until the run has saved one.",
             )
         for sweep in sorted(searched.intersection(_variables(pods, "SWEEP_NAME"))):
             yield Impact(
@@ -134,7 +134,7 @@ def is_refused(change: Change) -> bool:
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
         return False
-    # The new options decide about a replacement, so one edit can unprotect and replace.
+    # The new options apply to a replacement, so one edit can unprotect and replace.
     return change.step.operation == "delete" or (
         change.step.operation == "replace" and (new is None or new.protected)
     )
@@ -193,8 +193,8 @@ _HALTED = (
     "and continues when it is resumed."
 )
 _STOPPED = (
-    "is stopped for good: its pods end, the work since the last checkpoint is lost, and it cannot "
-    "be resumed."
+    "is stopped permanently: its pods end, the work since the last checkpoint is lost, and it "
+    "cannot be resumed."
 )
 _NAMESPACE = "Everything in it is deleted, including claims and their data."
 _QUEUE = "Jobs that wait in it lose their position. Volcano deletes it even while its pods run."

@@ -105,7 +105,7 @@ class RunRow(_Model):
 
 
 class LimitRow(_Model):
-    """What remains of a limit such as `queue vision`, in base units: bytes, cores or pieces."""
+    """Remainder of a limit such as `queue vision`, in base units: bytes, cores or pieces."""
 
     what: str
     resource: str

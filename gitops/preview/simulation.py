@@ -36,7 +36,7 @@ def with_simulation(
     """Simulate a plan, and return it with the violations of the rules about simulations.
 
     `snapshot` is a file, or empty for the stack's cluster as it is now; None simulates nothing. If
-    the simulation fails, notes say so, and mandatory rules are violated. `configuration` is the
+    the simulation fails, notes report it, and mandatory rules are violated. `configuration` is the
     configuration file of the policy pack.
 
     Raises:

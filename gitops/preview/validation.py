@@ -1,4 +1,4 @@
-"""Validation by the API server, without which a preview shows less than an update would do.
+"""Validation by the API server, without which a preview is incomplete.
 
 The provider asks the API server for the result of each change (server-side dry-run). If the user
 may not create and patch objects, or the API server does not answer, it compares manifests only, and
@@ -84,7 +84,7 @@ def _asked(configuration: dict[str, Any]) -> Iterator[Attributes]:
     for group, resource, name, inside in _objects(configuration):
         where = namespace if inside else {}
         yield {"verb": "create", "group": group, "resource": resource, **where}
-        # This right may be limited to names.
+        # This permission may be limited to names.
         yield {"verb": "patch", "group": group, "resource": resource, "name": name, **where}
 
 

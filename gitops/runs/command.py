@@ -25,8 +25,9 @@ examples:
   python -m gitops status --namespace team-vision --watch
   python -m gitops status --json | jq '.runs[] | select(.state == "waiting") | .reasons'
 
-GPU hours and cost count the pods that still exist. Prices come from gitops/config/prices.yaml by
-the node label nvidia.com/gpu.product; --stack names the GPU model of nodes without the label.
+GPU hours and cost include only pods that still exist. gitops/config/prices.yaml has the price of
+each GPU model, which is the node label nvidia.com/gpu.product. For nodes without this label, the
+model is that of --stack.
 
 exit status: 0 if no run has failed, 1 if one has or the cluster does not answer.
 """
@@ -38,13 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
     parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
     parser.add_argument(
-        "--stack", metavar="NAME", default="", help="stack whose GPU model unlabelled nodes have"
+        "--stack", metavar="NAME", default="", help="use its GPU model for nodes without a label"
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--watch", "-w", action="store_true", help="refresh until Ctrl-C")
     shown.add_argument("--json", action="store_true", help="print JSON")
-    shown.add_argument("--svg", metavar="FILE", type=Path, help="also write an image of a terminal")
+    shown.add_argument(
+        "--svg", metavar="FILE", type=Path, help="also write the table as an SVG image"
+    )
     parser.add_argument(
         "--every", metavar="SECONDS", type=float, default=2.0, help="with --watch; default: 2"
     )
@@ -95,7 +98,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
         while True:
             now = datetime.now(UTC)
             try:
-                # A new one each time, since kinds may be installed while this runs.
+                # Created on each refresh, because CRDs may be installed in the meantime.
                 cluster = Cluster(kubectl(options), options.namespace)
                 found = read_runs(cluster, table, now, product=product)
                 live.update(render(found, table.currency, now), refresh=True)

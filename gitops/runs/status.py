@@ -109,7 +109,7 @@ def read_runs(
     snapshot: Snapshot | None = None,
     name: tuple[str, str] | None = None,
 ) -> list[RunStatus]:
-    """Return every run in the cluster, those that are over last.
+    """Return every run in the cluster, finished ones last.
 
     Args:
         cluster: Source of logs, and of a new snapshot if none is given.
@@ -160,7 +160,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A snapshot, and everything else that a status is computed from."""
+    """A snapshot, and all other inputs of a status."""
 
     cluster: Cluster
     prices: Prices

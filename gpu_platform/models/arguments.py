@@ -69,7 +69,10 @@ def add_models(
         help="objects of the run in YAML, as `python -m gpu_platform run --dry-run` prints them",
     )  # fmt: skip
     objects.add_argument(
-        "--namespace", "-n", metavar="NAME", help="namespace in the cluster that has the run"
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="namespace of the run in the cluster, instead of --objects",
     )
     publish.add_argument(
         "--policy-config", type=Path, metavar="FILE", help="configuration of the policies"
@@ -87,12 +90,16 @@ def add_models(
     promote.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
     promote.add_argument("stage", choices=("staging", "production"))
     promote.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="public key (PEM) that verifies"
+        "--key",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="public key (PEM) that verifies the signature",
     )
     promote.add_argument(
         "--if", dest="conditions", action="append", default=[], metavar="CONDITION",
         help='condition on a metric, such as "accuracy >= 0.95" or "accuracy >= incumbent - '
-        '0.002", where the incumbent has the stage now; may be repeated',
+        '0.002", where the incumbent is the current version of the stage; may be repeated',
     )  # fmt: skip
 
     diff = action("diff", "compare data, code, settings and metrics of two versions")

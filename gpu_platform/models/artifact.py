@@ -41,7 +41,7 @@ Descriptor = dict[str, Any]
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """Return the bytes of which the digest is made."""
+    """Return the bytes of which the digest is computed."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -72,7 +72,7 @@ class Files:
         return found
 
     def names(self) -> list[str]:
-        """Return the paths of all files in the directory. Raises GitopsError for odd ones."""
+        """Return the paths of all files in the directory. Raises GitopsError for unusual ones."""
         found = []
         for path in sorted(self.folder.rglob("*")):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):

@@ -1,4 +1,4 @@
-"""Lineage of a model: the run, the code and the data that have determined it."""
+"""Lineage of a model: the run, the code and the data that it was trained with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lineage(BaseModel):
     model: str = Field(description="Repository without its registry, such as models/digits.")
     run: str = Field(description="Name of the training run.")
     specification: str = Field(
-        description="Last part of the run's name: a hash of what the author of the job decided."
+        description="Last part of the run's name: a hash of what the author of the job wrote."
     )
     code: str = Field(description="Image of the training program, with its digest.")
     code_version: str = Field(description="Version of the training program.")

@@ -1,4 +1,4 @@
-"""Publishing and promotion: what is signed is what is verified and admitted."""
+"""Publication and promotion of models: the signed files are verified, and then admitted."""
 
 from __future__ import annotations
 

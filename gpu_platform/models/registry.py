@@ -89,7 +89,7 @@ class Repository:
             self._client.auth.load_configs(self._container)
         if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):
             raise GitopsError(
-                f"{reference.host} demands a login, and ~/.docker/config.json has none: run "
+                f"{reference.host} requires a login, and ~/.docker/config.json has none: run "
                 f"`docker login {reference.host}`"
             )
 
@@ -104,7 +104,9 @@ class Repository:
         """Return a manifest, compared with its digest."""
         content = self._manifest_bytes(digest)
         if digest_of(content) != digest:
-            raise GitopsError(f"{self.reference.at(digest)}: the registry sent another manifest")
+            raise GitopsError(
+                f"{self.reference.at(digest)}: the registry sent a different manifest"
+            )
         return content
 
     def tags(self) -> list[str]:

@@ -19,7 +19,7 @@ NAME: Final = "gpu-platform"
 VERSION: Final = "0.1.0"
 _ABOUT: Final = {
     "description": "PyTorch on Kubernetes with NVIDIA GPUs, as one Pulumi project: scheduler, "
-    "storage, images, training jobs, inference and the policies that hold them.",
+    "storage, images, training jobs, inference and the policies that check them.",
     "license": "Apache-2.0",
     "repository": "https://github.com/OWNER/REPOSITORY",
     "publisher": "The gpu-platform authors",

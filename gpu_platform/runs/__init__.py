@@ -1,1 +1,1 @@
-"""Runs of a team's members, without a stack of their own."""
+"""Runs of team members, without a stack."""

@@ -34,7 +34,7 @@ nothing, and adding it to the stack later keeps the run.
 
 exit status:
   0   done
-  {FAILED}   the cluster or the file prevents it, or the run that --follow follows has failed
+  {FAILED}   an error of the cluster or the file, or the run that --follow shows has failed
   {REFUSED}   a mandatory policy refuses the run, or a model is not promoted; nothing was changed
   {USAGE}  wrong arguments
   130 interrupted; a run that was created stays
@@ -51,14 +51,16 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parsed = _Parser(
         prog="python -m gpu_platform",
-        description="Submit, watch and stop training runs with the rights of a team's member, and "
+        description="Submit, watch and stop training runs with the permissions of a team member; "
         "publish and promote their models.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parsed.add_subparsers(dest="command", required=True, metavar="COMMAND")
     shared = _Parser(add_help=False)
-    shared.add_argument("--namespace", "-n", metavar="NAME", required=True, help="of the team")
+    shared.add_argument(
+        "--namespace", "-n", metavar="NAME", required=True, help="namespace of the team"
+    )
     shared.add_argument("--context", metavar="NAME", help="default: the current context")
     shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
 
@@ -78,7 +80,9 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--prices", type=Path, metavar="FILE", help="price table to use")
     instead = run.add_mutually_exclusive_group()
-    instead.add_argument("--dry-run", action="store_true", help="print the manifests, create none")
+    instead.add_argument(
+        "--dry-run", action="store_true", help="print the manifests and create nothing"
+    )
     instead.add_argument(
         "--export", action="store_true", help="print the configuration that a stack would have"
     )
@@ -86,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         "--simulate",
         type=Path,
         metavar="SNAPSHOT",
-        help="print what the scheduler would do with the jobs, create none",
+        help="print what the scheduler would do with the jobs, and create nothing",
     )
     instead.add_argument("--follow", "-f", action="store_true", help="follow the logs")
 
@@ -98,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("logs", "print the logs of a run"),
         ("suspend", "free the GPUs of a run; it resumes from its last checkpoint"),
-        ("resume", "continue a suspended run"),
+        ("resume", "resume a suspended run"),
         ("stop", "delete a run; its checkpoints and logs remain"),
     ):
         command = add(name, text)

@@ -1,4 +1,4 @@
-"""Runs in a cluster, with the rights of a team's member. Talks to the cluster through kubectl."""
+"""Runs in a cluster, with the permissions of a team member. All access is through kubectl."""
 
 from __future__ import annotations
 

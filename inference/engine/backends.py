@@ -23,7 +23,7 @@ TRIAL_SAMPLES: Final = 4
 """Samples with which variants of a network are compared."""
 
 TOLERANCE: Final = 1e-4
-"""Maximum difference that folding and another layout may cause, relative to the largest output."""
+"""Maximum difference due to folding and layout, relative to the largest output."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _network(choice: Choice) -> nn.Module:
 def _fast(network: nn.Module, choice: Choice) -> nn.Module:
     """Fold batch norms into convolutions, and on a CPU choose the faster memory layout.
 
-    Either is done only if the outputs stay the same.
+    Each is done only if the outputs stay the same.
     """
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
@@ -120,7 +120,7 @@ def _seconds(network: nn.Module, inputs: Tensor) -> float:
 def _if_equal(
     network: nn.Module, change: Callable[[nn.Module], nn.Module], inputs: Tensor
 ) -> nn.Module:
-    """Return a changed copy of the network if its outputs are equal, else the network."""
+    """Return a changed copy of the network if its outputs are the same, else the network."""
     with contextlib.suppress(Exception):
         changed = change(copy.deepcopy(network))
         expected = network(inputs)

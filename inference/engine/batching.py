@@ -54,7 +54,7 @@ class Request:
     ) -> None:
         self.inputs = inputs
         self.peer = peer
-        """The client that sent it; clients take turns."""
+        """The client that sent it; clients are served in turn."""
         self.wanted = outputs
         """Outputs that are needed; None for all."""
         self.future = future
@@ -167,9 +167,9 @@ class Lane:
 
 
 class Queue:
-    """Queue in which clients take turns, with limits on the samples and bytes of all of them.
+    """Queue that serves clients in turn, with limits on the samples and bytes of all of them.
 
-    If it is full, a request displaces the newest ones of the client that has the most queued.
+    If it is full, a request evicts the newest ones of the client that has the most queued.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:

@@ -68,7 +68,7 @@ class Handler(ABC):
     def examples(self, largest: int) -> Iterator[Tensors]:
         """Yield inputs that test and warm up the model before it is ready.
 
-        By default zeros: one sample and `largest` samples, with 1 for every size that is not fixed.
+        The default is zeros: one sample, then `largest` samples; dynamic dimensions have size 1.
         """
         for samples in sorted({1, largest}):
             yield {spec.name: _zeros(spec, samples) for spec in self.inputs}

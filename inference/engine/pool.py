@@ -338,7 +338,7 @@ def default_threads(workers: int) -> int:
 
 
 def check_input(spec: TensorSpec, right_type: bool, shape: tuple[int, ...]) -> None:
-    """Check again what protocols have checked. Raises InputError."""
+    """Repeat the checks of the protocols. Raises InputError."""
     # The usual case, fixed sizes, needs no loop over the dimensions.
     if right_type and shape[1:] == spec.shape[1:] and shape[0]:
         return

@@ -114,7 +114,7 @@ class Supervisor:
         return self._backoff.reason(time.monotonic())
 
     def computed(self) -> None:
-        """Note that a worker has computed a batch."""
+        """Record that a worker has computed a batch."""
         self._backoff.succeeded()
 
     @property

@@ -1,4 +1,4 @@
-"""Routing of HTTP requests, access control, and conversion of errors to answers."""
+"""Routing of HTTP requests, access control, and conversion of errors to responses."""
 
 import asyncio
 import traceback
@@ -23,12 +23,12 @@ from inference.service import Service
 from workload.report import emit
 
 Reserve = Callable[[int], bool]
-"""Counts bytes until the answer is sent; returns False if there are too many."""
+"""Counts bytes until the response is sent; returns False if there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An answer that is being computed: a future, and the conversion of its result."""
+    """A response that is being computed: a future, and the conversion of its result."""
 
     future: "asyncio.Future[Any]"
     finish: Callable[["asyncio.Future[Any]"], Response]
@@ -122,14 +122,14 @@ class Application:
     def busy(self) -> OverloadedError:
         """The error for a request whose bytes exceed the limit on all requests."""
         limit = self._service.config.max_buffered_bytes
-        return OverloadedError(f"requests and answers in memory exceed {limit} bytes: try again")
+        return OverloadedError(f"requests and responses in memory exceed {limit} bytes: try again")
 
     def name(self, request: Request) -> None:
         """Assign the request ID."""
         request.request_id = self._service.request_id(request.header("x-request-id"))
 
     def begin(self, request: Request, version: str) -> Response | None:
-        """Check everything but the body; return an answer if the request is refused."""
+        """Check everything but the body; return a response if the request is refused."""
         self.name(request)
         try:
             self._check_head(request, version)
@@ -145,10 +145,10 @@ class Application:
         return None
 
     def answer(self, request: Request, reserve: Reserve) -> "Response | asyncio.Future[Any]":
-        """Return the answer, or a future for `respond`."""
+        """Return the response, or a future for `respond`."""
         route = request.route
         if route is None:
-            raise AssertionError("a request without a route has an answer already")
+            raise AssertionError("a request without a route has a response already")
         try:
             if route.counted:
                 self._check_capacity(request)
@@ -163,7 +163,7 @@ class Application:
         return found.future
 
     def respond(self, request: Request, future: "asyncio.Future[Any]") -> Response | None:
-        """Return the answer of a completed future; None if the client has disconnected."""
+        """Return the response of a completed future; None if the client has disconnected."""
         self._computing -= 1
         self._by_peer[request.peer] -= 1
         if not self._by_peer[request.peer]:
@@ -218,7 +218,7 @@ class Application:
     def _check_capacity(self, request: Request) -> None:
         """Refuse more requests than the engine can queue, even if each had one sample.
 
-        A client with fewer than its equal part may displace requests in the queue.
+        A client with fewer than its equal share may displace requests in the queue.
         """
         engine = self._service.engine
         if self._computing > self._service.config.max_queue and (

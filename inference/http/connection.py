@@ -19,7 +19,7 @@ MAX_HEAD_BYTES: Final = 1 << 16
 MAX_HEADERS: Final = 100
 
 DISCARDED_BYTES: Final = 1 << 16
-"""Size of a refused body that is cheaper to receive than a new connection would be."""
+"""Size up to which receiving a refused body is cheaper than a new connection."""
 
 TURN_BYTES: Final = 1 << 18
 """Size of a body from which connections receive the rest in turns."""
@@ -28,17 +28,17 @@ PIECE_BYTES: Final = 1 << 12
 """Bytes that are parsed at once. They contain at most about 200 requests or 700 chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
-"""Bytes charged for a request that waits for the answer to an earlier one."""
+"""Bytes charged for a request that waits for the response to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
 """Time of parsing after which other connections have their turn."""
 
 HIGH_WATER: Final = 1 << 16
-"""Unsent bytes above which an answer counts as unsent, and the next request waits."""
+"""Unsent bytes above which a response counts as unsent, and the next request waits."""
 
 
 class Connection(asyncio.Protocol):
-    """Receives requests and sends their answers, one after the other."""
+    """Receives requests and sends their responses, one after the other."""
 
     transport: asyncio.Transport
     parser: httptools.HttpRequestParser
@@ -47,31 +47,31 @@ class Connection(asyncio.Protocol):
         self._application, self._limits = application, application.limits
         self.peer = ""
         self.since = time.monotonic()
-        """When it was opened, or had its last answer."""
+        """When it was opened, or had its last response."""
         self.charged = 0
         """Bytes that count against `max_buffered_bytes`."""
         self._reading: Request | None = None
         """The request that is being received."""
         self._in_body = self._deaf = self._lingering = self._lost = self._paused = False
         self._unparsed = b""
-        """Received bytes that are not parsed yet: they wait for an answer or for their turn."""
+        """Received bytes that are not parsed yet: they wait for a response or for their turn."""
         self._awaits_turn = False
         self._active: Request | None = None
         """The request that is being answered."""
         self._queue: deque[Request] = deque()
-        """Complete requests after the active one, of a client that does not wait for answers."""
+        """Complete requests after the active one, of a client that does not wait for responses."""
         self._head_bytes = self._header_lines = self._received = self._served = 0
         self._window = self._body_since = self.since
         self._window_bytes = self._unsent = 0
 
     @property
     def idle(self) -> bool:
-        """Whether no byte of a request has arrived and no byte of an answer is unsent."""
+        """Whether no byte of a request has arrived and no byte of a response is unsent."""
         return self.evictable and self._reading is None
 
     @property
     def evictable(self) -> bool:
-        """Whether it has no complete head of a request, and no answer to send."""
+        """Whether it has no complete head of a request, and no response to send."""
         waiting = self._active or self._queue or self._unparsed
         return not (waiting or self._in_body or self._paused)
 
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
 
     def pause_writing(self) -> None:
-        """Note that the client reads slower than answers are written."""
+        """Record that the client reads more slowly than responses are written."""
         self._paused = True
         self._open_window(time.monotonic())
 
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def reserve(self, request: Request, size: int) -> bool:
-        """Count bytes until the answer is sent; return False if there are too many."""
+        """Count bytes until the response is sent; return False if there are too many."""
         if not self._limits.charge(self, size):
             return False
         request.charged += size
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def shed(self) -> bool:
-        """Give up what waits for the client, to free its memory."""
+        """Drop everything that waits for the client, to free memory."""
         self._limits.release(self, min(len(self._unparsed), self.charged))
         self._unparsed = b""
         if self._in_body:
@@ -343,7 +343,7 @@ class Connection(asyncio.Protocol):
         return moved < config.min_bytes_per_second * config.stall_seconds
 
     def _refuse(self, error: Exception) -> None:
-        """Answer with an error without receiving the rest, and close the connection."""
+        """Respond with an error without receiving the rest, and close the connection."""
         request = self._reading or Request()
         if not request.request_id:
             self._application.name(request)
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
         request.charged, request.body = 0, b""
 
     def _advance(self) -> None:
-        """Answer requests until one has to be computed, or the client has to read first."""
+        """Respond to requests until one has to be computed, or the client has to read first."""
         while self._queue and self._active is None and not (self._paused or self._lost):
             request = self._active = self._queue.popleft()
             if request.response is not None:

@@ -1,4 +1,4 @@
-"""Limits on what clients can hold: connections, buffered bytes and time.
+"""Limits on the resources of clients: connections, buffered bytes and time.
 
 One sweep twice a second checks every connection, so that no request needs a timer.
 """
@@ -19,13 +19,13 @@ SWEEP_SECONDS: Final = 0.5
 
 LINGER_SECONDS: Final = 2.0
 """Time in which a refused body is still received and discarded, so that the client can read the
-answer: closing a socket with unread data resets the connection."""
+response: closing a socket with unread data resets the connection."""
 
 IDLE_DRAIN_SECONDS: Final = 0.5
 """Time without a request after which a connection is closed at shutdown."""
 
 PARSING_SHARE: Final = 0.1
-"""Share of the event loop's time for what connections sent faster than it could be parsed."""
+"""Share of the event loop's time for data that arrived faster than it could be parsed."""
 
 SHORTEST_PAUSE: Final = 0.002
 """Pause (s) below which a turn is not delayed, as the timers of event loops count milliseconds."""
@@ -75,7 +75,7 @@ class Limits:
     def __init__(self, config: InferenceConfig, max_connections: int) -> None:
         self.config = config
         self.buffered = 0
-        """Bytes of bodies and unsent answers."""
+        """Bytes of bodies and unsent responses."""
         self._max_connections = max_connections
         self._max_per_peer = max(1, int(max_connections * config.max_share_per_peer))
         self._max_bytes_per_peer = int(config.max_buffered_bytes * config.max_share_per_peer)
@@ -118,10 +118,10 @@ class Limits:
     def add(self, connection: "Connection") -> bool:
         """Count a connection. Close another one if there are too many.
 
-        Returns False if all that could be closed wait for an answer to be computed.
+        Returns False if all that could be closed wait for a response to be computed.
 
-        The peer with the most connections loses the one that has been open for the longest time:
-        an idle one, otherwise one that waits for its client.
+        The oldest connection of the peer with the most connections is closed: an idle one,
+        otherwise one that waits for its client.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -151,8 +151,8 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.
 
-        Beyond the limit of its address, that address loses its largest request that waits for its
-        client. Beyond the limit of all, the address that holds the most in such requests does.
+        Beyond the limit of its address, the largest request of the address that waits for its
+        client is dropped. Beyond the limit of all, that of the address with the most bytes is.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (

@@ -1,4 +1,4 @@
-"""Listening sockets: the port for clients, and the administration port in a thread of its own."""
+"""Listening sockets: the port for clients, and the administration port in a separate thread."""
 
 import asyncio
 import resource
@@ -30,10 +30,10 @@ BACKLOG: Final = 4096
 _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 HANDSHAKES: Final = (16, 512)
-"""Least and greatest number of TLS handshakes at a time, otherwise an eighth of connections."""
+"""Minimum and maximum number of concurrent TLS handshakes, otherwise an eighth of connections."""
 
 ACCEPT_SECONDS: Final = 0.1
-"""Time until a connection is accepted again if no file can be opened for it."""
+"""Time until connections are accepted again after no file could be opened for one."""
 
 TLS_CLOSE_SECONDS: Final = 1.0
 """Time in which a client may answer TLS's closing message; idle clients do not read it."""
@@ -83,7 +83,7 @@ class Handshakes:
         self._peers: dict[asyncio.Task[None], str] = {}
 
     def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake. Beyond the maximum, the peer with the most loses its oldest one."""
+        """Run a handshake. Beyond the maximum, the oldest of the peer with the most is closed."""
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)
             oldest = next(task for task, of in self._peers.items() if of == most)
@@ -173,7 +173,7 @@ class Listener:
 
 
 class AdminListener:
-    """The administration port: its event loop runs in a thread, so that it answers under load."""
+    """The administration port: its event loop runs in a thread, so that it responds under load."""
 
     def __init__(self, service: Service, paths: Paths) -> None:
         port = service.config.admin_port

@@ -1,4 +1,4 @@
-"""HTTP requests and answers, independent of connections."""
+"""HTTP requests and responses, independent of connections."""
 
 import asyncio
 import math
@@ -42,7 +42,7 @@ class NotServedError(Exception):
 
 
 class HttpError(Exception):
-    """An answer with an error status."""
+    """A response with an error status."""
 
     def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Target(NamedTuple):
 
 
 class Response(NamedTuple):
-    """An answer; the request ID is added when it is sent."""
+    """A response; the request ID is added when it is sent."""
 
     body: bytes
     status: int = 200
@@ -78,7 +78,7 @@ class Response(NamedTuple):
 
 
 class Request:
-    """A request, from its first header to its answer."""
+    """A request, from its first header to its response."""
 
     __slots__ = (
         "body",
@@ -107,9 +107,9 @@ class Request:
         self.headers: dict[str, str] = {}
         self.body: bytes | bytearray = b""
         self.charged = 0
-        """Bytes of its body and its answer that count against `max_buffered_bytes`."""
+        """Bytes of its body and its response that count against `max_buffered_bytes`."""
         self.close = False
-        """Whether the connection ends after the answer."""
+        """Whether the connection is closed after the response."""
         self.code = 500
         self.counted = False
         self.limit = 0
@@ -117,9 +117,9 @@ class Request:
         self.key = ""
         """Name of the caller's API key."""
         self.peer = ""
-        """The client that shares are counted for: the name of its API key, or its address."""
+        """The client, for fair sharing: the name of its API key, or its address."""
         self.response: Response | None = None
-        """The answer, if it is known before the body has arrived."""
+        """The response, if it is known before the body has arrived."""
         self.future: asyncio.Future[Response] | None = None
         self.route: Route | None = None
         self.target = Target()
@@ -147,14 +147,14 @@ class Request:
 
 
 def json_response(document: object, status: int = 200, headers: Headers = ()) -> Response:
-    """Return an answer with a JSON document."""
+    """Return a response with a JSON document."""
     return Response(orjson.dumps(document, default=str), status, headers=headers)
 
 
 def error_response(error: BaseException) -> Response:
-    """Convert an error to the protocol's form: an object with the key `error`.
+    """Convert an error to the protocol's format: an object with the key `error`.
 
-    Raises errors that no client can cause.
+    Errors that no client can cause are raised.
     """
     headers: Headers = ()
     if isinstance(error, HttpError):

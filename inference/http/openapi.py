@@ -1,4 +1,4 @@
-"""GET /openapi.json: all paths and answers of this server, as OpenAPI 3.1."""
+"""GET /openapi.json: all paths and responses of this server, as OpenAPI 3.1."""
 
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ def _infer(served: Served | None) -> Document:
         {
             "name": "X-Request-Timeout",
             "in": "header",
-            "description": "Seconds after which the answer is no longer useful",
+            "description": "Seconds after which the response is no longer useful",
             "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400},
         },
         {

@@ -50,7 +50,7 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     size = v2_json.check_output_size(parsed, limits.max_output_bytes, limits.max_json_bytes)
     if not reserve(size):
         raise OverloadedError(
-            "the answers of this client or of all clients exceed the memory for them: try again"
+            "the responses of this client or of all clients exceed the memory for them: try again"
         )
     queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.needed(pool.served))
     return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))

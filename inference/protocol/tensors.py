@@ -1,4 +1,4 @@
-"""Tensors of requests and answers: checked names, types and shapes, and values as JSON or bytes.
+"""Tensors of requests and responses: checked names, types and shapes, and values as JSON or bytes.
 
 simdjson converts JSON numbers without a Python object for each, about eight times as fast as a
 parser that builds lists. A large body blocks the event loop, and with it the probes, for that time.

@@ -1,11 +1,11 @@
-"""Open Inference Protocol V2 over REST: requests, answers and metadata.
+"""Open Inference Protocol V2 over REST: requests, responses and metadata.
 
 With the binary tensor extension, values follow the JSON in the order of the tensors (protocol:
 github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md).
 
-A client sends the same few hundred bytes of JSON before each of its tensors. To parse and serialize
-them takes longer than all other work of the event loop for a small request, so a parsed request is
-kept as a `Plan`, with the JSON of its answers.
+A client sends the same few hundred bytes of JSON before each of its tensors. Parsing and
+serializing them takes longer than all other work of the event loop for a small request, so a parsed
+request is kept as a `Plan`, with the JSON of its responses.
 """
 
 import math
@@ -59,10 +59,10 @@ BYTES_SIZE: Final = 64
 """Assumed size of a text in an output, before it is computed."""
 
 MAX_HEADS: Final = 16
-"""Maximum number of answer heads kept per plan: outputs of texts have many lengths."""
+"""Maximum number of response heads kept per plan: outputs of texts have many lengths."""
 
 Head = tuple[object, ...]
-"""Everything that the JSON of an answer depends on: shapes and sizes of its outputs."""
+"""Everything that the JSON of a response depends on: shapes and sizes of its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class RequestedOutput:
 
 
 class InferRequest(NamedTuple):
-    """A request that fits `Served.inputs`, and the outputs in the order of the answer."""
+    """A request that fits `Served.inputs`, and the outputs in the order of the response."""
 
     id: str
     inputs: Mapping[str, NDArray[Any]]
@@ -82,7 +82,7 @@ class InferRequest(NamedTuple):
     timeout: float | None = None
     """Seconds; None if the body names no timeout."""
     plan: "Plan | None" = None
-    """The parsed JSON, kept for later requests and their answers."""
+    """The parsed JSON, kept for later requests and their responses."""
 
     def needed(self, served: Served) -> frozenset[str] | None:
         """Return the names of the outputs; None for all, as in most requests."""
@@ -102,7 +102,7 @@ class Plan:
     timeout: float | None
     served: Served
     heads: dict[Head, bytes] = field(default_factory=dict, repr=False, compare=False)
-    """JSON of answers whose values all follow it."""
+    """JSON of responses whose values all follow it."""
 
     size: int = field(init=False)
     """Size of all values in bytes; -1 if they need more than a view of the body."""
@@ -130,7 +130,7 @@ class Plan:
         return InferRequest(self.identity, inputs, self.outputs, self.timeout, self)
 
     def keep_head(self, key: Head, head: bytes) -> None:
-        """Keep the JSON of an answer."""
+        """Keep the JSON of a response."""
         if len(self.heads) < MAX_HEADS:
             self.heads[key] = head
 
@@ -215,7 +215,7 @@ def read_request(
 
 
 def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | None]:
-    """Return the body of the answer, and the length of its JSON if binary values follow."""
+    """Return the body of the response, and the length of its JSON if binary values follow."""
     found = [(wanted, answer.outputs[wanted.spec.name]) for wanted in request.outputs]
     blobs = [to_bytes(values, wanted.spec) for wanted, values in found if wanted.binary]
     if not blobs:
@@ -234,7 +234,7 @@ def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | No
 
 
 def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> int:
-    """Return the expected size of the answer's values in bytes.
+    """Return the expected size of the response's values in bytes.
 
     A size that the model leaves open is taken from the inputs: outputs have at most as many
     entries in a dimension. Raises InputError if the outputs are too large to be sent.

@@ -1,1 +1,1 @@
-"""Pure builders of what Prometheus scrapes, computes and alerts on, and of dashboards."""
+"""Pure builders of scrape configurations, recording rules, alerts and dashboards."""

@@ -1,4 +1,4 @@
-"""Dashboards as data, and how Grafana's foundation SDK builds them."""
+"""Dashboards as data, and their conversion with Grafana's foundation SDK."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Page:
 
 
 def build(name: str, page: Page) -> Dashboard:
-    """Return the dashboard, which has its data source as a variable."""
+    """Build a dashboard, whose data source is a variable."""
     builder = (
         dashboard.Dashboard(page.title)
         .uid(f"gpu-platform-{name}")

@@ -32,7 +32,7 @@ class Target:
     """Labels of the series, with the pod metadata that they come from; the last existing one
     wins."""
     keeps_labels: bool = False
-    """True if the metrics state namespace and pod themselves, of the pods that they describe.
+    """True if the metrics themselves have the namespace and pod that they describe as labels.
 
     Metrics without a pod must not get the labels of the exporter's pod either.
     """
@@ -41,9 +41,9 @@ class Target:
     may_have_tls: bool = False
     """True if pods request scraping over TLS by an annotation."""
     may_move: bool = False
-    """True if annotations of pods name another port or path of metrics, or that there are none."""
+    """True if annotations of pods override the port or path of metrics, or disable scraping."""
     interval_seconds: int | None = None
-    """Interval of the scrapes. None is that of all other targets."""
+    """Scrape interval. None uses that of all other targets."""
 
 
 def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Target]:
@@ -233,7 +233,7 @@ def chart_values(
 ) -> dict[str, Any]:
     """Return the values that rules and dashboards need, overridden by the configured ones.
 
-    `pulls` if the namespace has the pull secret of the registry.
+    `pulls` is True if the namespace has the pull secret of the registry.
     """
     ours = {
         **({"global": {"imagePullSecrets": [{"name": PULL_SECRET}]}} if pulls else {}),

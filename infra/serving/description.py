@@ -1,4 +1,4 @@
-"""Arguments of an inference service, and the versions of the model that it runs."""
+"""Arguments of an inference service, and the versions of the model that it serves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceServiceArgs:
-    """A service and its surroundings. Images and names of claims are text or Pulumi outputs.
+    """A service and its context. Images and names of claims are strings or Pulumi outputs.
 
     `run` is None if the service has a `url`. `winner` is the link to the winner of its `sweep`,
     relative to the claim. `canary_image` is used only by a canary with an image,

@@ -1,6 +1,6 @@
 """Services, disruption budgets and routes: how requests reach the pods of each version.
 
-In Gateway API v1, a backend with a weight but without a ready pod answers its share of the requests
+In Gateway API v1, a backend with a weight but without a ready pod responds to its share of requests
 with errors (HTTPRoute, backendRefs), so a route may refer to a canary only when its pods are ready.
 """
 

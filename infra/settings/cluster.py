@@ -64,7 +64,7 @@ class ClusterSettings(Settings):
     annotations: Annotations = Field(
         default={},
         description="Annotations that your site requires on every object and pod of the stack, "
-        "as `labels`. Objects of charts do not get them.",
+        "like `labels`. Objects of charts do not get them.",
     )
     domain: DnsName = Field(
         default="cluster.local", description="DNS domain of the cluster's Services."
@@ -165,7 +165,7 @@ class TimeSlicingSettings(Settings):
 
 
 class RuntimeClassSettings(Settings):
-    """The RuntimeClass whose container runtime gives pods their GPUs."""
+    """The RuntimeClass of the container runtime that passes GPUs to pods."""
 
     name: DnsLabel = Field(default="nvidia", description="Name of the RuntimeClass.")
     handler: DnsLabel = Field(
@@ -229,8 +229,8 @@ class GpuSettings(Settings):
     )
     pass_device_specs: bool = Field(
         default=False,
-        description="Name the device files to the kubelet as well, which its static CPU manager "
-        "policy needs with envvar. The device plugin is then privileged.",
+        description="Also report the device files to the kubelet, which its static CPU manager "
+        "policy requires with envvar. The device plugin is then privileged.",
     )
     driver_root: AbsolutePath | None = Field(
         default=None,

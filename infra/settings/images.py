@@ -70,9 +70,9 @@ class ImagesSettings(Settings):
     username: str | None = Field(
         default=None,
         min_length=1,
-        description="User of the registry, for pushing and for the nodes' pulls: of workloads, "
-        "and of the device plugin, the DCGM exporter and charts if their images are there. The "
-        f"password is the secret {PASSWORD_KEY}.",
+        description="User of the registry, for pushes and for pulls by the nodes. Images of the "
+        "device plugin, the DCGM exporter and charts are pulled with it if they are in this "
+        f"registry. The password is the secret {PASSWORD_KEY}.",
     )
     workloads: dict[DnsLabel, ImageSettings] = Field(
         default={},

@@ -209,7 +209,7 @@ class MonitoringSettings(Settings):
     )
     interval_seconds: PositiveInt = Field(
         default=30,
-        description="Interval (s) between two scrapes. GPU hours are counted in steps of it.",
+        description="Interval (s) between two scrapes. GPU hours have this resolution.",
     )
     dcgm_exporter: DcgmExporterSettings = Field(
         default=DcgmExporterSettings(), description="NVIDIA's DCGM exporter."

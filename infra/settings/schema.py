@@ -24,7 +24,7 @@ _LIMITS: Final = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "
 
 @lru_cache
 def schema_of(model: type[BaseModel]) -> Schema:
-    """Return the JSON schema (draft 2020-12) of a model, without the keys that the stack decides.
+    """Return the JSON schema (draft 2020-12) of a model, without the keys that the stack sets.
 
     The result is cached: do not change it.
     """

@@ -93,7 +93,7 @@ class CsiSource(Settings):
 class VolumeSettings(Settings):
     """An existing volume that the stack registers in the cluster."""
 
-    capacity: MemoryQuantity = Field(description="Size that claims can rely on.")
+    capacity: MemoryQuantity = Field(description="Capacity of the volume.")
     access_modes: list[AccessMode] = Field(min_length=1, description="Access modes of the volume.")
     storage_class: DnsName | None = Field(
         default=None, description="Storage class of the volume. null sets none."

@@ -29,7 +29,9 @@ def _cidr(text: str) -> str:
 
 def _own_namespace(text: str) -> str:
     if text in _SYSTEM:
-        raise ValueError("must be a namespace of the stack's own, since its limits apply to all")
+        raise ValueError(
+            "must be a namespace that only the stack uses, since its limits apply to all"
+        )
     return text
 
 

@@ -44,7 +44,7 @@ TMP_SIZE: Final = "1Gi"
 
 
 def _as_text(value: object) -> object:
-    """Return a number as text, because YAML reads the quantity in `cpu: 2` as a number."""
+    """Return a number as a string, because YAML reads the quantity in `cpu: 2` as a number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     return value

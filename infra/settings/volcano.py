@@ -34,7 +34,7 @@ class SlaSettings(Settings):
 
     longest_wait_seconds: PositiveInt = Field(
         description="Waiting time (s) after which a job is admitted even if the cluster is "
-        "full. A Volcano Job overrides it by its annotation `sla-waiting-time`."
+        "full. A Volcano Job overrides it with its annotation `sla-waiting-time`."
     )
     reserve: bool = Field(
         default=True,
@@ -73,13 +73,13 @@ class SchedulerSettings(Settings):
     enqueue: bool | None = Field(
         default=None,
         description="Keep jobs queued, without pods, while the cluster has no free capacity "
-        "for them. null enables it unless jobs are preempted or reclaimed, because a queued "
-        "job can do neither.",
+        "for them. null enables it unless `preempt` or `reclaim` is set, because a queued job "
+        "neither preempts nor reclaims.",
     )
     overcommit: float | None = Field(
         default=None,
         ge=1,
-        description="How much is admitted, as a multiple of the cluster's size. null uses "
+        description="Resources to admit, as a multiple of the cluster's size. null uses "
         f"{OVERCOMMIT} if `enqueue` applies.",
     )
     priority: bool = Field(default=True, description="Order the jobs of a queue by priority.")
@@ -141,8 +141,8 @@ class ControllersSettings(Settings):
 
     requests_per_second: PositiveInt = Field(
         default=1000,
-        description="Maximum requests per second to the API server, which also limits its load "
-        "itself.",
+        description="Maximum requests per second to the API server, which also limits its own "
+        "load.",
     )
     burst: PositiveInt = Field(default=2000, description="Maximum number of requests at once.")
     workers: PositiveInt = Field(
@@ -257,8 +257,8 @@ class VolcanoSettings(Settings):
         default=2,
         ge=0,
         le=10,
-        description="Verbosity of the scheduler's and the controllers' logs. From 3 on, the "
-        "scheduler logs a line for each pod and node that do not fit.",
+        description="Verbosity of the scheduler's and the controllers' logs. At 3 and "
+        "above, the scheduler logs a line for each node that a pod does not fit.",
     )
     timeout_seconds: PositiveInt = Field(
         default=300, description="Maximum time (s) until the scheduler is ready."

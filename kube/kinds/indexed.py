@@ -1,4 +1,4 @@
-"""Kind `indexed`: an Indexed Job of Kubernetes."""
+"""Kind `indexed`: a Kubernetes Indexed Job."""
 
 from typing import Final
 

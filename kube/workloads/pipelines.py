@@ -1,4 +1,4 @@
-"""Kinds of pipelines and machines: Argo Workflows, Tekton, Spark, KubeVirt."""
+"""Kinds of pipelines and virtual machines: Argo Workflows, Tekton, Spark, KubeVirt."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ _CONFIGURED: Final = (
     "spark.executor.instances",
     "spark.*.resource.*.vendor",
 )
-"""Settings of Spark by which its pods differ from what the fields of the object state."""
+"""Spark settings that override what the fields of the object state about its pods."""
 
 
 def _opaque(spec: str) -> tuple[str, ...]:

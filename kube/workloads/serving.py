@@ -199,7 +199,7 @@ ROLLOUTS: Final = [
         group="argoproj.io",
         kind="Rollout",
         pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),),
-        # It may run the pods of a Deployment, of which it states the number.
+        # It may run the pods of a Deployment and set their number.
         scaler=Scaler(
             target="spec.workloadRef",
             minimum="spec.replicas",

@@ -1,4 +1,4 @@
-"""Kinds of Volcano that run jobs."""
+"""Volcano's kinds that run jobs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ KINDS: Final = [
         always=True,
         job=_volcano_job(_HYPER),
     ),
-    # The JobFlow makes a Volcano Job of each, and a sweep several at the same time.
+    # A JobFlow creates one Volcano Job from each template; a sweep runs several at the same time.
     WorkloadKind(
         group="flow.volcano.sh",
         kind="JobTemplate",

@@ -1,4 +1,4 @@
-"""Kinds that deploy other objects: as manifests inside of them, or from somewhere else."""
+"""Kinds that deploy other objects, from embedded manifests or from an external source."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ UNSEEN: Final = [
     WorkloadKind(group="apps.open-cluster-management.io", kind="Subscription", unseen=_REPOSITORY),
 ]
 
-# What Argo Events creates, and its own pods.
+# Pods of Argo Events, and the objects that it creates.
 EVENTS: Final = [
     WorkloadKind(
         group="argoproj.io",
@@ -80,7 +80,7 @@ EVENTS: Final = [
     ),
 ]
 
-# Operators of monitoring run a container of their own next to those that the object lists.
+# Monitoring operators add a main container to those that the object lists.
 MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
@@ -90,7 +90,7 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
-# Databases and similar operators, of which an object states the image.
+# Operators of databases and similar systems, whose objects state the image.
 OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",

@@ -214,7 +214,7 @@ def _only_writes(rule: Node, resource: str) -> bool:
 
 @resource_rule(
     name="namespace-pod-security",
-    description="Namespaces do not turn Pod Security off.",
+    description="Namespaces do not disable Pod Security.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Enforce baseline or restricted, or name the namespace in systemWorkloads.",

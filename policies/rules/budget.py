@@ -22,9 +22,9 @@ class BudgetConfig(GpuConfig):
     max_gpus: int | None = Field(
         default=None,
         ge=0,
-        description="GPUs of the whole stack, with what autoscalers and the surge of updates add.",
+        description="Maximum GPUs of the whole stack, with autoscaling and the surge of updates.",
     )
-    max_gpus_per_queue: dict[str, int] = Field(default={}, description="GPUs by queue.")
+    max_gpus_per_queue: dict[str, int] = Field(default={}, description="Maximum GPUs by queue.")
 
 
 class CostConfig(GpuConfig):

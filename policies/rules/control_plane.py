@@ -27,17 +27,19 @@ _EVERYBODY: Final = ("system:authenticated", "system:unauthenticated", "*")
     references=["NSA Authentication and authorization", "CIS 5.1.11", "OWASP K03"],
 )
 def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """Certificates, groups, leases and flows of the API server count more than any Role."""
+    """Certificates, groups, leases and API priorities can grant more than any Role."""
     root = resource.root
     if resource.is_kind("certificates.k8s.io", "CertificateSigningRequest"):
         signer = root["spec"]["signerName"]
         if (signer.text or "").startswith(_SIGNERS):
-            yield Violation(signer, "a signer of its own")
+            yield Violation(signer, "a custom signer")
     elif resource.is_kind("flowcontrol.apiserver.k8s.io", "FlowSchema"):
         yield from _unlimited(root["spec"])
     elif resource.namespace == _SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
         if resource.name.startswith("kube-"):
-            yield Violation(root["metadata"]["name"], "nothing: its holder leads the component")
+            yield Violation(
+                root["metadata"]["name"], "nothing: its holder is the leader of the component"
+            )
     elif resource.namespace == _SYSTEM and resource.is_kind("", "ConfigMap"):
         for _, text in root["data"].fields() if resource.name == _USERS else ():
             if _MASTERS in (text.text or ""):
@@ -45,7 +47,7 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
 
 
 def _unlimited(spec: Node) -> Iterator[Violation]:
-    """Return the level of requests that have no limit, if it is that of everybody."""
+    """Return the priority level without a limit, if it applies to everybody."""
     level = spec["priorityLevelConfiguration"]["name"]
     subjects = [subject for rule in spec["rules"].items() for subject in rule["subjects"].items()]
     names = [subject[kind]["name"].value for subject in subjects for kind in ("group", "user")]

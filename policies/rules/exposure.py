@@ -46,7 +46,7 @@ class ServiceConfig(RuleConfig):
 
 @resource_rule(
     name="service-not-public",
-    description="Services, Ingresses and Gateways are not public, and lead to no node, unless "
+    description="Services, Ingresses and Gateways are not public and do not lead to nodes, unless "
     "allowed by name.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,

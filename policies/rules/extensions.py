@@ -1,4 +1,4 @@
-"""Rules about objects that extend the API server, or give devices another name."""
+"""Rules about objects that extend the API server, or rename devices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfigurat
 
 @resource_rule(
     name="api-extensions-trusted",
-    description="The API server calls webhooks and APIs of the cluster only, and checks who they "
-    "are.",
+    description="The API server only calls webhooks and APIs in the cluster, and verifies their "
+    "identity.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Write clientConfig.service, and caBundle instead of insecureSkipTLSVerify.",
@@ -54,14 +54,14 @@ def _remote(client: Node) -> Iterator[Violation]:
 
 @resource_rule(
     name="device-names-kept",
-    description="No object gives accelerators by another name, or without a limit.",
+    description="No object offers accelerators under another name, or without a limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Use the usual names, by which rules, quotas and queues count the devices.",
     config=LimitConfig,
 )
 def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:
-    """Pods would get GPUs that nothing counts."""
+    """Pods would get GPUs that no rule, quota or queue counts."""
     root = resource.root
     if resource.is_kind("node.k8s.io", "RuntimeClass"):
         handler = root["handler"]

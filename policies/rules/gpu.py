@@ -57,7 +57,7 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
     description="Numbers of GPUs are integers from 1, in plain notation.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0"; for no GPU, nothing.',
+    remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0"; omit it for no GPU.',
     config=GpuConfig,
     admission=cel.containers(
         "[c.?resources.?limits, c.?resources.?requests].exists(r, r.orValue({}).exists(n,"

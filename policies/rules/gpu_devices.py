@@ -46,7 +46,7 @@ class LimitConfig(TaskConfig, SystemConfig):
     )
     gpu_runtime_classes: list[str] = Field(
         default=["*nvidia*"],
-        description="Runtime classes that give devices to containers whose image asks for them; "
+        description="Runtime classes that pass devices to containers whose image requests them; "
         "`*` matches anything.",
     )
 

@@ -57,8 +57,8 @@ class TolerationConfig(GpuConfig):
     )
     taint_values: list[str] = Field(
         default=["present", "true"],
-        description="Values of these taints, of which a toleration without operator Exists states "
-        "one.",
+        description="Values of these taints. A toleration without operator Exists must have one of "
+        "them.",
     )
 
 

@@ -50,7 +50,7 @@ class UnseenConfig(RuleConfig):
 
 @release_rule(
     name="helm-release-judged",
-    description="What Helm releases, Argo CD and Flux deploy from elsewhere is checked, too.",
+    description="What Helm releases, Argo CD and Flux deploy from elsewhere is also checked.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Check the rendered manifests with policies.check; list it in checkedElsewhere.",

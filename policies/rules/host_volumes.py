@@ -61,10 +61,10 @@ def _class_paths(resource: Resource) -> Iterator[Violation]:
         text = value.text or ""
         path = text.startswith("/") or ".." in text
         if (path and (of_node or _NODE_PATH.search(key))) or (key == _UNSAFE and text != "false"):
-            yield Violation(value, "nothing: the provisioner has a directory of its own")
+            yield Violation(value, "nothing: the provisioner has its own directory")
     for _, note in resource.annotations.fields():
         if _NODE_PATH.search(note.text or ""):
-            yield Violation(note, "nothing: the provisioner has a directory of its own")
+            yield Violation(note, "nothing: the provisioner has its own directory")
 
 
 def _is_volume(node: Node) -> bool:

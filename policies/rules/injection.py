@@ -1,4 +1,4 @@
-"""The rule about annotations by which others change a pod."""
+"""The rule about annotations that make other components change a pod."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AnnotationConfig(SystemConfig):
 
 @pod_rule(
     name="annotations-bounded",
-    description="No annotation has a runtime, a network or a sidecar change the pod.",
+    description="No annotation makes a runtime, a network or a sidecar change the pod.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="State what the pod needs in its fields, or name the annotation in "
@@ -57,12 +57,12 @@ class AnnotationConfig(SystemConfig):
     ),
 )
 def annotations_bounded(pod: Pod, config: AnnotationConfig) -> Iterator[Violation]:
-    """What such an annotation adds is in no field of the pod, so no other rule sees it."""
+    """The changes are in no field of the pod, so no other rule can check them."""
     for name, value in pod.metadata["annotations"].fields():
         if _matches(name, config.changing_annotations) and not _matches(
             name, config.allowed_annotations
         ):
-            yield Violation(value, "nothing: no rule sees what it adds to the pod")
+            yield Violation(value, "nothing: no rule can check what it adds to the pod")
 
 
 def _matches(name: str, patterns: list[str]) -> bool:

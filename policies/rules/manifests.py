@@ -23,8 +23,8 @@ class ReadableConfig(RuleConfig):
     existing_objects: list[str] = Field(
         default=[],
         description="Objects that exist outside of this stack, each as `namespace/Kind/name`, in "
-        "which `*` stands for anything. A patch of one is evaluated on what it sets; every other "
-        "patch may create its object and is evaluated as the whole object.",
+        "which `*` stands for anything. Of a patch of such an object, only the fields that it "
+        "sets are evaluated; any other patch is evaluated as a whole object, which it may create.",
     )
 
 

@@ -163,7 +163,7 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
 
 
 def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
-    """Yield what makes the container run something else than the program of its image."""
+    """Yield the fields with which the container does not run the program of its image."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
         yield Violation(image, f"an image of {' or '.join(config.images) or 'images'}")

@@ -22,7 +22,7 @@ _OPEN: Final = re.compile(
     r"\.(token|password|hashed_password)(\s*=|\s)\s*('{2}|\"{2}|(?=\s|$))"
     r"|\.allow_unauthenticated_access\s*=\s*True"
 )
-"""Arguments that turn authentication off."""
+"""Arguments that disable authentication."""
 _FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
 _NAME: Final = "JUPYTER_TOKEN"
 _WANTED: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE in the volume of a Secret"
@@ -47,10 +47,10 @@ def _line(container: Container) -> str:
 
 @pod_rule(
     name="notebook-token",
-    description="A notebook demands a token, which comes from a Secret.",
+    description="A notebook requires a token, which comes from a Secret.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation=f"Write {_WANTED}, and no argument that turns the token off.",
+    remediation=f"Write {_WANTED}, and no argument that disables the token.",
     config=SystemConfig,
     references=["OWASP K06"],
 )
@@ -63,7 +63,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
             continue
         if _OPEN.search(_line(container)):
             key = "args" if container.node["args"].present else "command"
-            yield Violation(container.node[key], "no argument that turns the token off")
+            yield Violation(container.node[key], "no argument that disables the token")
         elif (lacking := _without_token(pod, container)) is not None:
             yield Violation(lacking, _WANTED)
 

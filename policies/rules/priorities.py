@@ -65,7 +65,8 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
 
 @resource_rule(
     name="priority-class-bounded",
-    description="PriorityClasses are bounded, none is the default, and no group has the system's.",
+    description="PriorityClasses have bounded values and none is the default. PodGroups do not use "
+    "those of the system.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write a smaller value, or raise maxPriority.",

@@ -84,7 +84,7 @@ def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node 
 
 @stack_rule(
     name="training-queue-declared",
-    description="The queue that training names exists and allows as many GPUs.",
+    description="The queue that training names exists and allows that many GPUs.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Declare the queue with enough GPUs, or list it under existingQueues.",

@@ -82,8 +82,8 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 
 @workload_rule(
     name="inference-rolling-update",
-    description="An update of inference removes no pod before a new one is ready; without a surge, "
-    "one at a time.",
+    description="An update of inference removes no pod before a new one is ready or, without a "
+    "surge, removes one pod at a time.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Write the strategy RollingUpdate with maxUnavailable 0.",
@@ -131,7 +131,7 @@ def _missing(value: Any, size: Decimal | None) -> int:
     config=BackendConfig,
 )
 def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Violation]:
-    """A route answers the share of a missing Service with errors."""
+    """A route responds with errors to the share of requests of a missing Service."""
     for route, backend in _backends(stack):
         name, namespace = backend["name"], route.namespace
         # Services of other namespaces belong to other stacks.

@@ -42,7 +42,7 @@ class EnvironmentConfig(RuleConfig):
 
     allowed_names: list[str] = Field(
         default=[],
-        description="Environment variables and keys of data that sound secret and are not.",
+        description="Environment variables and keys of data that look secret but are not.",
     )
 
 

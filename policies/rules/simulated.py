@@ -1,7 +1,7 @@
-"""Rules about what the scheduler will do, which `python -m gitops preview --simulate` evaluates.
+"""Rules about scheduling, which `python -m gitops preview --simulate` evaluates.
 
-The pack declares them, so that its configuration states their levels and settings. It has no
-simulation and reports nothing of them.
+The pack only declares them, so that its configuration can contain their levels and settings. It
+never evaluates them, because it cannot simulate.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ class PreemptsConfig(RuleConfig):
         default=[], description="Queues whose gangs must not be preempted; empty for all queues."
     )
     gpu_hours: float = Field(
-        default=0, ge=0, description="GPU-hours that a preempted gang may lose at most."
+        default=0, ge=0, description="Maximum GPU-hours that a preempted gang may lose."
     )
 
 
@@ -26,14 +26,14 @@ class WaitsConfig(RuleConfig):
     """Maximum waiting time of new gangs."""
 
     minutes: float = Field(
-        default=24 * 60, ge=0, description="Minutes that each new gang may wait at most."
+        default=24 * 60, ge=0, description="Maximum waiting time of a new gang in minutes."
     )
 
 
 FITS: Final = own_rule(
     name="plan-fits",
     description="Every new gang starts before the horizon of the simulation.",
-    reason="A gang for which no capacity becomes free waits until someone notices.",
+    reason="A gang that never gets enough capacity waits until someone notices.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Request fewer GPUs, add nodes, raise the queue's share, or end other runs.",
@@ -45,7 +45,7 @@ PREEMPTS: Final = own_rule(
     reason="A preempted gang loses its work since the last checkpoint.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Lower the priority of the new gangs, or apply the plan when there is room.",
+    remediation="Lower the priority of the new gangs, or apply the plan when capacity is free.",
     config=PreemptsConfig,
 )
 WAITS: Final = own_rule(

@@ -29,7 +29,7 @@ class CheckpointConfig(RoleConfig):
     )
 
     def has(self, name: str) -> bool:
-        """Return whether a name or path is that of checkpoints."""
+        """Return whether a name or path matches `checkpoint_claims`."""
         return any(fnmatchcase(name, pattern) for pattern in self.checkpoint_claims)
 
 
@@ -62,7 +62,7 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
     description="Training on several nodes writes to claims that all of them can mount.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the access mode ReadWriteMany, and a class that supports it.",
+    remediation="Write the access mode ReadWriteMany and a storage class that supports it.",
     config=RoleConfig,
 )
 def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
@@ -86,7 +86,7 @@ def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
 
 
 def is_retained(stack: Stack, claim: Resource) -> bool:
-    """Return whether the volume outlives the claim, or might, as far as is known."""
+    """Return whether the volume outlives the claim, or may do so because of unknown values."""
     spec = claim.root["spec"]
     if claim.protected or UNKNOWN in (spec["storageClassName"].value, spec["volumeName"].value):
         return True
@@ -113,7 +113,8 @@ def is_retained(stack: Stack, claim: Resource) -> bool:
     description="Claims with checkpoints are protected, or their volumes are retained.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Protect the claim in Pulumi, or use a class or volume with reclaim policy Retain.",
+    remediation="Protect the claim in Pulumi, or use a storage class or volume with "
+    "reclaimPolicy Retain.",
     config=CheckpointConfig,
 )
 def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violation]:
@@ -141,7 +142,7 @@ def _not_retained(
         storage_class = spec["storageClassName"]
         yield Violation(
             storage_class,
-            "a class with reclaimPolicy Retain, or protect the claim in Pulumi",
+            "a storage class with reclaimPolicy Retain, or protect the claim in Pulumi",
             found=f"{show(storage_class.value)}, and nothing keeps the data",
             resource=resource,
         )
@@ -172,7 +173,7 @@ def _templates(
 
 
 def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iterator[Node]:
-    """Return the volumes for checkpoints that are deleted with a pod of training."""
+    """Return the volumes for checkpoints that are deleted with a training pod."""
     for pod in workload.pods:
         if pod.role(config) != "training":
             continue

@@ -1,4 +1,4 @@
-"""Rules about the bounds of hyperparameter sweeps."""
+"""Rules about the limits of hyperparameter sweeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SweepConfig(RuleConfig):
     """Configuration of `sweep-bounded`."""
 
     max_trials: int = Field(default=1000, ge=1, description="Maximum number of trials of a sweep.")
-    max_parallel: int = Field(default=64, ge=1, description="Maximum number at the same time.")
+    max_parallel: int = Field(default=64, ge=1, description="Maximum number of concurrent trials.")
     max_gpu_hours: float | None = Field(
         default=None, gt=0, description="Maximum budget of a sweep in GPU-hours."
     )
@@ -49,7 +49,7 @@ def is_sweep(resource: Resource) -> bool:
 
 @resource_rule(
     name="sweep-bounded",
-    description="A hyperparameter sweep bounds its trials and its GPU-hours.",
+    description="A hyperparameter sweep limits its trials and its GPU-hours.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write trials, parallel and the budget of the sweep within the limits of "
@@ -57,7 +57,7 @@ def is_sweep(resource: Resource) -> bool:
     config=SweepConfig,
 )
 def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation]:
-    """A search does not end on its own. Without a bound it uses all GPUs that others leave free."""
+    """A search does not end on its own. Without a limit it uses all idle GPUs."""
     if not is_sweep(resource):
         return
     for name, most in (

@@ -34,7 +34,7 @@ _ACCELERATOR = re.compile(
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
-    """Yield what runs something or asks for a device, and what it looks like."""
+    """Yield nodes that run something or request a device, and a description of each."""
     pending = [child for key, child in root.fields() if key != "metadata"]
     if found := _runs(root, config):
         yield root, found
@@ -82,7 +82,7 @@ def _names_image(key: str, node: Node) -> bool:
 
 @resource_rule(
     name="kind-known",
-    description="The registry states what objects of a kind run, and rules can read it.",
+    description="The registry knows the kind of each object that runs pods, and rules can read it.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Add a record of the kind to `kinds` in the configuration, or use another field.",

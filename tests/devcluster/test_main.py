@@ -13,7 +13,7 @@ from devcluster.paths import CHECKOUT, Layout
 COMMANDS = {
     "up": "start the cluster",
     "deploy": "wait for training, request a prediction",
-    "down": "checkpoints and the stack's state stay",
+    "down": "checkpoints and the stack's state are kept",
     "status": "list runs",
     "env": "shell exports",
     "logs": "the last lines",

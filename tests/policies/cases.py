@@ -588,7 +588,7 @@ CASES = [
     job(
         "notebook-token",
         (f"{MAIN}/command", ["jupyter", "lab", "--ServerApp.token=''"]),
-        says=("command", "no argument that turns the token off"),
+        says=("command", "no argument that disables the token"),
     ),
     job(
         "notebook-preemptible",

@@ -113,7 +113,7 @@ async def test_an_unmounted_claim_is_skipped(
 ) -> None:
     api.logs["worker-0"] = []
     api.tell("ADDED", document(state=ended(1), claim="elsewhere"))
-    await until(lambda: "not mounted here" in caplog.text)
+    await until(lambda: "not mounted in the recorder" in caplog.text)
     assert [path.name for path in claims.iterdir()] == ["checkpoints"]
 
 

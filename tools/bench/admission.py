@@ -33,7 +33,7 @@ _SETTLED = 5
 def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
     """Return the median seconds of a creation in each turn, without and with policies.
 
-    Pods are created one after another in a cluster of its own, without nodes.
+    Pods are created one after another in a separate cluster without nodes.
     """
     samples: dict[str, list[float]] = {WITHOUT: [], WITH: []}
     with tempfile.TemporaryDirectory(prefix="admission-") as folder:

@@ -37,7 +37,9 @@ BARE, PACK, REPORT = "pulumi preview", "pulumi preview, with the pack", "gitops 
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=5, help="of each preview; default: 5")
+    parser.add_argument(
+        "--repetitions", type=int, default=5, help="repetitions of each preview; default: 5"
+    )
     parser.add_argument("--no-install", action="store_true", help="leave out the installation")
     options = parser.parse_args()
     tools = ensure("engine", cache_root(), say)

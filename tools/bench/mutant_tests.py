@@ -1,4 +1,4 @@
-"""Runs of the tests against one mutant, each in a fork of a process that is already warm.
+"""Tests against one mutant, each run in a fork of a process that is already warm.
 
 Tests run in a copy of the checkout. One run records which test executes which line; a mutant then
 needs only the tests that execute its lines, the fastest first. Gangs of training processes are not
@@ -282,7 +282,7 @@ def _fork_gangs(log: Path) -> None:
     import torch
 
     _write_to(log)
-    # OpenMP's threads do not exist after a fork, and the first parallel loop waits for them.
+    # OpenMP's threads do not exist after a fork, and the first parallel loop would wait for them.
     torch.set_num_threads(1)
     programs = importlib.import_module("tests.training.programs")
     programs.SERVER = multiprocessing.get_context("fork")  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Cost of the policy pack: `make bench-policies`.
 
 A stack of many workloads is previewed without a pack, with a pack of one empty rule (the cost of
-the engine and the SDK) and with ours, in turns, so that other activity of the host affects all
+the engine and the SDK) and with ours, alternately, so that other activity of the host affects all
 equally. Then the pack alone and policies.check are timed with the same manifests, and the creation
 of pods with and without admission policies, in turns. Prints the ratios with their spread and
 writes every sample to .bench/policies.json.
@@ -83,7 +83,9 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", type=int, default=1000, help="default: 1000")
-    parser.add_argument("--repetitions", type=int, default=5, help="of each preview; default: 5")
+    parser.add_argument(
+        "--repetitions", type=int, default=5, help="repetitions of each preview; default: 5"
+    )
     options = parser.parse_args()
     tools = ensure("engine", cache_root(), say)
     manifests = stack(options.workloads)
@@ -185,7 +187,7 @@ def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
 def _goals(result: dict[str, Any]) -> list[Goal]:
     ratio, check = result["oursToEmpty"]["median"], statistics.median(result["seconds"]["check"])
     return [
-        Goal("preview with the pack, to an empty pack", ratio, MAX_RATIO, at_most=True),
+        Goal("preview with the pack, relative to an empty pack", ratio, MAX_RATIO, at_most=True),
         Goal("policies.check, seconds", check, MAX_CHECK_SECONDS, at_most=True),
     ]
 

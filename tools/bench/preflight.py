@@ -1,9 +1,9 @@
 """Slow nodes found before the first step: `make bench-preflight` (Linux, root, cgroup v1).
 
-Four processes, each in a network namespace of its own, are the pods of a gang on three nodes: a has
-two of them. A node is a network namespace with a bridge, and one veth pair connects it to a switch.
-Faults: tc limits the link of one node to 100 Mbit/s in both directions, or a CPU quota limits the
-processes of one node to a twentieth of a core. Undisturbed starts must name no node.
+Four processes, each in a separate network namespace, are the pods of a gang on three nodes; node a
+has two of them. A node is a network namespace with a bridge, and one veth pair connects it to a
+switch. Faults: tc limits the link of one node to 100 Mbit/s in both directions, or a CPU quota
+limits the processes of one node to a twentieth of a core. Undisturbed starts must name no node.
 
 The processes import PyTorch once. Every start is a new process group, and its duration includes the
 rendezvous. Nothing isolates the gang from other programs of the host.
@@ -44,7 +44,9 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=200, help="undisturbed; default: 200")
-    parser.add_argument("--faults", type=int, default=3, help="of each kind and node; default: 3")
+    parser.add_argument(
+        "--faults", type=int, default=3, help="number of starts of each kind and node; default: 3"
+    )
     options = parser.parse_args()
     if os.geteuid() or not CGROUPS.is_dir():
         sys.exit("make bench-preflight needs root, for network namespaces, and cgroup v1")

@@ -1,4 +1,4 @@
-"""What a gang of 4 and of 16 processes needs per rank: `make bench-ranks` (Linux, strace).
+"""Resources per rank of gangs of 4 and 16 processes: `make bench-ranks` (Linux, strace).
 
 A gang trains a small sharded model (FSDP2) on tokens, is stopped, and resumes. Its system calls
 show which files of the checkpoint and how much of the data each start reads; /proc shows its
@@ -32,7 +32,7 @@ SMALL, LARGE = 4, 16
 """Sizes of the data set in MiB, in files of 1 MiB."""
 
 PER_RANK: Final = ("peak MiB of most ranks", "files opened by a rank")
-"""What may grow at most half as fast as the number of ranks. gloo connects all ranks in pairs."""
+"""Needs that may grow at most half as fast as the ranks. gloo connects all ranks in pairs."""
 
 _OPENED: Final = re.compile(r'openat\(.*?"([^"]+)".*\) = (\d+)')
 _READ: Final = re.compile(r"p?read(?:64)?\(\d+<([^>]+)>.*\) = (\d+)$")

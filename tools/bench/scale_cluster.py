@@ -36,7 +36,7 @@ _AT_ONCE = 250
 
 @contextmanager
 def simulated_cluster(nodes: int) -> Iterator[Cluster]:
-    """Run a cluster with real API server and Volcano; other clusters are not affected.
+    """Run a cluster with a real API server and Volcano; other clusters are not affected.
 
     Pods with the annotation `LASTS` keep running; other pods of a Job end at once.
     """

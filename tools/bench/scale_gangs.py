@@ -21,8 +21,8 @@ class Gangs:
     """Bindings by gang, in the order of their events; `size` pods are a whole gang.
 
     Each pod is bound by a separate request. The bindings of a gang therefore arrive one after
-    another, mixed with those of other gangs. A gang is partial if some of its pods have nodes while
-    nothing is being bound.
+    another, interleaved with those of other gangs. A gang is partial if some of its pods have nodes
+    while nothing is being bound.
     """
 
     size: int
@@ -126,7 +126,7 @@ class PodWatch:
     def _take(self, event: dict[str, Any]) -> None:
         thing = event["object"]
         if event["type"] == "ERROR":
-            self.problem = f"the watch of pods cannot go on: {thing.get('message', thing)}"
+            self.problem = f"the watch of pods cannot continue: {thing.get('message', thing)}"
             return
         self._version = thing["metadata"]["resourceVersion"]
         if event["type"] in ("ADDED", "MODIFIED"):

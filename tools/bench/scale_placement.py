@@ -1,4 +1,4 @@
-"""Rate of bindings at cluster size: gangs with Volcano, and the same pods without gangs."""
+"""Rate of pod bindings in a large cluster: gangs with Volcano, and the same pods without gangs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tools.bench.scale_gangs import Gangs, PodWatch
 VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
 REST = 1.0
-"""Seconds without a binding, a cycle of Volcano, after which no gang is being bound."""
+"""Seconds without a binding after which no gang is being bound: one scheduling cycle of Volcano."""
 _PATIENCE = 600.0
 
 
 def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, Any]:
-    """Measure both in turns on one cluster: `jobs` jobs of `pods` pods with eight GPUs each."""
+    """Measure both alternately on one cluster: `jobs` jobs of `pods` pods with eight GPUs each."""
     samples: dict[str, list[dict[str, Any]]] = {VOLCANO: [], PLAIN: []}
     settings = checked(jobs, pods)
     made = gangs(settings)
@@ -55,7 +55,7 @@ def placement_goals(result: dict[str, Any]) -> list[Goal]:
     partial = sum(found["partialGangs"] for found in rounds)
     return [
         Goal("Volcano, pods bound per second", rate, MIN_RATE),
-        Goal("gangs in part on nodes while nothing was being bound", partial, 0, at_most=True),
+        Goal("partially bound gangs while nothing was being bound", partial, 0, at_most=True),
     ]
 
 
@@ -91,7 +91,7 @@ def _tell(found: dict[str, Any]) -> None:
     spread = found["secondsFromFirstToLastPodOfAGang"]
     say(
         f"  {found['podsPerSecond']} pods/s "
-        f"({found['podsPerSecondFromFirstBinding']} from the first binding on); from first to last "
+        f"({found['podsPerSecondFromFirstBinding']} after the first binding); from first to last "
         f"pod of a gang {spread['median']} s, at most {spread['most']} s; "
-        f"{found['partialGangs']} gangs were partial while nothing was being bound"
+        f"{found['partialGangs']} gangs were partially bound while nothing was being bound"
     )

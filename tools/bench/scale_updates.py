@@ -118,11 +118,11 @@ def update_goals(result: dict[str, Any]) -> list[Goal]:
     for what in (PULUMI, ONE_STACK):
         if what in samples.get(100, {}):
             ratio = _median(samples, 100, what) / _median(samples, 100, KUBECTL)
-            name = f"{what}, of 100 jobs, to kubectl apply of the same"
+            name = f"{what}, 100 jobs, relative to kubectl apply"
             goals.append(Goal(name, ratio, MAX_RATIO, at_most=True))
     if {100, 1000} <= samples.keys():
         growth = (_median(samples, 1000, PULUMI) / 1000) / (_median(samples, 100, PULUMI) / 100)
-        name = f"{PULUMI}, seconds a job of 1,000 to those of 100"
+        name = f"{PULUMI}, seconds per job of 1,000 jobs relative to 100 jobs"
         goals.append(Goal(name, growth, MAX_GROWTH, at_most=True))
     return goals
 

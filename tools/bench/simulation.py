@@ -1,15 +1,16 @@
 """Accuracy and speed of simulations: `make bench-simulation`.
 
 Accuracy: random states of a cluster with random plans are simulated as `python -m gitops simulate`
-does, and in a second simulated cluster with other timing: its scheduler has its real period of a
-second, and gangs of the same age are submitted in random order. This compares a prediction with a
-simulation, not with a cluster that runs programs. Compared are the verdict on each gang, the
-preempted gangs of each plan, and the times at which waiting gangs start. Each prediction is made
-twice, with the same timing: the scheduler chooses among equal nodes and victims at random, so the
-agreement of the two shows what a prediction can reach.
+does. A second simulated cluster applies the same plans with different timing: its scheduler runs
+once per second, as a real one does, and gangs of the same age are submitted in random order. So a
+prediction is compared with a simulation, not with a cluster that runs programs. Three results are
+compared: the verdict on each gang, the gangs that each plan preempts, and the start times of
+waiting gangs. Each prediction is also made twice with the same timing: the scheduler chooses among
+equal nodes and victims at random, so the agreement of the two is the upper limit for a prediction.
 
-Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300, until 20 ends, with the start and the end
-of the simulated cluster. Prints every difference and writes .bench/simulation.json.
+Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have ended. This
+includes starting and stopping the simulated cluster. Prints every difference and writes
+.bench/simulation.json.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--states", type=int, default=50, help="random states; default: 50")
-    parser.add_argument("--horizon", type=int, default=HORIZON, help="ends; default: 20")
-    parser.add_argument("--seed", type=int, default=24, help="of the states; default: 24")
+    parser.add_argument(
+        "--horizon", type=int, default=HORIZON, help="number of gangs that end; default: 20"
+    )
+    parser.add_argument("--seed", type=int, default=24, help="seed of the states; default: 24")
     parser.add_argument("--no-speed", action="store_true", help="measure only the accuracy")
     options = parser.parse_args()
     ensure("simulated", cache_root(), say)
@@ -73,7 +76,7 @@ def main() -> None:
 
 @dataclass
 class Compared:
-    """Predictions next to what another cluster did."""
+    """Predictions, compared with the results of another cluster."""
 
     title: str
     verdicts: int = 0
@@ -112,7 +115,7 @@ class Compared:
         self.differences.append(text)
 
     def goals(self) -> list[Goal]:
-        """Return the shares that agree."""
+        """Return the shares of predictions that agree."""
         shares = {
             "same verdict, share of gangs": (self.same_verdicts, self.verdicts),
             "same victims, share of plans that preempt": (self.same_victims, self.preempting),
@@ -128,7 +131,7 @@ def _victims(answer: Answer) -> list[str]:
 
 
 def _truth(states: int, horizon: int, seed: int) -> tuple[Compared, Compared]:
-    """Return the predictions compared with other timing, and with themselves."""
+    """Compare the predictions with those of different timing, and with repeated ones."""
     compared, repeated = Compared("applied"), Compared("repeated")
     random = Random(seed)  # noqa: S311  no secrets
     for kind, scheduler in enumerate(SCHEDULERS):

@@ -31,8 +31,10 @@ from workload.progress import Started, Step, parse
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=20, help="of each comparison; default: 20")
-    parser.add_argument("--kills", type=int, default=5, help="of a worker; default: 5")
+    parser.add_argument(
+        "--turns", type=int, default=20, help="repetitions of each comparison; default: 20"
+    )
+    parser.add_argument("--kills", type=int, default=5, help="number of killed workers; default: 5")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -44,10 +46,12 @@ def main() -> None:
     waits = ratios(pauses["ours pause"], pauses["dcp.async_save pause"])
     _show(rates, to, sent, pauses, recovery)
     goals = [
-        Goal("throughput to a loop by hand", spread(to["by hand"])["median"], 0.98),
-        Goal("throughput to Lightning Fabric", spread(to["Lightning Fabric"])["median"], 1),
-        Goal("throughput to Accelerate", spread(to["Accelerate"])["median"], 1),
-        Goal("pause of a save to dcp.async_save", spread(waits)["median"], 0.5, at_most=True),
+        Goal("throughput relative to a hand-written loop", spread(to["by hand"])["median"], 0.98),
+        Goal(
+            "throughput relative to Lightning Fabric", spread(to["Lightning Fabric"])["median"], 1
+        ),
+        Goal("throughput relative to Accelerate", spread(to["Accelerate"])["median"], 1),
+        Goal("pause relative to dcp.async_save", spread(waits)["median"], 0.5, at_most=True),
     ]
     if recovery:
         seconds = spread(recovery)["median"]
@@ -118,7 +122,7 @@ def _until_step(lines: Any, count: int) -> None:
     while count:
         line = next(lines, None)
         if line is None:
-            sys.exit("the training ended before it was killed")
+            sys.exit("the training ended before a worker could be killed")
         count -= isinstance(parse(line), Step)
 
 
@@ -132,17 +136,19 @@ def _show(
     for name, values in rates.items():
         say(f"{name:18} {_range(values, '.0f')} samples/s")
     for name, values in to.items():
-        say(f"ours to {name}: {_range(values, '.3f')}")
+        say(f"ours relative to {name}: {_range(values, '.3f')}")
     for name, value in sent.items():
         say(
-            f"compression {name:9} {value / 1e6:7.3f} MB a step, {value / sent['none']:.2f} of none"
+            f"compression {name:9} {value / 1e6:7.3f} MB per step, "
+            f"{value / sent['none']:.2f} of uncompressed"
         )
     say(f"state of {pauses['stateMiB']:.0f} MiB")
     for name in ("ours", "dcp.async_save"):
         pause, write = (_range(pauses[f"{name} {what}"], ".3f") for what in ("pause", "write"))
         say(f"  {name:14} pause {pause} s, on disk after {write} s")
     for name in ("ours", "dcp.async_save", "no save"):
-        say(f"  {name:14} {_range(pauses[f'{name} steps per second'], '.2f')} steps/s meanwhile")
+        rate = _range(pauses[f"{name} steps per second"], ".2f")
+        say(f"  {name:14} {rate} steps/s during the write")
     if recovery:
         say(f"from a killed worker to the next step: {_range(recovery, '.1f')} s")
 

@@ -46,14 +46,14 @@ PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 
 
 def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return samples per second of every loop, in turns of `STEPS` steps."""
+    """Return samples per second of every loop; the loops alternate every `STEPS` steps."""
     run = prepared(config(folder / "run", batch_size=BATCH), world)
     loops = {name: begin(run) for name, begin in LOOPS.items()}
     samples: dict[str, list[float]] = {name: [] for name in loops}
     steps = 40
     for turn in range(-1, turns):
         names = list(loops)
-        # Each loop is first equally often.
+        # Each loop goes first equally often.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             dist.barrier()
             begun = time.perf_counter()
@@ -122,8 +122,8 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
 def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
     """Start a save and train until it is on disk, at least three steps.
 
-    Return the seconds for which training waited and until all was on disk, and the rate of steps
-    meanwhile.
+    Return the seconds for which training waited, the seconds until all was on disk, and the rate
+    of steps in that time.
     """
     dist.barrier()
     begun, ends = time.perf_counter(), list[float]()

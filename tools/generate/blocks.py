@@ -23,7 +23,7 @@ _EXAMPLE: Final = re.compile(r"(<!-- example: (\S+) -->\n```\w+\n).*?(```)", re.
 
 
 def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
-    """Return the pages with their generated parts as the code has them now.
+    """Return the pages with their generated parts up to date.
 
     Raises ValueError if a table is on no page or on several.
     """
@@ -55,7 +55,7 @@ def _needs(kind: Kind) -> str:
 
 
 def capabilities_table() -> str:
-    """Return what only some kinds support, one setting a row."""
+    """Return the settings that only some kinds support, one per row."""
     rows = [
         (
             f"{setting.title} (`{setting.key}`)",
@@ -91,12 +91,12 @@ def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[
 
 
 def team_rights_table() -> str:
-    """Return what members and viewers of a team may do."""
+    """Return the permissions of members and viewers of a team."""
     return _table(("what", "request", *rights.GROUPS), rights.team_rows())
 
 
 def pipeline_rights_table() -> str:
-    """Return what pipelines may do."""
+    """Return the permissions of pipelines."""
     return _table(("what", "request", "previews", "updates"), rights.pipeline_rows())
 
 

@@ -53,7 +53,7 @@ with `pulumi config set --secret {PASSWORD_KEY}`.
 `pulumi destroy` keeps the namespace of the workloads if a claim has `retain` or a job has
 `on_change: keep`, which are the defaults. It also keeps these claims, the volumes bound to them,
 and the runs. The next `pulumi up` adopts them. To remove them, run `kubectl delete namespace`; the
-reclaim policy of the volumes then decides about their data. If the stack installs Volcano,
+reclaim policy of the volumes then applies to their data. If the stack installs Volcano,
 `pulumi destroy` also deletes its Jobs.
 
 ## How a run is named

@@ -84,15 +84,15 @@ version 1.21 and refuses to start with another one. Custom rules are described i
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
 Rules do not depend on kinds. A registry (`kube/workloads/`) states for about 150 kinds where their
-objects have pods and containers, how many pods they may run, and what governs their queue, gang
+objects have pods and containers, how many pods they may run, and which fields set their queue, gang
 and retries: the kinds of Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue,
 KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition,
-every list of containers is part of a pod specification, also in an unknown kind. Manifests inside
-of other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with manifests as text)
-are checked like all others. Values that are unknown during a preview are skipped; everything else
-is checked. If a rule itself fails, the failure is reported as a violation.
+every list of containers is treated as part of a pod specification, even in an unknown kind.
+Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
+manifests as text) are checked like all others. Values that are unknown during a preview are
+skipped; everything else is checked. If a rule itself fails, the failure is reported as a violation.
 
-## Kinds of your own
+## Custom kinds
 
 An object of an unknown kind that holds a pod, a container, an image, an accelerator or a manifest
 as text is refused by [kind-known](#kind-known). Add a record of the kind to the configuration file,
@@ -117,10 +117,10 @@ by `Kind.group`:
 }
 ```
 
-A record has the fields of `WorkloadKind` in `kube/workloads/record.py`, which describes them; only
-`pods` is usual. In paths, `*` stands for every item or value, and `[...]` encloses a key with dots.
-A record of a known kind replaces the built-in one and must state all of its pods. Unknown fields,
-malformed paths and `patterns` that hide a whole object are refused.
+A record has the fields of `WorkloadKind` in `kube/workloads/record.py`, which describes them; most
+records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a key
+with dots. A record of a known kind replaces the built-in one and must state all of its pods.
+Unknown fields, malformed paths and `patterns` that hide a whole object are refused.
 
 ## Workload roles
 
@@ -134,15 +134,15 @@ Some rules apply to training, some to servers, most to every pod. Each pod has o
 | `interactive` | Notebooks and similar pods of a single GPU | Nothing |
 | `system` | Pods without GPUs that no label assigns to another role | Nothing |
 
-The kind decides which roles are possible and which one is the default. For example, a Job trains
-or is `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an InferenceService
-only serves. A bare Pod with one GPU that ends is `batch`.
+The kind determines which roles are possible and which one is the default. For example, a Job is
+`training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an
+InferenceService is always `serving`. A bare Pod with one GPU that ends is `batch`.
 
 The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or on the
 resource chooses among the possible roles (`componentRoles`): `training`, `batch`, `inference` or
-`serving`, `interactive`. It never chooses a role that asks for less than the GPUs need: if the kind
-can train, more than `smallGpus` GPUs are neither `batch` nor `interactive`, and a pod that runs to
-completion does not serve.
+`serving`, `interactive`. It cannot choose a role with fewer requirements than the GPUs need: if the
+kind can be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor
+`interactive`, and a pod that runs to completion is not `serving`.
 
 Labels grant no privileges. A workload that needs what a rule forbids, such as the device plugin,
 must be listed in the `systemWorkloads` of the rule, or of the whole configuration file, which
@@ -159,8 +159,8 @@ exempts it from every rule with that setting:
 `cluster` describes the cluster once for all rules: which resources are not accelerators
 (`otherDevices`), how many accelerators claims contain that the stack does not declare
 (`claimDevices`), and which systems queue training (`queueSystems`). Settings of the same name in a
-rule complete these lists. Without `queueSystems`, the label of Kueue counts although Kueue may not
-be installed:
+rule extend these lists. Without `queueSystems`, the label of Kueue is accepted even if Kueue is not
+installed:
 
 ```json
 {
@@ -209,19 +209,20 @@ The configuration file can exempt a workload from a rule by name, with a reason 
 | `wildcard` | `true` if `workload` contains `*` on purpose. Default: `false`. |
 
 An exemption that is incomplete, has expired, or names no rule is a mandatory violation of
-`exemptions` and exempts nothing. An exempted workload is not remediated by that rule either. Rules
+`exemptions` and exempts nothing. A rule does not remediate a workload that is exempt from it. Rules
 about the whole stack, such as its cost, have no exemptions; raise the limit instead.
 
 ## What the rules do not see
 
-- What is deployed or changed from elsewhere: the charts of Helm releases, what Argo CD, Flux and
-  Config Sync read from repositories, Stacks of the Pulumi operator, profiles of Dynamo, and changes
-  by mutating admission policies. [helm-release-judged](#helm-release-judged) reports these objects.
-  Check what they render with `helm template … | python -m policies.check -`, see
+- Objects that are deployed or changed from elsewhere: the charts of Helm releases, the contents of
+  repositories that Argo CD, Flux and Config Sync read, Stacks of the Pulumi operator, profiles of
+  Dynamo, and changes by mutating admission policies. [helm-release-judged](#helm-release-judged)
+  reports these objects. Check the rendered manifests with
+  `helm template … | python -m policies.check -`, see
   [Check manifests without Pulumi](policies-without-pulumi.md).
-- What webhooks add to pods, such as sidecars, and operators to the pods of objects that state only
-  a part of them, such as a NIMService, an InferenceService with a model format, or a
-  SparkApplication. What these objects state is checked.
+- Changes of pods by webhooks, such as sidecars, and by operators whose objects describe only a part
+  of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
+  The part in the object is checked.
 - Objects outside of the stack. List them in the configuration: `existingQueues`,
   `existingNamespaces`, `existingObjects`. The same rules at admission see every Pod.
 """
@@ -235,8 +236,8 @@ _SIMULATED = """\
 ## Simulations
 
 `python -m gitops preview --simulate` evaluates these rules on what the scheduler will do
-([Simulations](simulation.md#preview-a-plan)). The pack accepts their levels and settings and
-reports nothing of them.
+([Simulations](simulation.md#preview-a-plan)). The pack accepts their levels and settings,
+but does not evaluate them.
 """
 _SHARED = """\
 ## Shared settings

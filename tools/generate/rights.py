@@ -1,4 +1,4 @@
-"""Tables of rights: requests as `kubectl auth can-i` takes them, answered by the Roles."""
+"""Tables of rights: requests as `kubectl auth can-i` takes them, evaluated on the Roles."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final

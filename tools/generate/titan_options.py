@@ -28,15 +28,15 @@ DECIDED: Final = {
     "checkpoint.last_save_in_hf",
     "comm.mode",
 }
-"""Options that follow from the run's directory, its resumption and its export."""
+"""Options that the platform sets for the run's directory, its resumption and its export."""
 
 SIZES: Final = ("parallelism", "training")
-"""Sections whose integers the preview computes with: configurations have their own defaults."""
+"""Sections whose integers the preview uses; their defaults depend on the configuration."""
 
 
 def main() -> None:
     """Print the options of every configuration of the models that torchtitan supports."""
-    # Configurations for certain GPUs can be constructed only next to one.
+    # Some configurations can be constructed only on a machine with a certain GPU.
     utils.has_cuda_capability = lambda *_: True
     definitions: dict[str, Schema] = {}
     modules: dict[str, dict[str, Schema]] = {}
@@ -68,7 +68,7 @@ def constructed(registry: Any) -> Iterator[tuple[str, Any]]:
 
 
 def sizes(config: Any) -> dict[str, dict[str, int]]:
-    """Return the integers of the sections that the preview computes with."""
+    """Return the integers of the sections that the preview uses."""
     return {
         section: {
             name: value
@@ -101,7 +101,7 @@ def define(section: Any, path: str, definitions: dict[str, Schema]) -> str:
 
 
 def alternatives(hint: Any) -> list[str]:
-    """Return the names of a section's alternatives, which are subcommands; or an empty list."""
+    """Return the names of a section's alternatives (subcommands), or an empty list."""
     return [
         one.name
         for part in typing.get_args(hint)
@@ -111,7 +111,7 @@ def alternatives(hint: Any) -> list[str]:
 
 
 def value_schema(hint: Any) -> Schema | None:
-    """Return the schema of an option's type; None for one that a command line cannot express."""
+    """Return the schema of an option's type, or None if a command line cannot express it."""
     try:
         schema = TypeAdapter(hint).json_schema()
     except PydanticSchemaGenerationError:
@@ -120,7 +120,7 @@ def value_schema(hint: Any) -> Schema | None:
 
 
 def simple(schema: Schema) -> bool:
-    """Return whether values of a schema are numbers, texts, flags, or a list of texts."""
+    """Return whether values of a schema are numbers, strings, booleans, or a list of strings."""
     if schema.get("type") == "array":
         return schema.get("items") == {"type": "string"}
     return "enum" in schema or schema.get("type") in {

@@ -15,7 +15,7 @@ PROGRAM: Final = Path(__file__).with_name("titan_options.py")
 
 
 def titan_schema() -> str:
-    """Return the text of the file; the present one unless the pins have changed since.
+    """Return the text of the file: the existing one unless the pins have changed since.
 
     Its packages are large, so `make check` does not install them.
     """
@@ -26,7 +26,7 @@ def titan_schema() -> str:
 
 
 def printed(pins: str) -> str:
-    """Return the text that the pinned torchtitan, in its environment, gives."""
+    """Return the text that the pinned torchtitan, in its environment, prints."""
     command = [str(environment("torchtitan", inherits=True)), str(PROGRAM)]
     options = json.loads(subprocess.check_output(command, text=True))
     return json.dumps({"requirements": pins, **options}, indent=1) + "\n"

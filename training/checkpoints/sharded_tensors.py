@@ -62,7 +62,7 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
 
 
 class _Reader(HuggingFaceStorageReader):
-    """Reader for which rank 0 alone opens all files, to tell the others what is where.
+    """Reader for which only rank 0 opens all files and tells the others the locations of tensors.
 
     Otherwise every process would open the files of all others, at least once.
     """

@@ -152,18 +152,18 @@ def parse_seal(text: bytes) -> Seal | str:
     try:
         return Seal.model_validate_json(text)
     except ValidationError as error:
-        return f"{SEAL_FILE} is not as it was written: {first_problem(error, 'it')}"
+        return f"{SEAL_FILE} has changed since it was written: {first_problem(error, 'it')}"
 
 
 def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
-    """Return what is wrong with any of the given files, or None."""
+    """Return the first problem of the given files, or None."""
     for file in files:
         try:
             size = (path / file.name).stat().st_size
             if size != file.size:
                 return f"{file.name} has {size} bytes instead of {file.size}"
             if sha256_of(path / file.name) != file.sha256:
-                return f"{file.name} has another digest than when it was saved"
+                return f"{file.name} has changed since it was saved"
         except OSError as error:
             return f"{file.name} cannot be read: {error.strerror}"
     return None

@@ -12,11 +12,11 @@ from workload.configuration import ConfigurationError
 from workload.custom import find
 
 _IDENTIFYING: Final = 64
-"""Samples of each part whose targets identify a data set without a digest of its own."""
+"""Number of samples per part whose targets identify a data set without a digest."""
 
 
 class Items:
-    """Samples of a map-style data set, each an input and the number of its class."""
+    """Samples of a map-style data set: an input and the index of its class."""
 
     def __init__(self, what: str, items: Any, first: NDArray[Any], classes: int) -> None:
         self._what, self._items, self._classes = what, items, classes
@@ -111,7 +111,7 @@ def _classes(what: str, part: Any) -> tuple[str, ...]:
 
 
 def _identity(what: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
-    """Return the digest that a data set states, or one of its sizes, classes and some targets."""
+    """Return the digest of a data set, or a digest of its sizes, classes and some targets."""
     described = [np.array([*classes])]
     for part in parts:
         digest = getattr(part, "digest", None)

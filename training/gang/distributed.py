@@ -22,7 +22,7 @@ NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
 PATIENCE: Final = timedelta(days=1)
-"""Timeout of the patient group. A peer that dies ends an operation at once, without a timeout."""
+"""Timeout of the group for long waits. If a peer dies, an operation fails at once."""
 
 POLL_SECONDS: Final = 0.05
 """Seconds between two checks whether all processes have arrived."""

@@ -13,7 +13,7 @@ from typing import Final
 from workload.progress import SlowNode
 
 MIN_RANKS: Final = 3
-"""Number of values below which a median says nothing about a single one."""
+"""Number of values below which a median is not meaningful."""
 
 ATTEMPTS: Final = 3
 """Number of consecutive measurements in which a process must be an outlier."""
@@ -25,7 +25,7 @@ class SlowNodeError(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is compared: an outlier is worse than the median by both `factor` and `difference`."""
+    """A measurement: an outlier is worse than the median by both `factor` and `difference`."""
 
     unit: str
     factor: float

@@ -102,7 +102,7 @@ def check_run_dir(folder: Path) -> None:
     except OSError as error:
         raise ConfigurationError(
             f"run_dir {folder} cannot be written: {error.strerror}{_owner(folder, error)}; "
-            "mount a writable volume there or choose another folder"
+            "mount a writable volume there or choose another directory"
         ) from None
 
 

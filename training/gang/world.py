@@ -1,9 +1,9 @@
-"""Rank and size of this process, from the variables of its launcher. The only code that reads them.
+"""Rank and size of this process, from the variables of its launcher. No other code reads them.
 
 There are three kinds of launchers: torchrun and accelerate start the processes of a node and set
 the rank of each; Open MPI starts each process of all nodes; Kubeflow, Volcano and Indexed Jobs
 start pods, whose number is a rank only if each pod runs one process. A run that is started alone is
-a gang of one, so no other code distinguishes the two.
+a gang of one, so that no other code needs a special case.
 """
 
 import os
@@ -217,7 +217,7 @@ def _local_rank_of(
     if local_size > size:
         raise ConfigurationError(
             f"{names.local_rank} is {rank} of {local_size} but {names.size} is {size}: "
-            "a node cannot have more processes than there are in all"
+            "a node cannot have more processes than the whole gang"
         )
     if names.local_size in environment and size % local_size:
         raise ConfigurationError(

@@ -8,11 +8,11 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 
 class Tracer:
-    """Profiles `steps` steps after the first `after` of this process; 0 steps profile nothing.
+    """Profiles `steps` steps after the first `after` steps of this process; 0 disables it.
 
-    `before` is the number of steps before this process. The trace is written to
-    `folder`/rank-<rank>-step-<first>.json.gz, its path to `written`, after these steps or at exit.
-    Raises OSError when it cannot be written.
+    `before` is the number of steps of the run before this process started. After the last profiled
+    step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz, and
+    `written` is set to its path. Raises OSError if it cannot be written.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Tracer:
         activities = [ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        # The previous step is a warm-up, which absorbs the profiler's own start.
+        # The step before is a warm-up, which absorbs the start of the profiler.
         warm_up = min(self._after, 1)
         self._profile = profile(
             activities=activities,
@@ -50,7 +50,7 @@ class Tracer:
         return self
 
     def stepped(self) -> None:
-        """Record a step of the optimizer."""
+        """Record an optimizer step."""
         if self._profile is None:
             return
         self._done += 1

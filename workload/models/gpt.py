@@ -1,4 +1,4 @@
-"""A small language model of today's usual parts.
+"""A small language model with contemporary components.
 
 Decoder of Vaswani et al. 2017 (arXiv:1706.03762) with pre-normalization, RMSNorm (1910.07467),
 rotary positions (RoFormer, 2104.09864), SwiGLU (2002.05202), and tied embeddings (1608.05859).
@@ -98,7 +98,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU with as many weights as a usual layer of four times the width."""
+    """SwiGLU with as many weights as a conventional layer of four times the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Workloads fit the quota, the queues and the GPUs and networks of the nodes."""
+"""Checks that workloads fit the quota, the queues, and the GPUs and networks of the nodes."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -147,7 +147,7 @@ def gpus_are_offered(
 def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
     """Check that no pod requests several time-sliced GPUs.
 
-    They may be the same device, over which training hangs.
+    They may be the same device, and training would hang.
     """
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource

@@ -1,4 +1,4 @@
-"""Queues fit each other, the scheduler's policy and the jobs in them."""
+"""Checks that queues fit each other, the scheduler's policy and the jobs in them."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Claims fit their volumes and the pods that mount them."""
+"""Checks that claims fit their volumes and the pods that mount them."""
 
 from collections.abc import Iterator
 

@@ -20,8 +20,8 @@ class ApiKeysSettings(Settings):
     key: str = Field(
         default="keys",
         pattern=r"^[-._A-Za-z0-9]{1,253}$",
-        description="Key in the Secret. Its value holds one API key a line, plain or as "
-        "sha256:<hex>.",
+        description="Key in the Secret. Its value has one API key per line, as plain text or "
+        "as sha256:<hex>.",
     )
 
 

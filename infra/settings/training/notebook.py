@@ -1,4 +1,4 @@
-"""Notebooks: what kind `notebook` needs in addition to the settings of a job."""
+"""Settings of notebooks: what kind `notebook` needs in addition to the settings of a job."""
 
 from typing import Self
 
@@ -35,8 +35,8 @@ class NotebookSettings(Settings):
     """JupyterLab of a job of kind `notebook`."""
 
     home: DnsLabel = Field(
-        description="Claim with the home directory, which has the name of the job's key and "
-        "outlives the notebook."
+        description="Claim with the home directory, which is named after the job's key and is "
+        "kept when the notebook is deleted."
     )
     token_secret: DnsName = Field(
         description="Secret of the namespace whose key `token` is the access token."

@@ -1,4 +1,4 @@
-"""Checks of what a training job adds to its pods: variables, volumes, annotations, times."""
+"""Checks of the variables, volumes, annotations and times that a job adds to its pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
 
 _RESERVED_ANNOTATIONS: Final = ("scheduling.k8s.io/", "scheduling.volcano.sh/", "volcano.sh/")
-"""Prefixes of annotations that decide the placement of a pod. Only the builders set them."""
+"""Prefixes of annotations that determine the placement of a pod. Only the builders set them."""
 
 _PROVIDED: Final = "the stack or the kind of job provides: leave it out"
 _RESERVED_VARIABLES: Final[Mapping[str, str]] = {
@@ -51,7 +51,7 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield why the program could not download its data set to the pods."""
+    """Yield the reasons why the program could not download its data set to the pods."""
     if job.hyperparameters is None or job.hyperparameters.data_url is None:
         return
     writable = [volume.path.rstrip("/") for volume in job.volumes.values() if not volume.read_only]
@@ -68,7 +68,7 @@ def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield what contradicts that a pod runs JupyterLab, for kind `notebook`."""
+    """Yield the settings that kind `notebook` does not support."""
     if job.kind != "notebook":
         return
     if job.notebook is None:

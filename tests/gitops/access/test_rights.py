@@ -95,8 +95,8 @@ def test_only_updates_need_no_policy() -> None:
     ("arguments", "says"),
     [
         ([], "write --previewers GROUP"),
-        (["--previewers", "system:authenticated"], "write a group of your own"),
-        (["--previewers", "it's"], "write a group of your own"),
+        (["--previewers", "system:authenticated"], "write a custom group"),
+        (["--previewers", "it's"], "write a custom group"),
         (["--previewers", "ci", "--updaters", "ci"], "ci is a group of previews and of updates"),
     ],
 )

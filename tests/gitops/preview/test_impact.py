@@ -156,7 +156,7 @@ def test_a_server_that_follows_an_untrained_run_is_a_warning() -> None:
     started = plans.step("create", new=plans.volcano_job("run-11111111"))
     followed = plans.step("update", serving("run-00000000"), serving("run-11111111"))
     (text,) = told(started, followed)
-    assert "Deployment `digits` follows the run `run-11111111`" in text
+    assert "Deployment `digits` will serve the run `run-11111111`" in text
     assert "which this change starts" in text
     # An existing run may have been trained, and a new server has served nothing before.
     assert told(plans.same(plans.volcano_job("run-11111111")), followed) == []
@@ -194,7 +194,7 @@ def test_a_run_that_is_stopped_never_continues() -> None:
         "target": {"kind": "Job", "name": "run-00000000"},
     }
     (text,) = told(plans.step("create", new=command))
-    assert text.startswith("Training run `run-00000000` is stopped for good")
+    assert text.startswith("Training run `run-00000000` is stopped permanently")
     assert told(plans.same(command)) == []
 
 

@@ -261,7 +261,7 @@ def an_export_whose_metrics_its_lineage_contradicts(shelf: Shelf, digest: str) -
 
 PROMOTIONS: dict[Attempt, str] = {
     a_blob_that_was_changed_in_the_registry: "damaged",
-    a_manifest_that_was_changed_in_the_registry: "the registry sent another manifest",
+    a_manifest_that_was_changed_in_the_registry: "the registry sent a different manifest",
     other_weights: "other files than those signed: model.safetensors",
     weights_with_one_other_bit: "other files than those signed: model.safetensors",
     better_metrics: "other files than those signed: lineage.json",
@@ -277,8 +277,8 @@ PROMOTIONS: dict[Attempt, str] = {
     another_media_type: "the manifest is not the one that",
     another_configuration: "the manifest is not the one that",
     an_image_instead_of_a_model: "is not a model",
-    a_layer_that_is_another_url: "the registry sent another manifest",
-    another_signed_version_under_its_digest: "the registry sent another manifest",
+    a_layer_that_is_another_url: "the registry sent a different manifest",
+    another_signed_version_under_its_digest: "the registry sent a different manifest",
     another_key: "Key mismatch",
     another_key_with_the_hint_of_the_right_one: "was not made with",
     no_signature: "is not signed",
@@ -346,7 +346,7 @@ def fetched(shelf: Shelf, digest: str, folder: Path) -> str:
 
 def test_changed_weights_are_not_fetched(shelf: Shelf, tmp_path: Path) -> None:
     digest = a_blob_that_was_changed_in_the_registry(shelf, shelf.publish())
-    assert "sent other contents than" in fetched(shelf, digest, tmp_path / "served")
+    assert "sent contents other than" in fetched(shelf, digest, tmp_path / "served")
 
 
 def test_a_changed_manifest_is_not_fetched(shelf: Shelf, tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ class Liar(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("elsewhere", "reason"),
     [
-        ("", "sent other contents than"),
+        ("", "sent contents other than"),
         ("http://169.254.169.254/latest/meta-data", "redirect to http://169.254.169.254"),
         ("file:///etc/passwd", "file:///etc/passwd"),
     ],

@@ -23,7 +23,7 @@ MISTAKES = {
     "milli-bytes": (f"{JOB}.memory", "512m", f"{JOB}.memory", "512Mi"),
     "no CPU": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
     "bad name": ("tenancy.namespace", "ML_Dev", "tenancy.namespace", "lower-case letters"),
-    "system namespace": ("tenancy.namespace", "kube-system", "tenancy.namespace", "own"),
+    "system namespace": ("tenancy.namespace", "kube-system", "tenancy.namespace", "only the stack"),
     "one namespace twice": ("gpu.namespace", "ml", "tenancy.namespace", "write different ones"),
     "bad key of a job": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
     "bad variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),

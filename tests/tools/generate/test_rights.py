@@ -1,4 +1,4 @@
-"""Tables of rights, answered by the Roles."""
+"""Tables of rights, evaluated on the Roles."""
 
 from typing import Any
 

@@ -109,9 +109,9 @@ def lose_the_tensors(path: Path) -> None:
     ("damage", "told"),
     [
         (truncate, "has 500 bytes instead of 1000"),
-        (flip_a_bit, "has another digest than when it was saved"),
+        (flip_a_bit, "has changed since it was saved"),
         (lose_the_seal, "cannot be read: No such file"),
-        (empty_the_seal, "is not as it was written: model: Field required"),
+        (empty_the_seal, "has changed since it was written: model: Field required"),
         (point_the_seal_elsewhere, "files.0.name: String should match pattern"),
         (lose_the_tensors, "cannot be read: No such file"),
     ],

@@ -128,7 +128,7 @@ def test_a_target_inside_its_source_is_rejected(
 ) -> None:
     (tmp_path / "cat").mkdir()
     assert main(["prepare", kind, f"--folder={tmp_path}", str(tmp_path / "cat/../new")]) == 64
-    assert f"is inside of the source {tmp_path}" in capsys.readouterr().err
+    assert f"is inside the source {tmp_path}" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["cat"]
 
 

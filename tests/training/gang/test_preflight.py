@@ -59,7 +59,7 @@ def test_a_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> 
     assert "loader_workers 2 in each of 8 processes" in many
     assert full == (
         f"run_dir {tmp_path}/run cannot be written: No space left on device; "
-        "mount a writable volume there or choose another folder"
+        "mount a writable volume there or choose another directory"
     )
     assert not list(tmp_path.iterdir())
 
@@ -199,7 +199,7 @@ def test_a_directory_of_another_user_is_reported_with_its_owner(mode: int, run_d
     assert done.stdout == (
         f"run_dir {volume / run_dir} cannot be written: Permission denied ({volume} belongs to "
         f"user 65534 and group 65533 with mode {mode:04o}, and this process is user 10001 in "
-        "groups 2000, 10001); mount a writable volume there or choose another folder\n"
+        "groups 2000, 10001); mount a writable volume there or choose another directory\n"
     )
 
 

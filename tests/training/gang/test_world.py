@@ -96,7 +96,7 @@ def test_every_launcher_is_understood(environment: dict[str, str], world: World)
         ({"MASTER_PORT": None}, "MASTER_PORT is missing"),
         ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one'"),
         ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK is 2 and LOCAL_WORLD_SIZE is 2"),
-        ({"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "8"}, "more processes than there are in all"),
+        ({"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "8"}, "more processes than the whole gang"),
         ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}, "not a multiple of LOCAL_WORLD_SIZE 3"),
         ({**OPEN_MPI, "RANK": "0"}, "RANK is 0 but OMPI_COMM_WORLD_RANK is 3"),
         (

@@ -1,13 +1,13 @@
 """Comparison of the model server with others: `make bench-inference`.
 
 Our server, mosec, LitServe, BentoML, MLServer and plain FastAPI serve the same weights. Each is
-configured as its documentation recommends and pinned to one core, and the load comes from another.
-Every answer is compared with PyTorch's before the measurement. Servers are measured in turns while
-all others are stopped: a closed loop of 1, 4, 16 and 64 clients, then an open loop, a Poisson
-process at 50, 80 and 120 percent of the server's capacity, whose latency counts from the time when
-a request was due. Also measured: the bare PyTorch loop, JSON instead of bytes, the backends of our
-server, and HTTP servers alone. Writes .bench/inference.json, .bench/inference.md and
-.bench/inference-load.svg.
+configured as its documentation recommends and pinned to one core; the load generator runs on
+another. Every response is compared with PyTorch's before the measurement. Servers are measured in
+turns while all others are stopped: a closed loop of 1, 4, 16 and 64 clients, then an open loop (a
+Poisson process) at 50, 80 and 120 percent of the server's capacity. Latency in the open loop is
+measured from the scheduled time of a request. Also measured: the bare PyTorch loop, JSON instead of
+bytes, the backends of our server, and HTTP servers alone. Writes .bench/inference.json,
+.bench/inference.md and .bench/inference-load.svg.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def main() -> None:
             if "http" in options.parts:
                 sections.http(bench, result)
         except KeyboardInterrupt:
-            say("interrupted: what is measured so far is written, but not to docs/")
+            say("interrupted: writing the results so far, but not to docs/")
             options.docs = False
     result.setdefault("servers", {})
     result.setdefault("bare", {})
@@ -95,9 +95,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--servers", type=_names(CONTESTANTS), default=list(CONTESTANTS))
     parser.add_argument("--models", type=_names(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--parts", type=_names(PARTS), default=list(PARTS))
-    parser.add_argument("--turns", type=int, default=2, help="of every measurement; default: 2")
     parser.add_argument(
-        "--seconds", type=float, default=0.5, help="of one measurement, times a model's; 0.5"
+        "--turns", type=int, default=2, help="repetitions of each measurement; default: 2"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.5,
+        help="duration of a measurement, multiplied by a factor of the model; default: 0.5",
     )
     parser.add_argument("--server-core", type=int, default=cores[0])
     parser.add_argument("--load-core", type=int, default=cores[-1])
@@ -106,7 +111,9 @@ def _options() -> argparse.Namespace:
     )
     options = parser.parse_args()
     if options.server_core == options.load_core:
-        parser.error("servers and load need a core each: this machine lends only one")
+        parser.error(
+            "--server-core and --load-core are the same: servers and load need a core each"
+        )
     return options
 
 
@@ -122,7 +129,7 @@ def _names(known: Any) -> Any:
 
 @contextlib.contextmanager
 def _core(core: int) -> Any:
-    """Pin this process to the cores that the servers do not use."""
+    """Pin this process to a core that the servers do not use."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

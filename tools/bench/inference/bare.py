@@ -1,4 +1,4 @@
-"""The upper bound: PyTorch in a loop, from raw bytes to batches to answers, without a server.
+"""The upper bound: PyTorch in a loop, from raw bytes to batches to responses, without a server.
 
 As a program, it reads one JSON object per line, {"seconds": s}, and answers with samples per
 second.
@@ -48,7 +48,7 @@ class Loop:
 
 @contextlib.contextmanager
 def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterator[Loop]:
-    """Run a loop on a core that waits between requests."""
+    """Run a loop, which waits between requests, on a core."""
     command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", __name__]
     command += [workload.name, str(export), backend]
     environment = os.environ | dict.fromkeys(THREADS, "1")

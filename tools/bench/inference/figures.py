@@ -13,13 +13,13 @@ TOO_MANY: Final = 429
 
 @dataclass(frozen=True)
 class Records:
-    """One row per request: due time (s), latency to the end of its answer (s), status."""
+    """One row per request: due time (s), latency to the end of its response (s), status."""
 
     rows: NDArray[np.float64]
 
     @property
     def codes(self) -> NDArray[np.int64]:
-        """HTTP status, 0 without an answer."""
+        """HTTP status, 0 without a response."""
         return self.rows[:, 2].astype(np.int64)
 
     @property

@@ -1,4 +1,4 @@
-"""Requests and answers in the two compared forms: bytes and JSON."""
+"""Requests and responses in the two compared formats: bytes and JSON."""
 
 import base64
 import json

@@ -83,8 +83,8 @@ def _overload(title: str, ours: Series) -> list[Goal]:
     refused = sum(turn["refused"] for turn in ours.levels[level])
     return [
         Goal(f"{title}: goodput ratio at 120% load: ours / own peak", spread(good)["median"], 0.9),
-        Goal(f"{title}: requests refused by 429 at 120% load", refused, 1),
-        Goal(f"{title}: answers other than 200 and 429", errors, 0, at_most=True),
+        Goal(f"{title}: requests refused with 429 at 120% load", refused, 1),
+        Goal(f"{title}: responses other than 200 and 429", errors, 0, at_most=True),
     ]
 
 

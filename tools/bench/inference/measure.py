@@ -1,4 +1,4 @@
-"""All servers of one workload in turns, so that other activity of the host affects all equally."""
+"""Alternating measurement of all servers, so that activity of the host affects all equally."""
 
 import contextlib
 import statistics
@@ -121,7 +121,7 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """All that start and answer rightly, paused, with the largest difference of an answer.
+    """Yield all servers that start and respond correctly, paused, with their largest difference.
 
     Failing servers are reported and skipped.
     """
@@ -135,9 +135,9 @@ def running(
                 server = stack.enter_context(serving(contestant, task, core))
                 difference = server.check(expected)
             except ServerError as error:
-                say(f"{workload.title}: {contestant.name} is left out: {error}")
+                say(f"{workload.title}: {contestant.name} is skipped: {error}")
                 continue
-            say(f"{workload.title}: {contestant.name} answers ({difference:.1g} off)")
+            say(f"{workload.title}: {contestant.name} is ready (difference {difference:.1g})")
             server.pause()
             servers[contestant.name] = (server, difference)
         yield servers
@@ -152,7 +152,7 @@ def in_turns(
     shares: Sequence[float] = SHARES,
     each_turn: Callable[[], None] = lambda: None,
 ) -> dict[str, Series]:
-    """Each server at every level, turn by turn, and what else is to be measured in each.
+    """Measure each server at every level, turn by turn, and anything else in each turn.
 
     At the end of a turn, our server is measured at the peers' rates.
     """
@@ -204,7 +204,7 @@ def measure(
 def at_loads_of_peers(
     bench: Bench, server: Running, workload: Workload, series: dict[str, Series]
 ) -> None:
-    """Measure our server at the peers' rates in the same turn, if it can answer as much."""
+    """Measure our server at the peers' rates in the same turn, if it can handle them."""
     base = bench.seconds * workload.patience
     seconds = base * LONGER.get(SAME_LOAD, 1)
     warm_up(bench, server.target, base / 2)

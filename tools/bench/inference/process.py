@@ -88,9 +88,9 @@ class Running:
         return total
 
     def check(self, expected: Array) -> float:
-        """Request every sample four times at once, and return the largest difference.
+        """Request every sample four times concurrently, and return the largest difference.
 
-        Raises ServerError if an answer is not `expected`, such as the answer to another request.
+        Raises ServerError if a response is not `expected`, such as the response to another request.
         """
         target = self.target
         decode = self.contestant.decode[self.task.form]
@@ -109,7 +109,9 @@ class Running:
         with httpx.Client(timeout=30, limits=limits) as client, ThreadPoolExecutor(64) as pool:
             difference = max(pool.map(ask, range(4 * len(expected))))
         if difference > self.contestant.tolerance:
-            raise ServerError(f"{self._name}: an answer differs by {difference:.3g} from PyTorch's")
+            raise ServerError(
+                f"{self._name}: a response differs by {difference:.3g} from PyTorch's"
+            )
         return difference
 
     @property
@@ -119,7 +121,7 @@ class Running:
 
 @contextlib.contextmanager
 def serving(contestant: Contestant, task: Task, core: int) -> Iterator[Running]:
-    """Start a server on a core and wait for its first answer; it is ended in any case.
+    """Start a server on a core and wait for its first response; it is always terminated at the end.
 
     Raises ServerError.
     """
@@ -194,7 +196,7 @@ def end(running: Running, process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a free port whose successor is free, too."""
+    """Return a free port whose successor is also free."""
     while True:
         with socket.socket() as probe, socket.socket() as second:
             probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The tables of docs/inference-benchmark.md, from .bench/inference.json."""
+"""Tables of docs/inference-benchmark.md, from .bench/inference.json."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, 
 from tools.bench.outcome import spread
 
 BEGIN: Final = "<!-- measured: written by `make bench-inference BENCH_ARGS=--docs` -->"
-END: Final = "<!-- end of what is measured -->"
+END: Final = "<!-- end of measurements -->"
 
 
 def report(result: Mapping[str, Any]) -> str:
@@ -61,7 +61,7 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     lines = [f"### {workload.title}, {shape} float32, deadline {_ms(workload.deadline)} ms"]
     if bare := result["bare"].get(name):
         rates = ", ".join(f"{_range(rates)} ({kind})" for kind, rates in bare.items())
-        lines.append(f"Samples a second of the bare loop, batches of {MAX_BATCH}: {rates}.")
+        lines.append(f"Samples per second of the bare loop with batches of {MAX_BATCH}: {rates}.")
     head = ["server", *(f"{count} clients, 1/s" for count in CLIENTS), "p50/p95/p99 of 64, ms"]
     rows = [
         [
@@ -87,7 +87,7 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     ]
     lines.append(_table(head, rows))
     if same := _same_load(servers):
-        lines += ["Ours at the loads that are 80% of the peers' capacities:", same]
+        lines += ["Our server at 80% of each peer's capacity:", same]
     return "\n\n".join(lines)
 
 
@@ -104,7 +104,7 @@ def _same_load(servers: Mapping[str, Any]) -> str:
         for peer, one in servers.items()
         if at_load_of(peer) in ours
     ]
-    head = ["peer", "requests a second", "its p50/p95/p99, ms", "ours, ms"]
+    head = ["peer", "requests per second", "peer p50/p95/p99, ms", "our p50/p95/p99, ms"]
     return _table(head, rows) if rows else ""
 
 
@@ -124,26 +124,26 @@ def _forms(result: Mapping[str, Any]) -> str:
         [server, _range(one), _tails(result["json"]["pooled"][server])]
         for server, one in result["json"]["throughput"].items()
     ]
-    head = ["server", "requests a second", "p50/p95/p99, ms"]
+    head = ["server", "requests per second", "p50/p95/p99, ms"]
     return f"### {title} as JSON, 64 clients\n\n" + _table(head, rows)
 
 
 def _backends(result: Mapping[str, Any]) -> str:
-    head = ["model", "backend", "64 clients, 1/s", "1 client, p50 ms", "off by at most"]
+    head = ["model", "backend", "64 clients, 1/s", "1 client, p50 ms", "largest deviation"]
     rows = [
         [WORKLOADS[name].title, backend, _range(one["throughput"]), _ms(one["p50"]),
          f"{one['difference']:.1g}"]
         for name, found in result["backends"].items()
         for backend, one in found.items()
     ]  # fmt: skip
-    return "### The backends of our server\n\n" + _table(head, rows)
+    return "### Backends of our server\n\n" + _table(head, rows)
 
 
 def _http(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     sizes = list(next(iter(found.values())))
     rows = [[name, *(_range(one[size]) for size in sizes)] for name, one in found.items()]
     head = ["HTTP server", *(f"{size}, 1/s" for size in sizes)]
-    return "### HTTP servers alone, 64 clients, the body sent back\n\n" + _table(head, rows)
+    return "### HTTP servers alone, 64 clients, the body is echoed\n\n" + _table(head, rows)
 
 
 def _goals(goals: Iterable[Mapping[str, Any]]) -> str:
@@ -156,17 +156,17 @@ def _goals(goals: Iterable[Mapping[str, Any]]) -> str:
         ]
         for goal in goals
     ]
-    return "### Goals\n\n" + _table(["goal", "value", "wanted", "met"], rows)
+    return "### Goals\n\n" + _table(["goal", "value", "target", "met"], rows)
 
 
 def _setups(result: Mapping[str, Any]) -> str:
     asked = {name for servers in result["servers"].values() for name in servers}
     lines = [f"- {name}: {one.note}." for name, one in CONTESTANTS.items() if name in asked]
     common = (
-        f"Where a server has such a setting: batches of at most {MAX_BATCH}, a delay of "
-        f"{MAX_DELAY_MS} ms, {MAX_QUEUE} requests in the queue. All: one thread, one core."
+        f"Servers that have these settings use batches of at most {MAX_BATCH}, a delay of "
+        f"{MAX_DELAY_MS} ms and a queue of {MAX_QUEUE} requests. All use one thread on one core."
     )
-    return "### How each is set up\n\n" + common + "\n\n" + "\n".join(lines)
+    return "### Configuration of each server\n\n" + common + "\n\n" + "\n".join(lines)
 
 
 def _column(one: Mapping[str, Any], level: str, figure: str) -> list[Any]:
@@ -196,7 +196,7 @@ COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw a column per model: p99 of open loops and median of closed ones over the rate."""
-    # The same figures give the same file.
+    # The same figures produce the same file.
     mpl.rcParams["svg.hashsalt"] = "inference-load"
     names = list(result["servers"])
     figure = Figure(figsize=(4.2 * len(names), 7), layout="constrained")
@@ -211,8 +211,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
             axes[1, column].plot(*_points(one, clients, "throughput", "p50"), **style)
         axes[0, column].set_title(workload.title)
         axes[0, column].axhline(workload.deadline * 1000, color="black", lw=0.8, ls=":")
-        axes[0, column].set_xlabel("requests a second, sent at 50, 80, 120% of capacity")
-        axes[1, column].set_xlabel("requests a second, answered to 1, 4, 16, 64 clients")
+        axes[0, column].set_xlabel("requests per second, sent at 50, 80, 120% of capacity")
+        axes[1, column].set_xlabel("requests per second, answered for 1, 4, 16, 64 clients")
         for row in (0, 1):
             axes[row, column].set(xscale="log", yscale="log")
             axes[row, column].grid(True, which="both", lw=0.3)

@@ -108,7 +108,7 @@ def exported(workload: Workload) -> Path:
     """Return the directory with the model, exported once per version of the training program."""
     folder = cache() / "exports" / code_version() / workload.name
     if not (folder / MANIFEST_FILE).exists():
-        say(f"{workload.title}: making the export …")
+        say(f"{workload.title}: exporting …")
         export(workload, folder)
     return folder
 
@@ -122,7 +122,7 @@ def answers(workload: Workload, folder: Path) -> Array:
     rows = np.concatenate([compute(row[None]) for row in workload.samples()])
     apart = np.abs(rows[:, None] - rows[None]).max(-1) + np.eye(len(rows))
     if apart.min() < 10 * TOLERANCE:
-        raise ValueError(f"{workload.title}: two answers differ by {apart.min():.2g} only")
+        raise ValueError(f"{workload.title}: two answers differ by only {apart.min():.2g}")
     return rows
 
 

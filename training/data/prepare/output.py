@@ -54,7 +54,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
 def check_apart(source: Path, target: Path) -> None:
     """Raise DataError if the target would be read as part of its own source."""
     if target.resolve().is_relative_to(source.resolve()):
-        raise DataError(f"{target} is inside of the source {source}: choose another directory")
+        raise DataError(f"{target} is inside the source {source}: choose another directory")
 
 
 def part_of(path: Path, count: int) -> Part:

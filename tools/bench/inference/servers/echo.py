@@ -9,7 +9,7 @@ HEADERS = [("content-type", "application/octet-stream")]
 
 
 async def rsgi_app(_: Any, protocol: Any) -> None:
-    """Answer by Granian's interface (RSGI)."""
+    """Echo the body through RSGI, Granian's interface."""
     body = await protocol()
     protocol.response_bytes(200, HEADERS, body)
 
@@ -19,7 +19,7 @@ async def asgi_app(
     receive: Callable[[], Awaitable[dict[str, Any]]],
     send: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
-    """Answer by ASGI without a framework."""
+    """Echo the body through ASGI, without a framework."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})

@@ -143,6 +143,11 @@ bench-scale: $(VENV)/dev.stamp
 bench-simulation: $(VENV)/dev.stamp
 	@python -m tools.bench.simulation $(BENCH_ARGS)
 
+## bench-sweeps: compare sweeps with random search; writes .bench/sweeps.json
+.PHONY: bench-sweeps
+bench-sweeps: $(VENV)/dev.stamp
+	@python -m tools.bench.sweeps
+
 ## bench-mutants [BENCH_ARGS="--target training"]: measure the mutants that tests kill; writes .bench/
 .PHONY: bench-mutants
 bench-mutants: $(VENV)/dev.stamp

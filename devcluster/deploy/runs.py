@@ -12,6 +12,8 @@ from gitops.errors import GitopsError
 from gitops.runs.progress import Progress, last_words
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
 from gitops.runs.status import RunStatus, read_runs, run_pods
+from gpu_platform.runs.cluster import Member
+from gpu_platform.runs.sweeps import described
 from kube.kinds import kinds_that_support
 from kube.kinds.record import State
 from kube.names import TASK_LABEL
@@ -20,6 +22,8 @@ POLL_SECONDS = 1.0
 # An API server that restarts does not answer for a while.
 SILENCE_SECONDS = 60.0
 _LAST_LINES: Final = 15
+_ENDED: Final = {"paused", "succeeded", "failed"}
+"""Phases of trials without GPUs."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,26 @@ def wait_scheduled(
     status = _status(cluster, cluster.snapshot(), run)
     reasons = "; ".join(status.reasons) if status else "its job does not exist"
     raise DevclusterError(f"the gang {run.name} was not scheduled in {timeout:.0f} s: {reasons}")
+
+
+def wait_for_sweep(
+    kubectl: Sequence[str], namespace: str, key: str, report: Callable[[str], None]
+) -> str:
+    """Wait until a sweep is over, and return the run of its winner.
+
+    Raises:
+        DevclusterError: If no trial has finished.
+    """
+    member = Member(kubectl, namespace)
+    while True:
+        summary = member.sweeps().get(key, {})
+        report(next(described({key: summary})))
+        if summary.get("winner") is not None:
+            return str(summary["winner"])
+        phases = {trial["phase"] for trial in summary.get("trials", ())}
+        if summary and summary["state"] != "running" and phases <= _ENDED:
+            raise DevclusterError(f"the sweep {key} is over, and no trial has finished")
+        time.sleep(POLL_SECONDS)
 
 
 def describe(status: RunStatus) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 from devcluster import docker_plugin, environment, lifecycle
 from devcluster.deploy import predict, stack
 from devcluster.deploy.recovery import recover
-from devcluster.deploy.runs import Run, result, wait, wait_scheduled
+from devcluster.deploy.runs import Run, result, wait, wait_for_sweep, wait_scheduled
 from devcluster.lifecycle import Cluster
 from devcluster.operators import of_stack
 from devcluster.paths import CHECKOUT, Layout
@@ -126,6 +126,11 @@ def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
     for key, service in summary.outputs.get("inference", {}).items():
         url = predict.service_url(cluster.kubectl, service)
         model = service["model"]
+        if (sweep := service.get("sweep")) is not None:
+            with reporter.step(f"sweep {sweep}") as step:
+                space = service["namespace"]
+                winner = wait_for_sweep(cluster.kubectl, space, sweep, step.update)
+                step.detail = f"the winner is {winner}"
         with reporter.step(f"inference service {key}") as step:
             metadata = predict.wait_ready(url, model, service.get("run"), step.update)
             version = metadata["versions"][0]

@@ -164,5 +164,5 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int):
 def test_an_error_of_the_server_is_reported(server: Server):
     metadata = model_metadata(served(MANIFEST))
     metadata["inputs"][0]["name"] = "pictures"
-    with pytest.raises(DevclusterError, match=r"answered 400: .*pictures"):
+    with pytest.raises(DevclusterError, match=r"responded with 400: .*pictures"):
         predict.predict(server.url, "digits", metadata)

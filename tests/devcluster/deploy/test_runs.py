@@ -10,12 +10,14 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.deploy import runs
-from devcluster.deploy.runs import Run, describe, result, wait, wait_scheduled
+from devcluster.deploy.runs import Run, describe, result, wait, wait_for_sweep, wait_scheduled
 from gitops import prices
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import RunStatus, read_runs
 from kube.kinds.record import State
+from kube.kinds.volcano import TEMPLATE
+from kube.names import SWEEP_PARALLEL_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
 from tests.gitops.runs.kubectl import install, put
 from tests.gitops.runs.objects import (
     GPU,
@@ -48,6 +50,17 @@ class World:
 
     def has_later(self, *objects: dict[str, Any]) -> None:
         put(self.folder, [*objects, node(), queue()], "all.2")
+
+    def answers(self, *lists: list[dict[str, Any]]) -> list[str]:
+        """Return a kubectl that answers with these lists, one after the other."""
+        for number, objects in enumerate(lists):
+            put(self.folder, objects, f"list.{number}")
+        program = self.folder / "lists"
+        program.write_text(
+            f'#!/bin/sh\ncd {self.folder}\nset -- list.*\ncat "$1"\n[ $# = 1 ] || rm "$1"\n'
+        )
+        program.chmod(0o755)
+        return [str(program)]
 
     def log(self, pod: str, *lines: object) -> None:
         texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
@@ -137,6 +150,31 @@ def test_an_aborted_run_is_suspended_for_make_up_as_for_status(world: World):
 def test_a_notebook_has_no_end_to_wait_for(world: World, phase: str, state: State):
     world.has(volcano_job("digits-1", phase), group("digits-1"), pod("digits-1"))
     assert world.wait(replace(DIGITS, kind="notebook")).state is state
+
+
+def sweep(**summary: Any) -> dict[str, Any]:
+    """A template of trials, in which the controller has written a summary."""
+    bounds = {"objective": {"goal": "maximize", "metric": "accuracy"}, "problem": ""}
+    bounds |= {"chosen": 1, "maximum_trials": 4, "gpu_hours": 1, "maximum_gpu_hours": 2}
+    bounds |= {"maximum_epochs": 9, "trials": [], **summary}
+    annotations = {SWEEP_PARALLEL_ANNOTATION: "2", SWEEP_SUMMARY_ANNOTATION: json.dumps(bounds)}
+    labels = {"app.kubernetes.io/name": "digits"}
+    metadata = {"name": "digits-sweep", "labels": labels, "annotations": annotations}
+    return {"kind": TEMPLATE.kind, "metadata": metadata}
+
+
+def test_the_winner_of_a_sweep_is_waited_for(world: World):
+    kubectl = world.answers([sweep(state="running")], [sweep(state="complete", winner="digits-1")])
+    assert wait_for_sweep(kubectl, "ml", "digits", world.reports.append) == "digits-1"
+    assert world.reports[0].startswith("digits: running, 1 of 4 trials, 1 of 2 GPU-hours")
+
+
+def test_a_sweep_without_a_finished_trial_has_no_winner(world: World):
+    trial = {"run": "digits-1", "phase": "failed", "epochs": 0, "value": None}
+    trials = [{**trial, "hyperparameters": {}}]
+    kubectl = world.answers([sweep(state="complete", winner=None, trials=trials)])
+    with pytest.raises(DevclusterError, match="sweep digits is over, and no trial has finished"):
+        wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
 
 
 def test_a_run_that_its_settings_suspend_is_not_waited_for(world: World):

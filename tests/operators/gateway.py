@@ -66,6 +66,7 @@ def running(platform: Platform, folder: Path, metrics: str = "") -> Iterator[str
     exported = [
         f"--entrypoints.metrics.address={metrics}",
         "--metrics.prometheus.entrypoint=metrics",
+        "--metrics.prometheus.addrouterslabels=true",
     ]
     flags = exported if metrics else []
     with (folder / "traefik.log").open("wb") as log:

@@ -26,7 +26,7 @@ MAXIMUM = 3
 TARGET = 4
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 # The query of docs/inference-rollout.md, for another namespace and a shorter time.
-ARRIVING = 'sum(rate(traefik_service_requests_total{service=~"ml-dev-digits-.*"}[20s]))'
+ARRIVING = 'sum(rate(traefik_router_requests_total{router=~"httproute-ml-dev-digits-.*"}[20s]))'
 # A batch takes as long as one of a large model on a GPU, and few cores suffice for three pods.
 HANDLER = """
 import time

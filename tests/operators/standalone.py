@@ -17,11 +17,17 @@ from typing import Any
 
 import psutil
 
+from devcluster import host
+from devcluster.images.catalog import TOOL_IMAGES
+from devcluster.images.oci import Layout as OciLayout
 from devcluster.nodes import cgroups, mounts
 from devcluster.nodes.services import NodeServices
-from devcluster.paths import CHECKOUT, Layout
+from devcluster.paths import CHECKOUT, Layout, cache_root
 from devcluster.spec import Kind, cluster_spec
+from devcluster.toolchain import ensure
 from simulation.supervisor import Service, Supervisor
+from tests.cluster.platform import await_
+from tests.tiers import unavailable
 
 NAME = "gpu-node-0"
 GROUP = "gpu-platform-standalone"
@@ -106,14 +112,59 @@ class Node:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    @property
+    def root(self) -> Path:
+        """Its root directory, seen from the host."""
+        return Path(f"/proc/{self.process.pid}/root")
+
+    def answers(self, port: int, path: str) -> bool:
+        """Return whether a server on the node answers with a status of success."""
+        url = f"http://127.0.0.1:{port}{path}"
+        with contextlib.suppress(AssertionError):
+            self.run("curl", "--silent", "--fail", "--output", "/dev/null", url)
+            return True
+        return False
+
+    def push(self, layout: OciLayout, name: str) -> str:
+        """Push an image to the node's registry and return its digest."""
+        options = ["--insecure-policy", "--dest-tls-verify=false"]
+        source, target = f"oci:{layout.folder}", f"docker://{REGISTRY}/{name}"
+        self.run("skopeo", "copy", *options, source, target)
+        return str(layout.digest)
+
     def start(self, pod: dict[str, Any]) -> None:
         """Start a pod."""
         (self.folder / PODS / f"{pod['metadata']['name']}.json").write_text(json.dumps(pod))
 
+    def containers(self, command: list[str]) -> Iterator[Path]:
+        """Yield the root directories of containers that run a command."""
+        for process in self.process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline() == command:
+                    yield Path(f"/proc/{process.pid}/root")
+
+
+def static(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a rendered pod as one without a control plane."""
+    needs_one = ("serviceAccountName", "priorityClassName", "schedulerName", "nodeSelector")
+    kept = {key: value for key, value in spec.items() if key not in needs_one}
+    metadata = {"name": name, "namespace": "default"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": kept | {"hostNetwork": True},
+    }
+
 
 @contextlib.contextmanager
-def node(folder: Path, binaries: Path) -> Iterator[Node]:
-    """Run a node until the end of the block."""
+def node(folder: Path) -> Iterator[Node]:
+    """Run a node until the end of the block; its registry has the image of pods."""
+    verdict = host.choose_kind("auto")
+    if verdict.kind is not Kind.REAL:
+        unavailable(verdict.reason)
+    binaries = ensure("real", cache_root(), sys.stderr.write, ["containerd"]).bin
+    folder.mkdir(exist_ok=True)
     machine = cgroups.hierarchies()
     groups = cgroups.create(GROUP, machine)
     namespaces = ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
@@ -133,7 +184,11 @@ def node(folder: Path, binaries: Path) -> Iterator[Node]:
         while not found:
             assert process.poll() is None, (folder / "node.log").read_text()
             found = psutil.Process(process.pid).children()
-        yield Node(folder, found[0])
+        made = Node(folder, found[0])
+        await_(lambda: made.answers(5000, "/v2/"), 60, "the node's registry")
+        (pause,) = (image for image in TOOL_IMAGES if image.tool == "pause")
+        made.push(pause.layout(folder / "images", binaries), pause.reference)
+        yield made
     finally:
         # It passes no other signal on, and the kernel kills the rest of its namespaces.
         process.kill()

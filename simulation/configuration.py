@@ -20,6 +20,8 @@ OTHERS = [
 ]
 PORTS = 1 + len(OTHERS)
 """Number of consecutive ports of a control plane that listens on the loopback interface."""
+ADMIN = "kwok-admin"
+"""Common name of the certificate admin.crt that kwokctl creates."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -133,6 +135,7 @@ def _api_server(settings: Settings) -> dict[str, object]:
             _flag("kubelet-client-certificate", str(settings.pki / "admin.crt")),
             _flag("kubelet-client-key", str(settings.pki / "admin.key")),
             _flag("kubelet-preferred-address-types", "InternalIP"),
+            *_aggregation(settings),
         ]
         return {"name": "kube-apiserver", "extraArgs": flags}
     # On by default since Kubernetes 1.35. Debian's containerd on real nodes cannot mount images.
@@ -140,6 +143,19 @@ def _api_server(settings: Settings) -> dict[str, object]:
     # Otherwise a busy API server spends an eighth of its time on garbage collection.
     environment = [{"name": "GOGC", "value": "300"}]
     return {"name": "kube-apiserver", "extraArgs": flags, "extraEnvs": environment}
+
+
+def _aggregation(settings: Settings) -> list[dict[str, object]]:
+    """Return the flags by which API servers behind this one, such as KEDA's, trust its callers."""
+    return [
+        _flag("proxy-client-cert-file", str(settings.pki / "admin.crt")),
+        _flag("proxy-client-key-file", str(settings.pki / "admin.key")),
+        _flag("requestheader-client-ca-file", str(settings.pki / "ca.crt")),
+        _flag("requestheader-allowed-names", ADMIN),
+        _flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
+        _flag("requestheader-group-headers", "X-Remote-Group"),
+        _flag("requestheader-username-headers", "X-Remote-User"),
+    ]
 
 
 def _controllers(services: str, *, real: bool) -> dict[str, object]:

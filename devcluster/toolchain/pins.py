@@ -32,13 +32,21 @@ Monitoring = Literal["prometheus"]
 Gpus = Literal["nvidia"]
 """NVIDIA's programs for nodes with GPUs; only tests run them, without GPUs."""
 
+ContainerRuntime = Literal["containerd"]
+"""A newer containerd than Debian's; only tests run it."""
+
+Autoscaling = Literal["keda"]
+"""KEDA; only tests run it."""
+
 OldVolcano = Literal["volcano-1.10"]
 """The release of Volcano from which tests upgrade."""
 
 Languages = Literal["languages"]
 """Language hosts of Pulumi programs that are not in Python; only tests have such programs."""
 
-Extra = Operator | Gateway | Monitoring | Gpus | OldVolcano | Languages
+Extra = (
+    Operator | Gateway | Monitoring | Gpus | ContainerRuntime | Autoscaling | OldVolcano | Languages
+)
 """Tools that are in no group and requested by name."""
 
 

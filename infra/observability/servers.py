@@ -9,7 +9,7 @@ from typing import Any
 from infra.observability.alerts import group
 from infra.observability.rules import NOT_ENDED, Recording
 from infra.serving.runtimes import Runtime
-from infra.serving.runtimes.runtime import OF_POD, QUEUE, READY
+from infra.serving.runtimes.runtime import IN_FLIGHT, OF_POD, READY
 
 
 def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list[dict[str, Any]]:
@@ -25,10 +25,10 @@ def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list
 
 
 def _of_runtime(runtime: Runtime) -> list[Recording]:
-    queue = runtime.queue_series
+    in_flight = runtime.in_flight("")
     recordings = [Recording(name, expr) for name, expr in runtime.recordings.items()]
-    if queue is not None:
-        recordings.append(Recording(QUEUE, f"{OF_POD} ({queue})"))
+    if in_flight is not None:
+        recordings.append(Recording(IN_FLIGHT, f"{OF_POD} ({in_flight})"))
     return recordings
 
 

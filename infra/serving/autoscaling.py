@@ -1,9 +1,14 @@
 """Autoscaling: a HorizontalPodAutoscaler or KEDA's ScaledObject."""
 
+from typing import Final
+
 from infra.manifests import NOT_AWAITED, Manifest
 from infra.serving.description import InferenceServiceArgs, metadata
-from infra.serving.runtimes.runtime import QUEUE
+from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
+
+AVERAGED: Final = "[1m:5s]"
+"""One value is the load of a moment: pods would follow each pause between two batches."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:
@@ -36,10 +41,10 @@ def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
     if scaling.cpu_target is not None:
         target = {"type": "Utilization", "averageUtilization": scaling.cpu_target}
         found.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
-    if scaling.queue_depth is not None:
-        target = {"type": "AverageValue", "averageValue": str(scaling.queue_depth)}
-        # Recording rules copy the queue of other runtimes to this series.
-        found.append({"type": "Pods", "pods": {"metric": {"name": QUEUE}, "target": target}})
+    if scaling.requests_in_flight is not None:
+        target = {"type": "AverageValue", "averageValue": str(scaling.requests_in_flight)}
+        # Recording rules copy the requests of other runtimes to this series.
+        found.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
     return found
 
 
@@ -66,11 +71,12 @@ def _triggers(
     """Return the triggers. KEDA requires strings as values."""
     # Names of a Deployment's pods have two more parts, names of a canary's pods have three.
     pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
-    series = args.stable.runtime.queue_series
-    queue = f'sum({series}{{namespace="{args.namespace}",pod=~"{pods}"}})'
-    triggers = [_prometheus(keda, queue, str(scaling.queue_depth))]
+    in_flight = args.stable.runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
+    # The average of the sum: pods that ended within the minute count only until then.
+    average = f"avg_over_time(sum({in_flight}){AVERAGED})"
+    triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:
-        # It starts the first pod; after that the queue depth decides.
+        # It starts the first pod; after that the requests in flight decide.
         triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
     if scaling.cpu_target is not None:
         metadata_of_cpu = {"value": str(scaling.cpu_target)}

@@ -59,6 +59,8 @@ def test_an_operator_is_in_no_group(operator: pins.Operator):
         ("prometheus", "prometheus"),
         ("nvidia", "nvidia-device-plugin"),
         ("languages", "pulumi-language-yaml"),
+        ("containerd", "containerd-2"),
+        ("keda", "keda-adapter"),
         ("volcano-1.10", "vc-scheduler-1.10"),
     ],
 )

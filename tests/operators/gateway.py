@@ -53,8 +53,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(platform: Platform, folder: Path) -> Iterator[str]:
-    """The gateway's address, for as long as it runs."""
+def running(platform: Platform, folder: Path, metrics: str = "") -> Iterator[str]:
+    """The gateway's address, for as long as it runs; `metrics` is an address for Prometheus."""
     tools = ensure("real", cache_root(), sys.stderr.write, ["traefik"])
     port = free_port()
     (gateway_api,) = tools.manifests["traefik"]
@@ -63,12 +63,19 @@ def running(platform: Platform, folder: Path) -> Iterator[str]:
     manifests.write_text(objects(port))
     platform.shell(f"kubectl apply --server-side --filename {manifests}")
     kubeconfig = platform.shell('printf %s "$KUBECONFIG"')
+    exported = [
+        f"--entrypoints.metrics.address={metrics}",
+        "--metrics.prometheus.entrypoint=metrics",
+        "--metrics.prometheus.addrouterslabels=true",
+    ]
+    flags = exported if metrics else []
     with (folder / "traefik.log").open("wb") as log:
         process = subprocess.Popen(
             [
                 tools.bin / "traefik",
                 f"--entrypoints.web.address=127.0.0.1:{port}",
                 "--providers.kubernetesgateway",
+                *flags,
                 "--global.checknewversion=false",
                 "--global.sendanonymoususage=false",
                 "--log.level=INFO",

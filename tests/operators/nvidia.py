@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from devcluster.images.catalog import ToolImage
+from devcluster.images.oci import Layout as OciLayout
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import ensure
@@ -51,13 +52,11 @@ def build_programs() -> Path:
     return ensure("real", Layout.of(Kind.REAL).cache, sys.stderr.write, ["nvidia"]).bin
 
 
-def push_image(state: Path, folder: Path) -> str:
-    """Put an image of the programs into the cluster's registry, and return its reference.
+def image(images: Path, folder: Path) -> OciLayout:
+    """Return an image of the programs.
 
-    It contains the C library of this machine, which the programs were linked with. The tag depends
-    on the content, because nodes keep images.
+    It contains the C library of this machine, which the programs were linked with.
     """
-    paths = Layout(Layout.of(Kind.REAL).cache, state / "real")
     binaries, library = build_programs(), build_library(folder)
     linked = subprocess.run(
         ["ldd", binaries / PROGRAMS[0]], check=True, capture_output=True, text=True
@@ -69,8 +68,17 @@ def push_image(state: Path, folder: Path) -> str:
         *((file, file) for file in loaded),
         (str(c_library.with_name(LIBRARY)), str(library)),
     )
-    image = ToolImage("", PROGRAMS[0], f"/usr/bin/{PROGRAMS[0]}", files=files)
-    layout = image.layout(paths.images, binaries)
+    program = ToolImage("", PROGRAMS[0], f"/usr/bin/{PROGRAMS[0]}", files=files)
+    return program.layout(images, binaries)
+
+
+def push_image(state: Path, folder: Path) -> str:
+    """Put the image into the cluster's registry, and return its reference.
+
+    The tag depends on the content, because nodes keep images.
+    """
+    paths = Layout(Layout.of(Kind.REAL).cache, state / "real")
+    layout = image(paths.images, folder)
     reference = f"k8s-device-plugin:{VERSION}-{layout.folder.name.rpartition('-')[2]}"
     spec = cluster_spec(Kind.REAL)
     registry = f"{spec.control_plane.address}:{spec.network.registry_port}"

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import yaml
 from devcluster.images.catalog import ToolImage
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
-from devcluster.toolchain import ensure
+from devcluster.toolchain import Extra, Toolchain, ensure
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.operators.definitions import GoModule
 
@@ -41,15 +41,18 @@ LOOKED_AT = "pods,nodes,resourcequotas,horizontalpodautoscalers"
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 
 
-def push_images(state: Path) -> None:
+def push_images(
+    state: Path, images: Sequence[ToolImage] = IMAGES, extra: Extra = "prometheus"
+) -> Toolchain:
     """Build missing programs, and push them to the cluster's registry."""
     paths = Layout(Layout.of(Kind.REAL).cache, state / "real")
-    tools = ensure("real", paths.cache, sys.stderr.write, ["prometheus"])
+    tools = ensure("real", paths.cache, sys.stderr.write, [extra])
     spec = cluster_spec(Kind.REAL)
     registry = f"{spec.control_plane.address}:{spec.network.registry_port}"
-    for image in IMAGES:
+    for image in images:
         layout = image.layout(paths.images, tools.bin)
         layout.push(registry, image.reference, paths.logs / "push.log")
+    return tools
 
 
 def of_page(start: str) -> str:
@@ -58,16 +61,18 @@ def of_page(start: str) -> str:
     return next(str(block) for block in blocks if block.startswith(start))
 
 
-def configuration(interval_seconds: int) -> str:
-    """Return the page's prometheus.yml with short intervals."""
+def configuration(interval_seconds: int, targets: Sequence[str] = ()) -> str:
+    """Return the page's prometheus.yml with short intervals and additional targets."""
     document = yaml.safe_load(of_page("global:"))
     every = f"{interval_seconds}s"
     document["global"] = {f"{what}_interval": every for what in ("scrape", "evaluation")}
     document["global"]["scrape_timeout"] = every
+    others = {"job_name": "others", "static_configs": [{"targets": list(targets)}]}
+    document["scrape_configs"].append(others)
     return yaml.safe_dump(document)
 
 
-def objects(interval_seconds: int) -> list[dict[str, Any]]:
+def objects(interval_seconds: int, targets: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return all objects except the namespace and the stack's own ConfigMap."""
     account = {"name": "prometheus", "namespace": NAMESPACE}
     flags = of_page("--metric").split()
@@ -89,7 +94,7 @@ def objects(interval_seconds: int) -> list[dict[str, Any]]:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "prometheus", "namespace": NAMESPACE},
-            "data": {"prometheus.yml": configuration(interval_seconds)},
+            "data": {"prometheus.yml": configuration(interval_seconds, targets)},
         },
         *(
             {
@@ -197,9 +202,9 @@ class Prometheus:
             yield series["metric"]
 
 
-def start(platform: Platform, interval_seconds: int) -> Prometheus:
+def start(platform: Platform, interval_seconds: int, targets: Sequence[str] = ()) -> Prometheus:
     """Start both and wait until Prometheus answers."""
-    apply(platform, objects(interval_seconds))
+    apply(platform, objects(interval_seconds, targets))
     platform.shell(
         f"kubectl wait --for=condition=Available deployment --all -n {NAMESPACE} --timeout=120s"
     )

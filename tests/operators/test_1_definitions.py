@@ -117,6 +117,7 @@ def pods_of(value: Any) -> Iterator[dict[str, Any]]:
 )
 @given(described=jobs())
 @example(described=job("notebook"))
+@example(described=job("volcano", state="stopped"))
 @example(described=job("ray", retries=7, deadline_seconds=60, state="suspended"))
 def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
     cluster: Cluster, described: dict[str, Any]
@@ -131,7 +132,7 @@ def test_the_api_server_accepts_the_objects_of_any_valid_job_and_their_pods(
             **pod,
             "metadata": {**pod["metadata"], "name": f"pod-{number}", "namespace": "ml"},
         }
-        for number, pod in enumerate(pods_of([m["spec"] for m in built]))
+        for number, pod in enumerate(pods_of([m.get("spec") for m in built]))
     ]
     assert pods
     cluster.apply([*built, *pods], "--dry-run=server")

@@ -199,19 +199,19 @@ def keda(rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> None:
     [
         {"route": {"gateway": {"name": "public", "section": "http"}, "path": "/digits"}},
         {"route": {"ingress": {"class_name": "nginx"}}, "canary": CANARY},
-        {"autoscaling": {"max": 4, "queue_depth": 8, "cpu_percent": 70}},
+        {"autoscaling": {"max": 4, "requests_in_flight": 8, "cpu_percent": 70}},
         {
             "autoscaling": {
                 "min": 0,
                 "max": 4,
-                "queue_depth": 8,
+                "requests_in_flight": 8,
                 "keda": {"prometheus": "http://prometheus:9090", "activation_query": "sum(up)"},
             }
         },
         {"job": None, "url": "s3://models/export", "digest": DIGEST},
         {"tls": {"secret": "tls"}, "api_keys": {"secret": "callers"}, "replicas": 3},
     ],
-    ids=["path", "ingress", "queue", "keda", "fetched", "secrets"],
+    ids=["path", "ingress", "requests", "keda", "fetched", "secrets"],
 )
 def test_the_api_server_accepts_the_objects_of_other_settings(
     rollout: Rollout, keda: None, tmp_path: Path, settings: dict[str, Any]

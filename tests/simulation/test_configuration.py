@@ -32,6 +32,8 @@ def test_the_api_server_of_real_nodes_listens_on_the_bridge(layout: Layout):
     api_server = flags(document, "kube-apiserver")
     assert api_server["advertise-address"] == "10.250.76.2"
     assert api_server["kubelet-client-key"] == str(layout.pki / "admin.key")
+    assert api_server["proxy-client-key-file"] == str(layout.pki / "admin.key")
+    assert api_server["requestheader-client-ca-file"] == str(layout.pki / "ca.crt")
 
 
 def test_the_control_plane_of_simulated_nodes_listens_on_loopback(simulated: Layout):

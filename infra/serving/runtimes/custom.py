@@ -29,8 +29,8 @@ class Custom(Runtime):
     """None if the server has no metrics."""
     metrics_port: _Port | None = None
     grpc_port: _Port | None = None
-    queue: str | None = Field(default=None, pattern=_SERIES)
-    """Gauge with the number of queued requests."""
+    requests_in_flight: str | None = Field(default=None, pattern=_SERIES)
+    """Gauge with the number of requests that are queued or computed."""
     drain_seconds: float = Field(default=20, ge=0, le=3600)
 
     def command(self, launch: Launch) -> list[str]:
@@ -57,10 +57,9 @@ class Custom(Runtime):
             grpc_port=self.grpc_port,
         )
 
-    @property
-    def queue_series(self) -> str | None:
-        """Gauge of the queued requests or samples."""
-        return self.queue
+    def in_flight(self, labels: str) -> str | None:
+        """Return the PromQL expression of the requests that are queued or computed."""
+        return None if self.requests_in_flight is None else f"{self.requests_in_flight}{{{labels}}}"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:

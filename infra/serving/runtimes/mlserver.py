@@ -62,10 +62,9 @@ class Mlserver(Runtime):
             f"MLSERVER_{key}": str(value) for key, value in variables.items() if value is not None
         }
 
-    @property
-    def queue_series(self) -> str | None:
-        """Gauge of the requests in progress; the queue itself is only a histogram."""
-        return "rest_server_requests_in_progress"
+    def in_flight(self, labels: str) -> str:
+        """Return the PromQL expression of the requests that are queued or computed (HTTP only)."""
+        return f"rest_server_requests_in_progress{{{labels}}}"
 
     @property
     def endpoints(self) -> Endpoints:

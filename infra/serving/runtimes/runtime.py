@@ -19,6 +19,7 @@ Source = Literal["run", "url", "claim", "hub", "artifact", "image"]
 LATENCY: Final = "inference_request_seconds_bucket"
 REQUESTS: Final = "inference_requests_total"
 QUEUE: Final = "inference_queue_depth"
+IN_FLIGHT: Final = "inference_requests_in_flight"
 READY: Final = "inference_ready"
 """Series that alerts, dashboards and autoscalers read."""
 
@@ -89,9 +90,11 @@ class Runtime(BaseModel, ABC):
     def endpoints(self) -> Endpoints:
         """Paths and ports of the server."""
 
-    @property
-    def queue_series(self) -> str | None:
-        """Gauge of the queued requests or samples. None if the program reports none."""
+    def in_flight(self, labels: str) -> str | None:
+        """Return the PromQL expression of the requests that are queued or computed.
+
+        Only series with these labels count. None if the program does not report it.
+        """
         return None
 
     @property

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from inference.config import InferenceConfig
-from infra.serving.runtimes.runtime import QUEUE, Endpoints, Launch, Runtime, Source
+from infra.serving.runtimes.runtime import IN_FLIGHT, Endpoints, Launch, Runtime, Source
 from kube.names import MODELS_PATH
 
 
@@ -65,10 +65,9 @@ class Torch(InferenceConfig, Runtime):
             probe_port="metrics",
         )
 
-    @property
-    def queue_series(self) -> str | None:
-        """Gauge of the queued requests or samples."""
-        return QUEUE
+    def in_flight(self, labels: str) -> str:
+        """Return the PromQL expression of the requests that are queued or computed."""
+        return f"{IN_FLIGHT}{{{labels}}}"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:

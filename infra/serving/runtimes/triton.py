@@ -10,6 +10,7 @@ from pydantic import Field
 
 from infra.serving.runtimes.runtime import (
     OF_POD,
+    QUEUE,
     REQUESTS,
     Endpoints,
     Launch,
@@ -73,6 +74,7 @@ class Triton(ProgramArguments):
         '"code", "200", "", "") or '
         f"label_replace({OF_POD} (nv_inference_request_failure), "
         '"code", "500", "", "")',
+        QUEUE: f"{OF_POD} (nv_inference_pending_request_count)",
     }
 
     exit_timeout_secs: int = Field(default=20, ge=0, le=3600)
@@ -103,10 +105,12 @@ class Triton(ProgramArguments):
             metrics_port=_METRICS_PORT,
         )
 
-    @property
-    def queue_series(self) -> str | None:
-        """Gauge of the queued requests or samples."""
-        return "nv_inference_pending_request_count"
+    def in_flight(self, labels: str) -> str:
+        """Return the PromQL expression of the requests that are queued or computed.
+
+        No gauge counts them. Seconds of requests per second are their average number.
+        """
+        return f"rate(nv_inference_request_duration_us{{{labels}}}[1m]) / 1e6"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:

@@ -11,6 +11,8 @@ from pydantic import Field
 
 from infra.serving.runtimes.runtime import (
     LATENCY,
+    OF_POD,
+    QUEUE,
     REQUESTS,
     Endpoints,
     Launch,
@@ -140,6 +142,7 @@ class Vllm(ProgramArguments):
         REQUESTS: "label_replace(sum by (namespace, service, pod, status) (http_requests_total), "
         '"code", "$1", "status", "(.*)")',
         LATENCY: "sum by (namespace, service, pod, le) (vllm:e2e_request_latency_seconds_bucket)",
+        QUEUE: f"{OF_POD} (vllm:num_requests_waiting)",
     }
 
     tensor_parallel_size: int | None = Field(default=None, ge=1)
@@ -184,10 +187,9 @@ class Vllm(ProgramArguments):
         """Paths and ports of the server."""
         return Endpoints(live="/health", ready="/health")
 
-    @property
-    def queue_series(self) -> str | None:
-        """Gauge of the queued requests or samples."""
-        return "vllm:num_requests_waiting"
+    def in_flight(self, labels: str) -> str:
+        """Return the PromQL expression of the requests that are queued or computed."""
+        return f'{{__name__=~"vllm:num_requests_(running|waiting)",{labels}}}'
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:

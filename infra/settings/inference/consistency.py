@@ -194,10 +194,11 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
             "metrics: write another port"
         )
     scaling = service.autoscaling
-    if scaling is not None and scaling.queue_depth is not None and runtime.queue_series is None:
+    by_requests = scaling is not None and scaling.requests_in_flight is not None
+    if by_requests and runtime.in_flight("") is None:
         yield (
-            f"has autoscaling.queue_depth, but runtime {service.runtime} names no series of its "
-            "queue: write server.queue, or cpu_percent instead"
+            f"has autoscaling.requests_in_flight, but runtime {service.runtime} names no series of "
+            "them: write server.requests_in_flight, or cpu_percent instead"
         )
     speaks_grpc = runtime.endpoints.grpc_port is not None
     if service.route is not None and service.route.grpc_hostnames and not speaks_grpc:

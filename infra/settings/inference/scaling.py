@@ -66,12 +66,13 @@ class AutoscalingSettings(Settings):
         ge=1,
         le=1000,
         description="Target utilization of the CPU request, in percent. null is "
-        f"{DEFAULT_CPU_PERCENT} without queue_depth, and ignores the CPU with it.",
+        f"{DEFAULT_CPU_PERCENT} without requests_in_flight, and ignores the CPU with it.",
     )
-    queue_depth: PositiveInt | None = Field(
+    requests_in_flight: PositiveInt | None = Field(
         default=None,
-        description="Target number of samples in each pod's queue. Without keda it requires an "
-        "adapter that serves the metric inference_queue_depth.",
+        description="Target number of requests per pod that are queued or computed. KEDA reads the "
+        "average of a minute. Without keda it requires an adapter that serves the metric "
+        "inference_requests_in_flight.",
     )
     keda: KedaSettings | None = Field(
         default=None, description="Use KEDA instead of a HorizontalPodAutoscaler."
@@ -81,8 +82,8 @@ class AutoscalingSettings(Settings):
     def _consistent(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
-        if self.keda is not None and self.queue_depth is None:
-            raise ValueError("has keda without queue_depth, by which KEDA scales: write it")
+        if self.keda is not None and self.requests_in_flight is None:
+            raise ValueError("has keda without requests_in_flight, by which KEDA scales: write it")
         if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
             raise ValueError(
                 "has min 0, which needs keda.activation_query: without a pod nothing else shows "
@@ -93,7 +94,7 @@ class AutoscalingSettings(Settings):
     @property
     def cpu_target(self) -> int | None:
         """Target in percent of the CPU request, None to ignore the CPU."""
-        if self.cpu_percent is None and self.queue_depth is None:
+        if self.cpu_percent is None and self.requests_in_flight is None:
             return DEFAULT_CPU_PERCENT
         return self.cpu_percent
 

@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
 from infra.serving.autoscaling import autoscaler
+from tests.infra.observability.promtool import check, promtool, told
 from tests.infra.serving.examples import objects, serving
 
 KEDA = {"prometheus": "http://prometheus.monitoring:9090"}
@@ -20,19 +23,20 @@ def test_replicas_follow_the_cpu_by_default() -> None:
     assert metric["resource"]["target"]["averageUtilization"] == 70
 
 
-def test_replicas_follow_the_queue_of_each_pod() -> None:
-    (metric,) = autoscaler(serving(autoscaling={"max": 5, "queue_depth": 8}))["spec"]["metrics"]
+def test_replicas_follow_the_requests_in_flight_of_each_pod() -> None:
+    scaling = {"max": 5, "requests_in_flight": 8}
+    (metric,) = autoscaler(serving(autoscaling=scaling))["spec"]["metrics"]
     assert metric == {
         "type": "Pods",
         "pods": {
-            "metric": {"name": "inference_queue_depth"},
+            "metric": {"name": "inference_requests_in_flight"},
             "target": {"type": "AverageValue", "averageValue": "8"},
         },
     }
 
 
-def test_the_larger_demand_of_cpu_and_queue_decides() -> None:
-    scaling = {"max": 5, "queue_depth": 8, "cpu_percent": 50}
+def test_the_larger_demand_of_cpu_and_requests_decides() -> None:
+    scaling = {"max": 5, "requests_in_flight": 8, "cpu_percent": 50}
     metrics = autoscaler(serving(autoscaling=scaling))["spec"]["metrics"]
     assert [metric["type"] for metric in metrics] == ["Resource", "Pods"]
 
@@ -42,8 +46,8 @@ def test_a_service_without_autoscaling_has_no_autoscaler() -> None:
         autoscaler(serving())
 
 
-def test_keda_replaces_the_autoscaler_and_queries_the_queue_in_prometheus() -> None:
-    found = objects(serving(autoscaling={"max": 5, "queue_depth": 8, "keda": KEDA}))
+def test_keda_replaces_the_autoscaler_and_queries_prometheus() -> None:
+    found = objects(serving(autoscaling={"max": 5, "requests_in_flight": 8, "keda": KEDA}))
     assert "HorizontalPodAutoscaler" not in found
     assert "replicas" not in found["Deployment"]["spec"]
     spec = found["ScaledObject"]["spec"]
@@ -52,7 +56,8 @@ def test_keda_replaces_the_autoscaler_and_queries_the_queue_in_prometheus() -> N
     (trigger,) = spec["triggers"]
     assert trigger["metadata"] == {
         "serverAddress": "http://prometheus.monitoring:9090",
-        "query": 'sum(inference_queue_depth{namespace="ml",pod=~"digits-[a-z0-9]+-[a-z0-9]+"})',
+        "query": "avg_over_time(sum(inference_requests_in_flight"
+        '{namespace="ml",pod=~"digits-[a-z0-9]+-[a-z0-9]+"})[1m:5s])',
         "threshold": "8",
     }
 
@@ -60,10 +65,39 @@ def test_keda_replaces_the_autoscaler_and_queries_the_queue_in_prometheus() -> N
 def test_keda_starts_the_first_pod_by_requests_at_the_gateway() -> None:
     seen = 'sum(rate(requests_total{service="digits"}[1m]))'
     keda = {**KEDA, "activation_query": seen, "cooldown_seconds": 60}
-    scaling = {"min": 0, "max": 5, "queue_depth": 8, "cpu_percent": 70, "keda": keda}
+    scaling = {"min": 0, "max": 5, "requests_in_flight": 8, "cpu_percent": 70, "keda": keda}
     spec = autoscaler(serving(autoscaling=scaling))["spec"]
     assert (spec["minReplicaCount"], spec["cooldownPeriod"]) == (0, 60)
     _, wake, cpu = spec["triggers"]
     assert wake["metadata"]["query"] == f"({seen}) > bool 0"
     assert wake["metadata"]["threshold"] == "1"
     assert cpu == {"type": "cpu", "metricType": "Utilization", "metadata": {"value": "70"}}
+
+
+def in_flight(pod: str) -> str:
+    return f'inference_requests_in_flight{{namespace="ml",pod="{pod}"}}'
+
+
+# A value each 15 seconds, until two minutes.
+LOADS: dict[str, tuple[dict[str, str], float]] = {
+    "the average of the last minute": ({in_flight("digits-1a-x"): "12x6 0x1"}, 8),
+    "the sum of all pods": ({in_flight("digits-1a-x"): "3x8", in_flight("digits-1a-y"): "4x8"}, 7),
+    "a pod until it was replaced": (
+        {in_flight("digits-1a-x"): "12x5 stale", in_flight("digits-2b-y"): "_x6 6x2"},
+        9,
+    ),
+    "no pod of the canary": (
+        {in_flight("digits-1a-x"): "3x8", in_flight("digits-canary-1a-y"): "4x8"},
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_the_query_of_keda_counts(load: str, tmp_path: Path) -> None:
+    series, expected = LOADS[load]
+    scaling = {"max": 5, "requests_in_flight": 8, "keda": KEDA}
+    (trigger,) = autoscaler(serving(autoscaling=scaling))["spec"]["triggers"]
+    query = f"round({trigger['metadata']['query']})"
+    test = told(series, 2, query, {"labels": "{}", "value": expected})
+    assert check(promtool(), tmp_path, {**test, "interval": "15s"}) == ""

@@ -196,11 +196,12 @@ def test_grpc_calls_are_split_by_the_same_weights() -> None:
     assert (port["name"], port["appProtocol"]) == ("grpc", "kubernetes.io/h2c")
 
 
-def test_keda_queries_the_queue_of_the_runtime() -> None:
+def test_keda_queries_the_requests_of_the_runtime() -> None:
     keda = {"prometheus": "http://prometheus:9090"}
-    described = serving(**LLM, autoscaling={"max": 4, "queue_depth": 2, "keda": keda})
+    described = serving(**LLM, autoscaling={"max": 4, "requests_in_flight": 2, "keda": keda})
     (trigger,) = autoscaler(described)["spec"]["triggers"]
-    assert trigger["metadata"]["query"].startswith("sum(vllm:num_requests_waiting{")
+    series = 'sum({__name__=~"vllm:num_requests_(running|waiting)",namespace="ml",'
+    assert series in trigger["metadata"]["query"]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +249,9 @@ MISTAKES = {
         {**TRITON, "route": {**GATEWAY, "grpc_hostnames": ["c.d"]}},
         "write hostnames",
     ),
-    "an unknown queue": (
-        {**CUSTOM, "autoscaling": {"max": 2, "queue_depth": 1}},
-        "write server.queue",
+    "no series of requests": (
+        {**CUSTOM, "autoscaling": {"max": 2, "requests_in_flight": 1}},
+        "write server.requests_in_flight",
     ),
     "no command": ({**CUSTOM, "server": {}}, "server.command is missing"),
     "a model that vLLM cannot load": ({"runtime": "vllm"}, "model digits-net vLLM cannot load"),
@@ -303,6 +304,7 @@ def test_series_of_a_runtime_are_recorded_under_the_names_of_alerts() -> None:
     recorded = {rule["record"] for rule in group["rules"]}
     assert recorded == {
         "inference_queue_depth",
+        "inference_requests_in_flight",
         "inference_requests_total",
         "inference_request_seconds_bucket",
         "inference_ready",
@@ -319,7 +321,7 @@ def test_prometheus_accepts_the_recording_rules(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-SERVERS = {"custom": {"command": ["serve"], "queue": "waiting"}}
+SERVERS = {"custom": {"command": ["serve"], "requests_in_flight": "ongoing"}}
 
 
 def good_llm() -> dict[str, Any]:

@@ -337,15 +337,15 @@ MISTAKES = {
     ),
     "no pods without keda": (
         f"{SERVICE}.autoscaling",
-        {"min": 0, "max": 2, "queue_depth": 8},
+        {"min": 0, "max": 2, "requests_in_flight": 8},
         f"{SERVICE}.autoscaling",
         "needs keda.activation_query",
     ),
-    "keda without a queue": (
+    "keda without requests in flight": (
         f"{SERVICE}.autoscaling",
         {"max": 2, "keda": {"prometheus": "http://prometheus:9090"}},
         f"{SERVICE}.autoscaling",
-        "has keda without queue_depth",
+        "has keda without requests_in_flight",
     ),
     "a volume over the model": (
         f"{SERVICE}.volumes",

@@ -19,6 +19,7 @@ from training.gang.distributed import await_rank0, joined, limit_operations, pat
 from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
+from training.lora import ADAPTER_FOLDER, Lora, adapt, merge, write_adapter
 from training.optimizer import learning_rate
 from training.preparation import open_mirror, prepare
 from training.run import DivergedError, Run, mean_loss, require_finite, require_finite_metrics
@@ -30,6 +31,7 @@ from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 from workload.manifest import Manifest
 from workload.models import build
+from workload.models.gpt import Gpt
 from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
 from workload.run.ranks import gather, on_rank0
@@ -300,8 +302,15 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
     def write(weights: dict[str, Tensor]) -> Manifest:
         # A new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
-        model.load_state_dict(weights)
         beat, folder = run.watchdog.beat, export_folder(config)
+        lora = Lora.of(config)
+        if lora is None or not isinstance(model, Gpt):
+            model.load_state_dict(weights)
+        else:
+            adapt(model, lora)
+            model.load_state_dict(weights)
+            write_adapter(folder / ADAPTER_FOLDER, model, lora, str(config.init_from))
+            merge(model)
         manifest = write_export(folder, model, config, data, metrics, beat=beat)
         if run.saver.mirror is not None:
             run.saver.mirror.copy_export(beat)

@@ -72,7 +72,7 @@ class TrainingConfig(TrainingSettings):
         except ValueError:
             raise ValueError('write a JSON object, such as {"layers": 6}') from None
 
-    @field_validator("export_formats", "metrics", "betas", "lora_targets", mode="before")
+    @field_validator("export_formats", "metrics", "betas", "lora_targets", "track", mode="before")
     @classmethod
     def _from_list(cls, value: object) -> object:
         return [part for part in value.split(",") if part] if isinstance(value, str) else value

@@ -22,6 +22,7 @@ PUBLISHED: Final[tuple[DatasetName, ...]] = ("mnist", "fashion-mnist", "cifar10"
 PREPARED: Final[tuple[DatasetName, ...]] = ("shards", "tokens")
 """Data sets of `python -m training.data prepare`, in the directory of data_dir with that name."""
 ExportFormat = Literal["pt2"]
+Tracking = Literal["mlflow", "wandb"]
 
 CROSS_ENTROPY: Final = "cross-entropy"
 
@@ -325,6 +326,12 @@ class TrainingSettings(BaseModel):
     )
     tensorboard: bool = Field(
         default=False, description="Write TensorBoard event files to run_dir/tensorboard."
+    )
+    track: tuple[Tracking, ...] = Field(
+        default=(),
+        description="Services that get a copy of the lines of progress: mlflow, wandb. Their "
+        "packages must be in the image; environment variables configure them, such as "
+        "MLFLOW_TRACKING_URI.",
     )
     profile_steps: int = Field(
         default=0,

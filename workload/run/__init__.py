@@ -27,6 +27,7 @@ from workload.run import folders
 from workload.run.metrics import serve
 from workload.run.ranks import FatalError, Group, Vote, all_or_none, joined, on_rank0, rank
 from workload.run.watchdog import Watchdog
+from workload.tracking import TrackingError, track
 
 __all__ = ["FatalError", "Run"]
 
@@ -75,6 +76,7 @@ class Run:
             if on_rank0((self._export / "manifest.json").exists, self._group):
                 self._conclude("finished", export=str(self._export), already=True)
                 self._leave(exit_codes.DONE)
+            on_rank0(self._track, self._group)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -243,6 +245,12 @@ class Run:
             message = f"{type(error).__name__}: {error}"
             conclude("error", message=message, rank=str(rank()), exit_code=code)
             self._leave(code)
+
+    def _track(self) -> None:
+        try:
+            track(os.environ.get("RUN_TRACK", "").split(","), self.directory)
+        except TrackingError as error:
+            raise FatalError(str(error)) from None
 
     def _progressed(self) -> float:
         """Record progress; return the seconds since the previous one."""

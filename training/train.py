@@ -36,7 +36,7 @@ from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
 from workload.run.ranks import gather, on_rank0
 from workload.run.watchdog import Watchdog
-from workload.tracking import TrackingError, track
+from workload.tracking import track
 
 CHECK_LOSS_EVERY: Final = 100
 """Steps between two checks that the loss is finite; each check stalls a GPU."""
@@ -64,7 +64,7 @@ def run(config: TrainingConfig, world: World) -> int:
                 beat = watchdog.beat
                 await_rank0(lambda: mirror.copy_export(beat), patient_group(), beat)
             return report_finished(config, world, done, already=True)
-        on_rank0(lambda: start_tracking(config))
+        on_rank0(lambda: track(config.track, Path(config.run_dir)))
         check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
@@ -92,14 +92,6 @@ def run(config: TrainingConfig, world: World) -> int:
         run.vote.close()
         manifest = export(run, evaluation)
         return report_finished(config, world, manifest, already=False)
-
-
-def start_tracking(config: TrainingConfig) -> None:
-    """Copy the lines of rank 0 to the configured services. Raises ConfigurationError."""
-    try:
-        track(config.track, Path(config.run_dir))
-    except TrackingError as error:
-        raise ConfigurationError(str(error)) from None
 
 
 def train(run: Run) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from workload import report
+from workload.exit_codes import FatalError
 from workload.files import write_atomically
 
 RUNS_FILE: Final = "tracking.json"
@@ -39,10 +40,6 @@ _LABELS: Final = {"event", "step", "epochs", "done_epochs", "already"}
 """Fields that are no metrics."""
 
 _ENDS: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
-
-
-class TrackingError(Exception):
-    """The configuration of a service is incomplete; a restart would repeat it."""
 
 
 class RefusedError(Exception):
@@ -93,14 +90,14 @@ class Service(ABC):
 
     @classmethod
     def check(cls) -> None:
-        """Raise TrackingError if the package or a required variable is missing.
+        """Raise FatalError if the package or a required variable is missing.
 
         The package is imported here, before the first step, which the import would slow down.
         """
         try:
             importlib.import_module(cls.name)
         except ImportError as error:
-            raise TrackingError(
+            raise FatalError(
                 f"track contains {cls.name}, but the package cannot be imported ({error}): install "
                 f"it in the image, or leave {cls.name} out"
             ) from None
@@ -145,10 +142,10 @@ class Mlflow(Service):
 
     @classmethod
     def check(cls) -> None:
-        """Raise TrackingError if the package or the address is missing."""
+        """Raise FatalError if the package or the address is missing."""
         super().check()
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            raise TrackingError(
+            raise FatalError(
                 "track contains mlflow, but MLFLOW_TRACKING_URI is not set: set it in the "
                 "environment of the job, such as http://mlflow.mlflow:5000"
             )
@@ -329,12 +326,12 @@ class Tracker:
 def track(names: Iterable[str], directory: Path) -> None:
     """Copy the lines of this process to services by name; called by rank 0 before the first line.
 
-    Raises TrackingError if one is not known or cannot be configured.
+    Raises FatalError if one is not known or cannot be configured.
     """
     chosen = [name.strip() for name in names if name.strip()]
     for name in chosen:
         if name not in SERVICES:
-            raise TrackingError(f"track contains {name!r}: write {' or '.join(SERVICES)}")
+            raise FatalError(f"track contains {name!r}: write {' or '.join(SERVICES)}")
         SERVICES[name].check()
     for name in chosen:
         report.listeners.append(Tracker(SERVICES[name](directory)))

@@ -20,6 +20,7 @@ from training.run import DivergedError, Run
 from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes
 from workload.configuration import ConfigurationError
+from workload.exit_codes import FatalError
 from workload.manifest import checked_file, read_manifest
 from workload.progress import PROGRESS_FILE
 from workload.run import folders
@@ -329,7 +330,7 @@ def test_a_tracking_service_without_its_package_ends_the_run_before_it_trains(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigurationError, match="install it in the image, or leave wandb out"):
+    with pytest.raises(FatalError, match="install it in the image, or leave wandb out"):
         train("run", track=["wandb"])
     assert not (tmp_path / "run/checkpoints").exists()
     assert train("run", epochs=1, track=[]) == exit_codes.DONE

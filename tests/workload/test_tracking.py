@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from workload import exit_codes, report, tracking
-from workload.run import Run
-from workload.tracking import Line, RefusedError, Service, Tracker, TrackingError, track
+from workload.run import FatalError, Run
+from workload.tracking import Line, RefusedError, Service, Tracker, track
 
 
 class Recorded(Service):
@@ -145,7 +145,7 @@ def test_a_service_that_cannot_be_used_is_named(
 ) -> None:
     for name in ("mlflow", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(TrackingError, match=problem):
+    with pytest.raises(FatalError, match=problem):
         track(names, tmp_path)
     assert report.listeners == []
 
@@ -155,7 +155,7 @@ def test_the_address_of_the_server_is_required(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", sys)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(TrackingError, match="but MLFLOW_TRACKING_URI is not set"):
+    with pytest.raises(FatalError, match="but MLFLOW_TRACKING_URI is not set"):
         track(["mlflow"], tmp_path)
 
 

@@ -12,6 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from gpu_platform.runs.command import main
+from tests.gpu_platform.models.conftest import Shelf, shelf, trained  # noqa: F401 - fixtures
+from tests.registry import registry  # noqa: F401 - a fixture
 from tests.training.programs import free_port, until
 from tools.environments import ROOT, environment
 from tools.environments import run as output_of
@@ -192,3 +195,41 @@ def test_a_failed_run_has_the_message(tracked: Tracked) -> None:
     [run] = tracked.read("failed")["mlflow"]
     assert run["status"] == "FAILED"
     assert run["tags"]["message"] == events(output)[-1]["message"]
+
+
+def test_versions_and_stages_are_in_the_model_registry(
+    tracked: Tracked,
+    shelf: Shelf,  # noqa: F811 - the fixture
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api = f"{tracked.url}/api/2.0/mlflow"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracked.url)
+    created = httpx.post(f"{api}/runs/create", json={"experiment_id": "0"}).json()
+    identifier = created["run"]["info"]["run_id"]
+    export = shelf.exports["first"]
+    (export.parent / "tracking.json").write_text(json.dumps({"mlflow": identifier}))
+    files = ["--key", str(shelf.key), "--objects", str(shelf.objects["first"])]
+    publish = ["models", "publish", str(export), shelf.name, *files, "--mlflow"]
+    assert main(publish) == main(publish) == 0
+    where = capsys.readouterr().out.splitlines()[-1]
+    promote = ["models", "promote", where, "production", "--key", str(shelf.public)]
+    assert main([*promote, "--mlflow"]) == 0
+
+    name = shelf.path.replace("/", ".")
+    search = httpx.get(f"{api}/model-versions/search", params={"filter": f"name='{name}'"})
+    [version] = search.json()["model_versions"]
+    assert (version["source"], version["run_id"]) == (f"oci://{where}", identifier)
+    tags = {each["key"]: each["value"] for each in version["tags"]}
+    manifest = read_manifest(export)
+    assert (tags["run"], tags["data_sha256"]) == (manifest.run, manifest.data_sha256)
+    assert tags["metrics.accuracy"] == str(manifest.metrics["accuracy"])
+    alias = httpx.get(
+        f"{api}/registered-models/alias", params={"name": name, "alias": "production"}
+    )
+    assert alias.json()["model_version"]["version"] == version["version"]
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert main(promote) == 0
+    assert main([*promote, "--mlflow"]) == 1
+    assert "error: MLflow at http://127.0.0.1:9: " in capsys.readouterr().err

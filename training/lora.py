@@ -18,7 +18,13 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from training.config import TrainingConfig
-from training.export.huggingface import LLAMA_LAYERS, read_json, write_json
+from training.export.huggingface import (
+    CONFIG_FILE,
+    HUGGINGFACE_FOLDER,
+    LLAMA_LAYERS,
+    read_json,
+    write_json,
+)
 from workload.files import write_atomically
 from workload.manifest import ExportError
 from workload.models.gpt import Gpt
@@ -26,7 +32,7 @@ from workload.models.gpt import Gpt
 ADAPTER_FOLDER: Final = "adapter"
 """Directory of the adapter in an export."""
 
-_CONFIG_FILE: Final = "adapter_config.json"
+_ADAPTER_CONFIG: Final = "adapter_config.json"
 _WEIGHTS_FILE: Final = "adapter_model.safetensors"
 _LAYER: Final = re.compile(r"\.(\w+)\.lora_[AB]\.weight$")
 _PLAIN: Final = {
@@ -135,18 +141,23 @@ def merge(model: Gpt) -> None:
         model.set_submodule(name, layer.merged(), strict=True)
 
 
-def write_adapter(folder: Path, model: Gpt, lora: Lora, base: str) -> None:
-    """Write the adapters of a model as a PEFT directory for the Llama `base`. Raises OSError."""
+def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
+    """Write the adapters of a model as a PEFT directory. Raises OSError.
+
+    It names the Hugging Face directory of `base`: a run, an export, or that directory itself.
+    """
+    places = (base, base / HUGGINGFACE_FOLDER, base / "export" / HUGGINGFACE_FOLDER)
+    llama = next((place for place in places if (place / CONFIG_FILE).exists()), base)
     folder.mkdir(parents=True, exist_ok=True)
     ours, state = _names(len(model.blocks), lora.targets), model.state_dict()
     tensors = {theirs: state[name].cpu().contiguous() for theirs, name in ours.items()}
     write_atomically(folder / _WEIGHTS_FILE, save(tensors, {"format": "pt"}))
     write_json(
-        folder / _CONFIG_FILE,
+        folder / _ADAPTER_CONFIG,
         {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": base,
+            "base_model_name_or_path": str(llama),
             "inference_mode": True,
             "r": lora.rank,
             "lora_alpha": lora.alpha,
@@ -162,7 +173,7 @@ def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
 
     Raises ExportError when it is not an adapter of all blocks of this model.
     """
-    settings = read_json(folder / _CONFIG_FILE)
+    settings = read_json(folder / _ADAPTER_CONFIG)
     try:
         content = (folder / _WEIGHTS_FILE).read_bytes()
         found = load(content)
@@ -190,12 +201,14 @@ def _sizes(settings: dict[str, Any]) -> tuple[int, float]:
     for option, values in {"peft_type": ("LORA",), **_PLAIN}.items():
         if settings.get(option, values[0]) not in values:
             raise ExportError(
-                f"{_CONFIG_FILE} has {option} {json.dumps(settings[option])}, not "
+                f"{_ADAPTER_CONFIG} has {option} {json.dumps(settings[option])}, not "
                 f"{json.dumps(values[0])}: only a plain LoRA can be read"
             )
     rank, alpha = settings.get("r"), settings.get("lora_alpha")
     if not isinstance(rank, int) or not isinstance(alpha, int | float) or rank < 1 or alpha <= 0:
-        raise ExportError(f"{_CONFIG_FILE} has r {rank!r} and lora_alpha {alpha!r}: write numbers")
+        raise ExportError(
+            f"{_ADAPTER_CONFIG} has r {rank!r} and lora_alpha {alpha!r}: write positive numbers"
+        )
     return rank, alpha
 
 

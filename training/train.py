@@ -311,7 +311,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
         else:
             adapt(model, lora)
             model.load_state_dict(weights)
-            write_adapter(folder / ADAPTER_FOLDER, model, lora, str(config.init_from))
+            write_adapter(folder / ADAPTER_FOLDER, model, lora, Path(str(config.init_from)))
             merge(model)
         manifest = write_export(folder, model, config, data, metrics, beat=beat)
         if run.saver.mirror is not None:

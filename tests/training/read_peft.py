@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 base, tokens, adapter, new = map(Path, sys.argv[1:])
 inputs = torch.from_numpy(np.load(tokens))
-read = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
+# Its base is the directory that it names.
+read = AutoPeftModelForCausalLM.from_pretrained(adapter).eval()
 torch.manual_seed(1)
 size = {"r": 3, "lora_alpha": 5, "target_modules": "all-linear", "init_lora_weights": False}
 config = LoraConfig(task_type="CAUSAL_LM", **size)

@@ -256,7 +256,7 @@ def test_adapters_are_exchanged_with_peft(
     base: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     llama = base / "huggingface"
-    settings = of_gpt(tmp_path, tuple(LAYERS), learning_rate=0.02, init_from=llama)
+    settings = of_gpt(tmp_path, tuple(LAYERS), learning_rate=0.02)
     train("run", **settings)
     tokens = np.random.default_rng(0).integers(0, 256, (3, SIZE["context"]))
     np.save(tmp_path / "tokens.npy", tokens)
@@ -274,6 +274,7 @@ def test_adapters_are_exchanged_with_peft(
 
     capsys.readouterr()
     still = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
+    settings |= {"init_from": llama}
     common = {name: value for name, value in settings.items() if not name.startswith("lora")}
     train("full", **common | still | {"init_adapter": new})
     start = json.loads(capsys.readouterr().out.splitlines()[0])
@@ -292,7 +293,9 @@ def test_adapters_are_exchanged_with_peft(
         ({"use_dora": True}, "use_dora true, not false: only a plain LoRA can be read"),
         ({"peft_type": "IA3"}, 'peft_type "IA3", not "LORA"'),
         ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
-        ({"r": "many"}, "has r 'many' and lora_alpha 5.0: write numbers"),
+        ({"r": "many"}, "has r 'many' and lora_alpha 5.0: write positive numbers"),
+        ({"r": 0}, "has r 0 and lora_alpha 5.0: write positive numbers"),
+        ({"lora_alpha": 0}, "has r 3 and lora_alpha 0: write positive numbers"),
         ({"r": 4}, r"lora_A.weight is \[3, 16\], not \[4, 16\]"),
         ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: write them as"),
     ],

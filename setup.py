@@ -20,7 +20,7 @@ IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(FOLDERS)})\b)", re.MULTILINE)
 PARTS = {
     # The plugin and the commands of teams start from a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},
-    f"{PACKAGE}.training": {"__init__", "config"},
+    f"{PACKAGE}.training": {"__init__", "config", "settings"},
     f"{PACKAGE}.inference": {"__init__", "config"},
     f"{PACKAGE}.workload": {
         "__init__",

@@ -12,7 +12,7 @@ from setuptools.command.build_py import build_py
 
 PACKAGE = "gpu_platform_run"
 WORKLOAD = Path("..") / "workload"
-SHARED = ("exit_codes", "files", "report", "terminal")
+SHARED = ("exit_codes", "files", "report", "terminal", "tracking")
 IMPORT = re.compile(r"^(\s*from )workload(\.run)?\b", re.MULTILINE)
 
 

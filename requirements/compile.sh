@@ -32,6 +32,8 @@ compile requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt
 for name in bentoml fastapi http litserve mlserver mosec; do
   compile "requirements/bench-$name.in" -o "requirements/bench-$name.txt"
 done
+# MLflow and W&B need another protobuf than Pulumi.
+compile requirements/tracking.in -o requirements/tracking.txt
 # Two clients of the model server's protocol. Their dependencies conflict with all others.
 compile requirements/clients.in -o requirements/clients.txt
 # Replaces one package of the tests' environment and shares the others.

@@ -36,7 +36,7 @@ def run(config: TrainingConfig) -> int:
     try:
         use_threads(os.environ)
         return train(config, read_world(os.environ))
-    except (ConfigurationError, DataError, DivergedError) as error:
+    except (ConfigurationError, DataError, DivergedError, exit_codes.FatalError) as error:
         return failed(str(error), exit_codes.BAD_INPUT)
     except SlowNodeError as error:
         return failed(str(error), exit_codes.SLOW_NODE, text=str(error))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from training.config import CROSS_ENTROPY, TrainingConfig, metric_name
+from training.config import TrainingConfig, metric_name
+from training.settings import CROSS_ENTROPY
 from workload.configuration import ConfigurationError
 from workload.custom import find
 

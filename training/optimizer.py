@@ -42,8 +42,9 @@ def _share(config: TrainingConfig, progress: float) -> float:
 def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
     """Return the size of one checkpoint: weights, their average, buffers and optimizer state."""
     kept = {"adamw": 2, "sgd": 1}[config.optimizer] + (config.ema_decay > 0)
-    tensors = [*network.parameters(), *network.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) * (1 + kept)
+    trained = [each for each in network.parameters() if each.requires_grad]
+    stored = sum(each.nbytes for each in (*network.parameters(), *network.buffers()))
+    return stored + kept * sum(each.nbytes for each in trained)
 
 
 def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:

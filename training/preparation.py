@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from training.export import check_export
 from training.gang.distributed import await_peers, patient_group
 from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
 from training.gang.world import World
+from training.lora import Lora, adapt
 from training.objective import Objective
 from training.optimizer import optimizer, state_bytes
 from training.parallel import Parallel, check_model
@@ -28,6 +29,7 @@ from training.run import Run
 from training.telemetry.metrics import Metrics
 from workload.catalog import input_shape
 from workload.models import build
+from workload.models.gpt import Gpt
 from workload.models.structure import flops_per_sample
 from workload.run.ranks import all_or_none, on_rank0
 from workload.run.watchdog import Watchdog
@@ -53,6 +55,8 @@ def prepare(
     network = all_or_none(
         lambda: build(config.model, config.model_options, data.outputs, data.shape)
     )
+    if (lora := Lora.of(config)) is not None:
+        adapt(cast(Gpt, network), lora)
     objective = all_or_none(lambda: Objective.of(config))
     all_or_none(lambda: check_model(network.to(device), config, objective, data, device))
     needed = state_bytes(network, config)
@@ -91,8 +95,11 @@ def prepare(
 
 
 def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int | None:
-    """Return the FLOPs per sample for the utilization of a GPU; None if they are not known."""
-    if peak_flops(device) is None:
+    """Return the FLOPs per sample for the utilization of a GPU; None if they are not known.
+
+    They are not known if weights are frozen, whose gradients are not computed.
+    """
+    if peak_flops(device) is None or not all(each.requires_grad for each in network.parameters()):
         return None
     dtype = torch.float32 if data.train.white else torch.int64
     with contextlib.suppress(Exception):

@@ -19,6 +19,7 @@ from training.gang.distributed import await_rank0, joined, limit_operations, pat
 from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
+from training.lora import ADAPTER_FOLDER, Lora, adapt, merge, write_adapter
 from training.optimizer import learning_rate
 from training.preparation import open_mirror, prepare
 from training.run import DivergedError, Run, mean_loss, require_finite, require_finite_metrics
@@ -30,10 +31,12 @@ from workload.configuration import ConfigurationError
 from workload.devices import choose_device
 from workload.manifest import Manifest
 from workload.models import build
+from workload.models.gpt import Gpt
 from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
 from workload.run.ranks import gather, on_rank0
 from workload.run.watchdog import Watchdog
+from workload.tracking import track
 
 CHECK_LOSS_EVERY: Final = 100
 """Steps between two checks that the loss is finite; each check stalls a GPU."""
@@ -61,6 +64,7 @@ def run(config: TrainingConfig, world: World) -> int:
                 beat = watchdog.beat
                 await_rank0(lambda: mirror.copy_export(beat), patient_group(), beat)
             return report_finished(config, world, done, already=True)
+        on_rank0(lambda: track(config.track, Path(config.run_dir)))
         check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
@@ -300,8 +304,15 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
     def write(weights: dict[str, Tensor]) -> Manifest:
         # A new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
-        model.load_state_dict(weights)
         beat, folder = run.watchdog.beat, export_folder(config)
+        lora = Lora.of(config)
+        if lora is None or not isinstance(model, Gpt):
+            model.load_state_dict(weights)
+        else:
+            adapt(model, lora)
+            model.load_state_dict(weights)
+            write_adapter(folder / ADAPTER_FOLDER, model, lora, Path(str(config.init_from)))
+            merge(model)
         manifest = write_export(folder, model, config, data, metrics, beat=beat)
         if run.saver.mirror is not None:
             run.saver.mirror.copy_export(beat)

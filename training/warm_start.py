@@ -1,7 +1,8 @@
 """Warm start: the weights of an export or a Hugging Face directory, with which a run begins."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
 )
 
+from training.config import TrainingConfig
 from training.export.huggingface import CONFIG_FILE, read_huggingface
+from training.lora import Lora, load_adapter, merge
 from training.run import Run
 from workload.configuration import ConfigurationError
 from workload.export import read_weights, tensors_of
@@ -21,8 +24,8 @@ from workload.models.gpt import Gpt
 from workload.run.ranks import on_rank0
 
 Report = dict[str, Any]
-"""Report: sha256 of the weights, number of `loaded` tensors, names that did not fit, and how the
-model of the weights differs, if it does.
+"""Report: sha256 of the weights, number of `loaded` tensors, names that did not fit, how the model
+of the weights differs, if it does, and sha256 of the adapter, if there is one.
 """
 
 
@@ -71,7 +74,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         for name, tensor in found.items()
         if name in expected and tensor.shape == expected[name].shape
     }
-    report = {
+    report: Report = {
         "sha256": digest,
         "loaded": len(fitting),
         "missing": sorted(expected.keys() - fitting.keys()),
@@ -85,7 +88,34 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         raise ConfigurationError(
             f"init_from {config.init_from}: {'; '.join(problems)}; train the same model, {remedy}"
         )
+    if config.init_adapter is not None:
+        model.load_state_dict(fitting, strict=False)
+        report["adapter"] = _apply_adapter(config, cast(Gpt, model))
+        state = model.state_dict()
+        fitting = {name: state[name] for name in state if name not in report["missing"]}
     return report, fitting
+
+
+def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
+    """Add an adapter to a model, to train it, or merge it; return the digest of the adapter."""
+    folder = Path(str(config.init_adapter))
+    try:
+        digest, found = load_adapter(folder, model)
+    except ExportError as error:
+        raise ConfigurationError(
+            f"init_adapter {folder}: {error}; write the PEFT directory of a LoRA adapter of this "
+            "model"
+        ) from None
+    wanted = Lora.of(config)
+    if wanted is None:
+        merge(model)
+    elif found != replace(wanted, dropout=0.0):
+        raise ConfigurationError(
+            f"init_adapter {folder} has rank {found.rank}, alpha {found.alpha:g} and targets "
+            f"{','.join(sorted(found.targets))}: write them as lora_rank, lora_alpha and "
+            "lora_targets to train it, or leave lora_rank out to merge it"
+        )
+    return digest
 
 
 def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], list[str]]:

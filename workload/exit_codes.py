@@ -29,3 +29,7 @@ HUNG: Final = 76
 
 Restart from the last checkpoint (EX_PROTOCOL).
 """
+
+
+class FatalError(Exception):
+    """An error that a restart would repeat; a run with `workload.run` exits with BAD_INPUT."""

@@ -77,6 +77,7 @@ class Epoch(Event):
     event: Literal["epoch"] = "epoch"
     epoch: int | float
     epochs: int | float | None = None
+    step: int | None = None
     samples: int | None = None
     loss: float
     """Mean of the epoch's training samples."""

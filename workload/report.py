@@ -8,8 +8,9 @@ import importlib.util
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, SupportsFloat
+from typing import TYPE_CHECKING, Final, Protocol, Self, SupportsFloat
 
 if TYPE_CHECKING:
     from workload.progress import Event
@@ -28,18 +29,26 @@ REFRESH_SECONDS: Final = 0.25
 _terminals: list["Terminal"] = []
 
 
+class Listener(Protocol):
+    """A second reader of the lines of this process."""
+
+    def receive(self, content: Mapping[str, object]) -> None:
+        """Take the fields of a line."""
+
+    def close(self) -> None:
+        """Write what was received, before the last line is written."""
+
+
+listeners: list[Listener] = []
+"""Readers of all lines until the last one (workload.tracking)."""
+
+
 def emit(event: "str | Event", **fields: object) -> str:
     """Write one event to standard output; return its JSON."""
-    content = {"event": event, **fields} if isinstance(event, str) else event.line()
-    line = json.dumps(content, default=str)
-    terminal = _terminal()
-    if terminal is not None:
-        name = str(content.pop("event"))
-        terminal.write_event(name, content)
-    else:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    return line
+    content = _content(event, fields)
+    for listener in listeners:
+        listener.receive(content)
+    return _write(content)
 
 
 def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
@@ -52,10 +61,31 @@ def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
     if terminal is not None:
         # The process may exit immediately and must restore the terminal's cursor.
         terminal.close()
-    line = emit(event, **fields)
+    content = _content(event, fields)
+    while listeners:
+        listener = listeners.pop()
+        listener.receive(content)
+        listener.close()
+    line = _write(content)
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.stat().st_size == 0:
             TERMINATION_LOG.write_bytes((text or line).encode()[:MAX_MESSAGE_BYTES])
+
+
+def _content(event: "str | Event", fields: Mapping[str, object]) -> dict[str, object]:
+    return {"event": event, **fields} if isinstance(event, str) else event.line()
+
+
+def _write(content: Mapping[str, object]) -> str:
+    line = json.dumps(content, default=str)
+    terminal = _terminal()
+    if terminal is not None:
+        rest = {name: value for name, value in content.items() if name != "event"}
+        terminal.write_event(str(content["event"]), rest)
+    else:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    return line
 
 
 class Bar:

@@ -53,10 +53,18 @@ def add_models(
     cluster.add_argument("--context", metavar="NAME", help="default: the current context")
     cluster.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
 
+    mlflow = parser(add_help=False)
+    mlflow.add_argument(
+        "--mlflow", action="store_true",
+        help="also record it in MLflow's model registry at MLFLOW_TRACKING_URI",
+    )  # fmt: skip
+
     def action(name: str, text: str, *parents: argparse.ArgumentParser) -> Any:
         return actions.add_parser(name, help=text, description=text, parents=[registry, *parents])
 
-    publish = action("publish", "push an export with its lineage and its signature", cluster)
+    publish = action(
+        "publish", "push an export with its lineage and its signature", cluster, mlflow
+    )
     publish.add_argument("export", type=Path, metavar="EXPORT", help="directory of the export")
     publish.add_argument("repository", metavar="REPOSITORY", help="registry/repository")
     publish.add_argument(
@@ -86,7 +94,7 @@ def add_models(
     show.add_argument("--key", type=Path, metavar="FILE", help="also verify with this public key")
 
     text = "verify a version, give it the tag of a stage and admit its digest"
-    promote = action("promote", text, cluster)
+    promote = action("promote", text, cluster, mlflow)
     promote.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
     promote.add_argument("stage", choices=("staging", "production"))
     promote.add_argument(

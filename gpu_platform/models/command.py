@@ -19,6 +19,7 @@ from workload.promotion import parse_named
 
 try:
     from gpu_platform.models import promotion, signing
+    from gpu_platform.models.mirror import Mirror
     from gpu_platform.models.registry import Reference, Repository
 except ImportError as error:
     raise GitopsError(
@@ -55,6 +56,7 @@ def _version(options: argparse.Namespace, text: str) -> tuple[Repository, promot
 
 
 def _publish(options: argparse.Namespace) -> Iterator[str]:
+    mirror = Mirror() if options.mlflow else None
     repository = _repository(options, options.repository)
     if repository.reference.tag or repository.reference.digest:
         raise UsageError(f"{options.repository}: leave tag and digest out; the run is the tag")
@@ -64,7 +66,10 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
     found = promotion.publish(repository, options.export, objects, settings, options.key, password)
     for problem in found.lineage.missing():
         sys.stderr.write(f"cannot be promoted: {problem}\n")
-    yield repository.reference.at(found.digest)
+    where = repository.reference.at(found.digest)
+    yield where
+    if mirror is not None:
+        mirror.publish(where, found.lineage, options.export.absolute())
 
 
 def _objects(options: argparse.Namespace) -> list[Object]:
@@ -128,9 +133,13 @@ def _promote(options: argparse.Namespace) -> Iterator[str]:
         conditions = parse_named(options.conditions)
     except ValueError as error:
         raise UsageError(f"--if: {error}") from None
+    mirror = Mirror() if options.mlflow else None
     repository, version = _version(options, options.reference)
     promotion.promote(repository, version, options.stage, options.key, conditions, kubectl(options))
-    yield f"{repository.reference.at(version.digest)} is {options.stage}"
+    where = repository.reference.at(version.digest)
+    yield f"{where} is {options.stage}"
+    if mirror is not None:
+        mirror.promote(where, version.lineage, options.stage)
 
 
 def _diff(options: argparse.Namespace) -> Iterator[str]:

@@ -130,7 +130,7 @@ def test_the_controller_of_sweeps_gets_the_builders_and_no_program() -> None:
     sent = inputs.files(root, root / "sweeps/Dockerfile")
     assert copied <= {*sent}
     programs = {name for name in sent if name.startswith(("training/", "inference/"))}
-    configurations = ("training/config.py", "inference/config.py")
+    configurations = ("training/config.py", "training/settings.py", "inference/config.py")
     assert {name for name in programs if name.endswith(".py")} == {
         *configurations,
         *("training/__init__.py", "inference/__init__.py"),

@@ -24,6 +24,7 @@ IMAGE = {
             "workload",
             "training/__init__.py",
             "training/config.py",
+            "training/settings.py",
             "inference/__init__.py",
             "inference/config.py",
             "requirements/sweeps.txt",

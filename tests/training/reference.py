@@ -64,6 +64,6 @@ def train(
             step += 1
             if step not in skipped:
                 optimizer.step()
-            losses.extend(each.tolist())
+            losses.extend(each.view(len(each), -1).mean(1).tolist())
         means.append(sum(losses) / len(losses))
     return means

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 BASE = {"torch", "pip"}
 """Packages of every base image."""
 
-OPTIONAL = {"pyarrow", "tokenizers"}
-"""Packages whose absence `python -m training.data` reports with a remedy."""
+OPTIONAL = {"mlflow", "pyarrow", "tokenizers", "wandb"}
+"""Packages whose absence `python -m training.data` and `track` report with a remedy."""
 
 ELSEWHERE = {"launch_accelerate.py": "diffusion", "terminal.py": "commands outside of the cluster"}
 """Modules that other images or machines run."""

@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from safetensors.torch import load_file, save_file
 
 from tests.training.programs import all_events, events
 from training.checkpoints import storage
+from training.config import TrainingConfig
 from training.data import DataError
 from training.run import DivergedError, Run
 from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes
 from workload.configuration import ConfigurationError
+from workload.exit_codes import FatalError
 from workload.manifest import checked_file, read_manifest
 from workload.progress import PROGRESS_FILE
 from workload.run import folders
@@ -321,3 +324,14 @@ def test_ctrl_c_under_torchrun_which_passes_it_on_saves_the_run(
         train()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert train() == exit_codes.INTERRUPTED
+
+
+def test_a_tracking_service_without_its_package_ends_the_run_before_it_trains(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(FatalError, match="install it in the image, or leave wandb out"):
+        train("run", track=["wandb"])
+    assert not (tmp_path / "run/checkpoints").exists()
+    assert train("run", epochs=1, track=[]) == exit_codes.DONE
+    assert "track" not in TrainingConfig.model_validate({"track": "mlflow,wandb"}).decisive()

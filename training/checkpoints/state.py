@@ -162,7 +162,7 @@ def _tensors(run: Run) -> Tensors:
     tensors: Tensors = {}
     for name, parameter in run.model.parameters().items():
         tensors[f"model/{name}"] = parameter.detach()
-        if run.average is not None:
+        if run.average is not None and name in run.average.tensors:
             tensors[f"average/{name}"] = run.average.tensors[name]
         for slot, value in run.optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):

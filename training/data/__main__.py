@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from training.config import IMAGES
 from training.data.manifest import Manifest
 from training.data.progress import report_stderr
 from training.data.samples import DataError
+from training.settings import IMAGES
 from workload import exit_codes
 
 FIELD = "text"

@@ -42,10 +42,10 @@ def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
         "model_max_length": model.context,
         "clean_up_tokenization_spaces": False,
     }
-    _write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "tokenizer_config.json", settings)
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in llama_tensors(model)}
     write_atomically(folder / WEIGHTS_FILE, save(tensors, {"format": "pt"}))
-    _write_json(folder / CONFIG_FILE, llama_config(model))
+    write_json(folder / CONFIG_FILE, llama_config(model))
 
 
 def llama_config(model: Gpt) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
 
 _HEAD: Final = "lm_head.weight"
 _EMBEDDING: Final = "model.embed_tokens.weight"
-_BLOCK: Final = {
+LLAMA_LAYERS: Final = {
     "attention.queries_keys_values": tuple(f"self_attn.{each}_proj" for each in "qkv"),
     "attention.out": ("self_attn.o_proj",),
     "attention_norm": ("input_layernorm",),
@@ -113,6 +113,7 @@ _BLOCK: Final = {
     "feed_forward.out": ("mlp.down_proj",),
     "feed_forward_norm": ("post_attention_layernorm",),
 }
+"""Layers of a block of `gpt`, and those of Llama of which each consists."""
 
 
 def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -120,7 +121,7 @@ def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "embedding.weight", (_EMBEDDING,)
     yield "norm.weight", ("model.norm.weight",)
     for number in range(layers):
-        for ours, theirs in _BLOCK.items():
+        for ours, theirs in LLAMA_LAYERS.items():
             parts = tuple(f"model.layers.{number}.{each}.weight" for each in theirs)
             yield f"blocks.{number}.{ours}.weight", parts
 
@@ -132,7 +133,7 @@ def read_huggingface(
 
     The digest is that of the safetensors files in the order of their names. Raises ExportError.
     """
-    found, expected = _llama_settings(_read_json(folder / CONFIG_FILE)), llama_config(model)
+    found, expected = _llama_settings(read_json(folder / CONFIG_FILE)), llama_config(model)
     differences = [
         f"{name} {found.get(name)}, not {expected[name]}"
         for name in _COMPARED
@@ -192,7 +193,7 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the only file of weights, or those that the index names."""
     if not (folder / _INDEX_FILE).exists():
         return [folder / WEIGHTS_FILE]
-    names = _read_json(folder / _INDEX_FILE).get("weight_map")
+    names = read_json(folder / _INDEX_FILE).get("weight_map")
     if not isinstance(names, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in names.values()
     ):
@@ -200,7 +201,8 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(set(names.values()))]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises ExportError."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -261,5 +263,6 @@ def _letters() -> Iterator[str]:
             shifted += 1
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object to a file. Raises OSError."""
     write_atomically(path, json.dumps(content, indent=2).encode())

@@ -1,6 +1,7 @@
 """Prometheus metrics of a run, served by the first process of every node."""
 
 import contextlib
+import functools
 import math
 import os
 import time
@@ -113,87 +114,68 @@ class Metrics(contextlib.ExitStack):
         self._total = 0
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._samples = Counter(
-            "training_samples",
-            "Training samples over all ranks since this process started",
-            registry=registry,
+        counter = functools.partial(Counter, registry=registry)
+        gauge = functools.partial(Gauge, registry=registry)
+        histogram = functools.partial(Histogram, buckets=SECONDS, registry=registry)
+        self._samples = counter(
+            "training_samples", "Training samples over all ranks since this process started"
         )
-        self._rate = Gauge(
-            "training_samples_per_second",
-            "Training throughput over all ranks, last step",
-            registry=registry,
+        self._rate = gauge(
+            "training_samples_per_second", "Training throughput over all ranks, last step"
         )
-        self._step_seconds = Histogram(
-            "training_step_seconds",
-            "Time from the request for a batch to the end of its step",
-            buckets=SECONDS,
-            registry=registry,
+        self._step_seconds = histogram(
+            "training_step_seconds", "Time from the request for a batch to the end of its step"
         )
-        self._data_wait = Histogram(
-            "training_data_wait_seconds",
-            "Part of a step spent waiting for its batch",
-            buckets=SECONDS,
-            registry=registry,
+        self._data_wait = histogram(
+            "training_data_wait_seconds", "Part of a step spent waiting for its batch"
         )
-        self.checkpoint_seconds = Histogram(
-            "training_checkpoint_seconds",
-            "Pause of training for a checkpoint",
-            buckets=SECONDS,
-            registry=registry,
+        self.checkpoint_seconds = histogram(
+            "training_checkpoint_seconds", "Pause of training for a checkpoint"
         )
-        self._write_seconds = Histogram(
+        self._write_seconds = histogram(
             "training_checkpoint_write_seconds",
             "Time from the start of a checkpoint until it is complete on disk",
-            buckets=SECONDS,
-            registry=registry,
         )
-        self._saved_step = Gauge(
-            "training_checkpoint_step", "Step of the newest complete checkpoint", registry=registry
+        self._saved_step = gauge(
+            "training_checkpoint_step", "Step of the newest complete checkpoint"
         )
         self.activities = Activities()
         registry.register(self.activities)
         registry.register(SharedMemory())
-        self._skipped = Counter(
+        self._skipped = counter(
             "training_skipped_steps",
             "Steps skipped because a gradient was not finite, which happens occasionally with fp16",
-            registry=registry,
         )
-        self._scale = Gauge(
-            "training_loss_scale",
-            "fp16 loss scale in the last step; 1 without fp16",
-            registry=registry,
+        self._scale = gauge(
+            "training_loss_scale", "fp16 loss scale in the last step; 1 without fp16"
         )
         self._scale.set(1)
-        self._epoch = Gauge("training_epoch", "Completed epochs", registry=registry)
-        self._step = Gauge("training_step", "Completed steps", registry=registry)
-        self._accuracy = Gauge(
-            "training_accuracy", "Accuracy on held-out data after the last epoch", registry=registry
+        self._epoch = gauge("training_epoch", "Completed epochs")
+        self._step = gauge("training_step", "Completed steps")
+        self._accuracy = gauge(
+            "training_accuracy", "Accuracy on held-out data after the last epoch"
         )
-        self._held_out_loss = Gauge(
-            "training_held_out_loss",
-            "Loss on held-out data after the last epoch",
-            registry=registry,
+        self._held_out_loss = gauge(
+            "training_held_out_loss", "Loss on held-out data after the last epoch"
         )
-        self._custom = Gauge(
+        self._custom = gauge(
             "training_custom_metric",
             "Custom metric on held-out data after the last epoch, by its name",
             ["metric"],
-            registry=registry,
         )
-        self._learning_rate = Gauge(
-            "training_learning_rate", "Learning rate of the last step", registry=registry
+        self._learning_rate = gauge("training_learning_rate", "Learning rate of the last step")
+        # Latest scalars on any device, which are copied only when they are scraped.
+        self._loss = self._norm = torch.tensor(torch.nan)
+        gauge("training_loss", "Loss of this process's samples in the last step").set_function(
+            lambda: float(self._loss)
         )
-        self._loss = self._latest(
-            "training_loss", "Loss of this process's samples in the last step"
-        )
-        self._norm = self._latest(
+        gauge(
             "training_gradient_norm", "Global gradient norm before clipping in the last step"
-        )
-        self._info = Gauge(
+        ).set_function(lambda: float(self._norm))
+        self._info = gauge(
             "training_info",
             "Labels of the run; always 1",
             ["run", "model", "dataset", "device", "rank", "processes"],
-            registry=registry,
         )
         if device.type == "cuda":
             _register_gpu_metrics(registry, device)
@@ -255,8 +237,7 @@ class Metrics(contextlib.ExitStack):
 
     def computed(self, loss: Tensor, norm: Tensor) -> None:
         """Record the latest loss and gradient norm, each a scalar on any device."""
-        self._loss[0] = loss
-        self._norm[0] = norm
+        self._loss, self._norm = loss, norm
 
     def scaled(self, scale: float, skipped: bool) -> None:
         """Record the fp16 loss scale after a step, and whether the step was skipped."""
@@ -287,12 +268,6 @@ class Metrics(contextlib.ExitStack):
         self._epoch.set(epoch)
         self._accuracy.set(accuracy)
         self._held_out_loss.set(loss)
-
-    def _latest(self, name: str, meaning: str) -> list[Tensor]:
-        """Register a gauge of a scalar on any device, which is copied only when scraped."""
-        cell = [torch.tensor(torch.nan)]
-        Gauge(name, meaning, registry=self.registry).set_function(lambda: float(cell[0]))
-        return cell
 
 
 def _register_gpu_metrics(registry: CollectorRegistry, device: torch.device) -> None:

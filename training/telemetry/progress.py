@@ -89,7 +89,7 @@ class ProgressOutputs(contextlib.ExitStack):
         line = _rounded({**values, "seconds": seconds})
         custom = {"metrics": _rounded(metrics)} if metrics else {}
         if epoch is not None:
-            counts = {**self._epochs("epoch"), "samples": epoch[1]}
+            counts = {**self._epochs("epoch"), "step": position.step, "samples": epoch[1]}
             self._record(emit(Epoch.model_validate({**counts, **line, **custom})))
         else:
             self._throughput.exclude(seconds)

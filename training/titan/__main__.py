@@ -17,8 +17,9 @@ import torch
 
 from training.titan.without_gpu import use_cpu
 from workload import exit_codes
+from workload.exit_codes import FatalError
 from workload.report import conclude
-from workload.run import FatalError, Run
+from workload.run import Run
 
 if not torch.cuda.is_available():
     use_cpu()

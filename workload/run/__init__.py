@@ -21,12 +21,14 @@ import torch
 import torch.distributed as dist
 
 from workload import exit_codes
+from workload.exit_codes import FatalError
 from workload.files import sha256_of, sync_files, write_atomically
 from workload.report import conclude, emit
 from workload.run import folders
 from workload.run.metrics import serve
-from workload.run.ranks import FatalError, Group, Vote, all_or_none, joined, on_rank0, rank
+from workload.run.ranks import Group, Vote, all_or_none, joined, on_rank0, rank
 from workload.run.watchdog import Watchdog
+from workload.tracking import track
 
 __all__ = ["FatalError", "Run"]
 
@@ -53,14 +55,12 @@ class Run:
     ) -> None:
         self.directory = Path(directory or os.environ.get("RUN_DIR") or "run")
         self._checkpoints, self._export = self.directory / "checkpoints", self.directory / "export"
-        self._steps, self._keep, self._log_every = steps, keep, log_every
+        self._steps, self._keep, self._log_every, self._port = steps, keep, log_every, metrics_port
         self._watchdog, self._limit = Watchdog(hang_timeout), hang_timeout or 86400
-        self._port, self._stepped = metrics_port, time.monotonic()
-        self._group: Group = None
-        self._has_loss = False
+        self._stepped, self._group = time.monotonic(), cast(Group, None)
         self._fault: FatalError | None = None
         self._handlers: dict[int, Any] = {}
-        self._values: dict[str, SupportsFloat] = {"loss": math.nan, "step": 0, "checkpoint_step": 0}
+        self._values: dict[str, SupportsFloat] = {"step": 0, "checkpoint_step": 0}
         self._values |= {"step_seconds_count": 0, "step_seconds_sum": 0.0}
 
     def __enter__(self) -> Self:
@@ -75,6 +75,8 @@ class Run:
             if on_rank0((self._export / "manifest.json").exists, self._group):
                 self._conclude("finished", export=str(self._export), already=True)
                 self._leave(exit_codes.DONE)
+            services = os.environ.get("RUN_TRACK", "").split(",")
+            on_rank0(lambda: track(services, self.directory), self._group)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -126,7 +128,6 @@ class Run:
         if loss is not None:
             # The graph of a step must not live as long as the next one.
             self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
-            self._has_loss = True
             if rank() == 0 and (step % self._log_every == 0 or step == self._steps):
                 try:
                     emit("step", loss=self._finite_loss(), **self._progress(step))
@@ -187,33 +188,30 @@ class Run:
         all_or_none(self._finite_loss, self._group)
         results = {name: float(value) for name, value in metrics.items()}
 
-        def export() -> dict[str, dict[str, object]]:
+        def export() -> str:
             for name, value in results.items():
                 if not math.isfinite(value):
                     raise FatalError(f"metric {name} is {value}: results must be finite")
             folder = folders.create_unfinished(self.directory, self._steps)
             write(folder)
-            files = {
-                str(path.relative_to(folder)): {
-                    "file": str(path.relative_to(folder)),
-                    "size": path.stat().st_size,
-                    "sha256": sha256_of(path),
-                }
-                for path in sorted(folder.rglob("*"))
+            files = {str(each.relative_to(folder)): each for each in sorted(folder.rglob("*"))}
+            listed = [
+                {"file": name, "size": path.stat().st_size, "sha256": sha256_of(path)}
+                for name, path in files.items()
                 if path.is_file()
-            }
+            ]
             content = {"metrics": results, "run": self.directory.name, **manifest}
-            content |= {"files": [*files.values()], "torch_version": torch.__version__}
-            if "model.safetensors" in files:
-                content["weights"] = files["model.safetensors"]
+            content |= {"files": listed, "torch_version": torch.__version__}
+            weights = next((each for each in listed if each["file"] == "model.safetensors"), {})
+            if weights:
+                content["weights"] = weights
             sync_files(folder)
             write_atomically(folder / "manifest.json", json.dumps(content, indent=2).encode())
             folders.publish(folder, self._export)
-            return files
+            return str(weights.get("sha256", ""))
 
         self._vote.close()
-        files = on_rank0(export, self._group)
-        digest = files.get("model.safetensors", {}).get("sha256", "")
+        digest = on_rank0(export, self._group)
         self._conclude("finished", **results, export=str(self._export), sha256=digest)
 
     def newest_checkpoint(self) -> Path | None:
@@ -256,8 +254,8 @@ class Run:
     def _finite_loss(self) -> float:
         if self._fault is not None:
             raise self._fault
-        loss = float(self._values["loss"])
-        if self._has_loss and not math.isfinite(loss):
+        loss = float(self._values.get("loss", 0))
+        if not math.isfinite(loss):
             raise FatalError(
                 f"the loss became {loss} by step {self._values['step']}: lower the learning rate, "
                 "or look for wrong values in the data; nothing was saved since the last checkpoint"

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final, SupportsFloat
 
-from workload.run.ranks import FatalError
+from workload.exit_codes import FatalError
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

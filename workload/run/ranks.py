@@ -12,10 +12,6 @@ T = TypeVar("T")
 Group = dist.ProcessGroup | None
 
 
-class FatalError(Exception):
-    """An error that a restart would repeat; the run exits with 64."""
-
-
 def joined() -> bool:
     """Return whether this process belongs to a process group."""
     return dist.is_available() and dist.is_initialized()
@@ -37,15 +33,10 @@ def gather(mine: T, group: Group = None) -> list[T]:
 
 def on_rank0(action: Callable[[], T], group: Group = None) -> T:
     """Run an action on rank 0; every process returns the result or raises the error."""
-    if not joined():
-        return action()
-    box: list[tuple[T | None, Exception | None]] = [(None, None)]
-    if dist.get_rank() == 0:
-        try:
-            box = [(action(), None)]
-        except Exception as error:
-            box = [(None, error)]
-    dist.broadcast_object_list(box, src=0, group=group)
+    alone = not joined()
+    box = [_attempt(action) if alone or dist.get_rank() == 0 else (None, None)]
+    if not alone:
+        dist.broadcast_object_list(box, src=0, group=group)
     result, failure = box[0]
     if failure is not None:
         raise failure
@@ -54,15 +45,18 @@ def on_rank0(action: Callable[[], T], group: Group = None) -> T:
 
 def all_or_none(action: Callable[[], T], group: Group = None) -> T:
     """Run an action that may fail in one process; if it does, every process raises the error."""
-    failure: Exception | None = None
-    try:
-        result = action()
-    except Exception as error:
-        failure = error
+    result, failure = _attempt(action)
     for problem in gather(failure, group):
         if problem is not None:
             raise problem
-    return result
+    return cast(T, result)
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return action(), None
+    except Exception as error:
+        return None, error
 
 
 class Vote:
@@ -72,9 +66,7 @@ class Vote:
     """
 
     def __init__(self, group: Group = None) -> None:
-        self._group = group
-        self._requested = False
-        self._flag = torch.zeros(1)
+        self._group, self._requested, self._flag = group, False, torch.zeros(1)
         self._pending: dist.Work | None = None
 
     def listen(self) -> dict[int, Any]:
@@ -96,11 +88,10 @@ class Vote:
         if not joined():
             return stop
         decided = self._result()
-        self._flag.fill_(float(stop))
         if not decided:
-            self._pending = dist.all_reduce(
-                self._flag, dist.ReduceOp.MAX, self._group, async_op=True
-            )
+            self._flag.fill_(float(stop))
+            most = dist.ReduceOp.MAX
+            self._pending = dist.all_reduce(self._flag, most, self._group, async_op=True)
         return decided
 
     def close(self) -> None:
@@ -108,8 +99,8 @@ class Vote:
         self._result()
 
     def _result(self) -> bool:
-        if self._pending is None:
+        pending, self._pending = self._pending, None
+        if pending is None:
             return False
-        self._pending.wait()
-        self._pending = None
+        pending.wait()
         return bool(self._flag.item())

@@ -12,9 +12,6 @@ from workload.report import conclude
 STANDARD_ERROR: Final = 2
 """The file descriptor, which is valid even if sys.stderr was replaced."""
 
-MAX_POLL_SECONDS: Final = 1.0
-"""Maximum seconds between two checks."""
-
 
 class Watchdog:
     """While entered, requires a call of `beat` at least every `timeout` seconds; 0 disables it.
@@ -46,22 +43,18 @@ class Watchdog:
             self._thread.join()
 
     def _watch(self) -> None:
-        pause = min(self._timeout / 4, MAX_POLL_SECONDS)
         while True:
             # A timer outside of Python, which fires if this loop is blocked.
             faulthandler.dump_traceback_later(self._timeout, exit=True, file=STANDARD_ERROR)
-            if self._stopped.wait(pause):
+            if self._stopped.wait(min(self._timeout / 4, 1)):
                 break
             if time.monotonic() - self._last_beat > self._timeout:
-                self._exit_hung()
+                faulthandler.dump_traceback(STANDARD_ERROR, all_threads=True)
+                message = (
+                    f"no step for {self._timeout:g} seconds (hang_timeout): "
+                    "the stacks of all threads are on standard error"
+                )
+                rank = os.environ.get("RANK", "0")
+                conclude("error", message=message, rank=rank, exit_code=exit_codes.HUNG)
+                os._exit(exit_codes.HUNG)
         faulthandler.cancel_dump_traceback_later()
-
-    def _exit_hung(self) -> None:
-        faulthandler.dump_traceback(STANDARD_ERROR, all_threads=True)
-        message = (
-            f"no step for {self._timeout:g} seconds (hang_timeout): "
-            "the stacks of all threads are on standard error"
-        )
-        rank = os.environ.get("RANK", "0")
-        conclude("error", message=message, rank=rank, exit_code=exit_codes.HUNG)
-        os._exit(exit_codes.HUNG)

@@ -19,7 +19,8 @@ from tools.bench.mutant_tests import copy_checkout
 ROOT = Path(__file__).parents[3]
 TESTS = "tests/training/test_mathematics.py"
 AGREES = f"{TESTS}::test_weights_and_losses_are_those_of_the_reference"
-PARALLEL, TRAIN = "training/parallel.py", "training/train.py"
+ADAPTS = "tests/training/test_lora.py::test_adapters_are_those_of_the_reference[sgd]"
+PARALLEL, TRAIN, LORA = "training/parallel.py", "training/train.py", "training/lora.py"
 AUTOCAST = "torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32)"
 
 
@@ -92,6 +93,27 @@ MUTANTS = {
         "real = loaded.batch.real",
         "real = len(loaded.batch.indices)",
         f"{TESTS}::test_the_evaluation_is_that_of_all_held_out_samples[2-sgd]",
+    ),
+    "adapters are not scaled": Mutant(
+        LORA, "adapter(self.dropout(inputs)) * self.scale", "adapter(self.dropout(inputs))", ADAPTS
+    ),
+    "adapters change another part": Mutant(
+        LORA,
+        "= outputs[self.parts.index(part)] + change",
+        "= outputs[-1 - self.parts.index(part)] + change",
+        ADAPTS,
+    ),
+    "adapted layers are trained": Mutant(
+        LORA, "model.requires_grad_(requires_grad=False)", "pass", ADAPTS
+    ),
+    "merges without the scale": Mutant(
+        LORA, ".add_(change, alpha=self.scale)", ".add_(change)", ADAPTS
+    ),
+    "adapters have no dropout": Mutant(
+        LORA,
+        "self.dropout = nn.Dropout(lora.dropout)",
+        "self.dropout = nn.Dropout(0)",
+        "tests/training/test_lora.py::test_dropout_is_of_the_adapter_alone",
     ),
 }
 

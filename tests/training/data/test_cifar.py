@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.training.data.files import write_cifar10, write_cifar100
-from training.config import DatasetName
 from training.data import DataError, load
+from training.settings import DatasetName
 
 FOLDERS: dict[DatasetName, str] = {
     "cifar10": "cifar-10-batches-bin",

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.training.data.files import write_published
-from training.config import DATASETS, IMAGES
+from training.config import DATASETS
 from training.data import DataError, Images, held_out_digits, load
+from training.settings import IMAGES
 from workload.catalog import MODELS
 
 NOWHERE = Path("/nowhere")

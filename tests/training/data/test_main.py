@@ -15,10 +15,10 @@ from PIL import Image
 from tests.training.data.files import write_text
 from training import data
 from training.command_line import read_config
-from training.config import DatasetName
 from training.data import load
 from training.data.__main__ import main
 from training.data.manifest import read_manifest
+from training.settings import DatasetName
 
 ROOT = Path(__file__).parents[3]
 

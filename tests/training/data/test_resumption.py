@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.training.data.files import write_text
-from training.config import DatasetName
 from training.data import load
 from training.data.__main__ import main
 from training.data.loader import GangSampler, Loader
 from training.data.samples import Samples
+from training.settings import DatasetName
 
 KINDS: list[DatasetName] = ["shards", "tokens", "text", "photos"]
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import socket
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -188,6 +189,16 @@ def test_metrics_have_the_names_of_the_alerts(tmp_path: Path) -> None:
     assert (found["training_step"], found["training_checkpoint_step"]) == ("2.0", "1.0")
     assert (found["training_loss"], found["training_step_seconds_count"]) == ("0.25", "2.0")
     assert 0 < float(found["training_step_seconds_sum"]) < 60
+
+
+def test_a_client_that_sends_nothing_does_not_block_the_metrics(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        Run(9, tmp_path, metrics_port=port),
+        socket.create_connection(("127.0.0.1", port)),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer,
+    ):
+        assert answer.status == 200
 
 
 def test_a_port_in_use_is_fatal(tmp_path: Path) -> None:

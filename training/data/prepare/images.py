@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from training.config import DatasetName
 from training.data import load
 from training.data.manifest import ShardsManifest, write_manifest
 from training.data.prepare.output import ShardWriter, new_dataset
 from training.data.progress import Progress, Report
 from training.data.samples import DataError, Samples
+from training.settings import DatasetName
 
 ImageShape = tuple[Literal[1, 3], int, int]
 

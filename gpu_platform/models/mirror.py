@@ -1,0 +1,110 @@
+"""Copy of published versions and their stages in MLflow's model registry.
+
+The OCI registry decides what is served; MLflow only shows it next to the runs. Its package is not
+used, because it requires another protobuf than Pulumi.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from gitops.errors import GitopsError, UsageError
+from gpu_platform.models.lineage import Lineage
+from workload.tracking import RUNS_FILE
+
+SECONDS: Final = 30
+_PREFIX: Final = "api/2.0/mlflow"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, which would send the credentials to another server."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Raise HTTPError by returning nothing."""
+
+
+class Mirror:
+    """A server at MLFLOW_TRACKING_URI, with the credentials of MLflow's other variables."""
+
+    def __init__(self) -> None:
+        self._url = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
+        if not self._url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"--mlflow: MLFLOW_TRACKING_URI is {self._url or 'not set'}: write the address of "
+                "the server, such as https://mlflow.example.com"
+            )
+
+    def publish(self, reference: str, lineage: Lineage, export: Path | None = None) -> str:
+        """Register a version, and return its number; one that is registered stays as it is.
+
+        It belongs to the run of MLflow whose identifier is next to `export`, if there is one.
+        """
+        name, source = lineage.model.replace("/", "."), f"oci://{reference}"
+        self._post("registered-models/create", {"name": name}, known="RESOURCE_ALREADY_EXISTS")
+        query = urllib.parse.urlencode({"filter": f"name='{name}'", "max_results": 10_000})
+        versions = self._call(f"model-versions/search?{query}").get("model_versions", [])
+        for version in versions:
+            if version["source"] == source:
+                return str(version["version"])
+        tags = {
+            "run": lineage.run,
+            "code": lineage.code,
+            "data_sha256": lineage.data_sha256,
+            **{f"metrics.{each}": str(value) for each, value in lineage.metrics.items()},
+        }
+        content = {
+            "name": name,
+            "source": source,
+            "run_id": _tracked_run(export),
+            "tags": [{"key": key, "value": value} for key, value in tags.items() if value],
+        }
+        return str(self._post("model-versions/create", content)["model_version"]["version"])
+
+    def promote(self, reference: str, lineage: Lineage, stage: str) -> str:
+        """Give a version the alias of a stage, and return its number."""
+        version = self.publish(reference, lineage)
+        content = {"name": lineage.model.replace("/", "."), "alias": stage, "version": version}
+        self._post("registered-models/alias", content)
+        return version
+
+    def _post(self, path: str, content: dict[str, Any], known: str = "") -> dict[str, Any]:
+        return self._call(path, json.dumps(content).encode(), known)
+
+    def _call(self, path: str, content: bytes | None = None, known: str = "") -> dict[str, Any]:
+        """Return the answer, or nothing for the error code `known`. Raises GitopsError."""
+        request = urllib.request.Request(f"{self._url}/{_PREFIX}/{path}", content)  # noqa: S310
+        request.add_header("Content-Type", "application/json")
+        user, token = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "TOKEN"))
+        if user:
+            pair = f"{user}:{os.environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
+            request.add_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+        elif token:
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            opener = urllib.request.build_opener(_NoRedirect)
+            with opener.open(request, timeout=SECONDS) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as error:
+            text = error.read().decode(errors="replace")
+            if known and known in text:
+                return {}
+            raise GitopsError(f"MLflow at {self._url}: {error.code} {text[:500]}") from None
+        except (OSError, ValueError) as error:
+            raise GitopsError(f"MLflow at {self._url}: {error}") from None
+        return found
+
+
+def _tracked_run(export: Path | None) -> str:
+    """Return the identifier that `track: mlflow` has written next to an export."""
+    try:
+        content = json.loads((export.parent / RUNS_FILE).read_bytes()) if export else {}
+    except (OSError, ValueError):
+        return ""
+    return str(content.get("mlflow", ""))

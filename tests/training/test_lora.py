@@ -1,0 +1,367 @@
+"""LoRA adapters: trained as a plain loop trains them, merged, and exchanged with PEFT."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tests.training import reference
+from tests.training.programs import start_gang, until
+from tools.environments import environment, run
+from training.config import TrainingConfig
+from training.data import load
+from training.export import write_export
+from training.lora import AdaptedLinear, Lora
+from workload import exit_codes
+from workload.configuration import ConfigurationError, problem_sentences
+from workload.export import load_network
+from workload.manifest import read_manifest
+from workload.models import build
+
+SIZE = {"context": 8, "layers": 2, "heads": 2, "width": 16}
+RANK, ALPHA = 3, 5.0
+LAYERS = {
+    "self_attn.q_proj": ("attention.queries_keys_values", 0, 3),
+    "self_attn.k_proj": ("attention.queries_keys_values", 1, 3),
+    "self_attn.v_proj": ("attention.queries_keys_values", 2, 3),
+    "self_attn.o_proj": ("attention.out", 0, 1),
+    "mlp.gate_proj": ("feed_forward.gate_and_values", 0, 2),
+    "mlp.up_proj": ("feed_forward.gate_and_values", 1, 2),
+    "mlp.down_proj": ("feed_forward.out", 0, 1),
+}
+"""Layers of a Llama: the layer of gpt that contains them, which part, and of how many."""
+
+ATTENTION = ("self_attn.q_proj", "self_attn.v_proj")
+SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}
+ADAMW = {"optimizer": "adamw", "learning_rate": 0.02, "weight_decay": 0.5}
+FSDP = {"parallel": "fsdp"}
+CASES: dict[str, tuple[int, dict[str, Any], tuple[str, ...], float]] = {
+    "sgd": (1, SGD, ATTENTION, 2e-6),
+    "sgd, all layers": (2, SGD, tuple(LAYERS), 2e-6),
+    "sgd, fsdp": (2, SGD | FSDP, ATTENTION, 2e-6),
+    "sgd, fsdp, bf16": (2, SGD | FSDP | {"precision": "bf16"}, ATTENTION, 2e-3),
+    "adamw": (2, ADAMW, ATTENTION, 1e-5),
+    "adamw, fsdp, all layers, accumulated, clipped": (
+        2,
+        ADAMW | FSDP | {"accumulate": 2, "clip_norm": 0.05, "activation_checkpointing": True},
+        tuple(LAYERS),
+        2e-5,
+    ),
+}
+"""Processes, settings, layers with adapters, and the maximum difference of a tensor."""
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Return the export of a language model with random weights."""
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.txt").write_text("the quick brown fox jumps over it. " * 14)
+    torch.manual_seed(3)
+    values = {"model": "gpt", "dataset": "text", "model_options": SIZE}
+    config = TrainingConfig.model_validate(values | {"data_dir": str(tmp_path)})
+    data = load("text", tmp_path, (SIZE["context"],), seed=0)
+    model = build("gpt", config.model_options, data.outputs, data.shape)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    write_export(tmp_path / "base", model, config, data, {})
+    return tmp_path / "base"
+
+
+def network(folder: Path) -> nn.Module:
+    return load_network(folder, read_manifest(folder))
+
+
+def initial(model: nn.Module, targets: tuple[str, ...], rank: int = RANK) -> dict[str, Tensor]:
+    """Return random adapters under the names of PEFT."""
+    tensors = {}
+    for block in range(SIZE["layers"]):
+        for target in targets:
+            layer, _, parts = LAYERS[target]
+            rows, columns = model.get_parameter(f"blocks.{block}.{layer}.weight").shape
+            name = f"base_model.model.model.layers.{block}.{target}"
+            tensors[f"{name}.lora_A.weight"] = torch.randn(rank, columns) * 0.2
+            tensors[f"{name}.lora_B.weight"] = torch.randn(rows // parts, rank) * 0.2
+    return tensors
+
+
+def write_peft(folder: Path, tensors: dict[str, Tensor], **settings: object) -> None:
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA} | settings
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+class Adapted(nn.Module):
+    """A frozen model and its adapters, without a module of the program that knows of adapters."""
+
+    def __init__(self, model: nn.Module, adapters: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.frozen = {name: weight.detach() for name, weight in model.named_parameters()}
+        self._model = (model,)
+        self.names = list(adapters)
+        self.adapters = nn.ParameterList([each.clone() for each in adapters.values()])
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights of the model with adapters."""
+        found, changed = dict(zip(self.names, self.adapters, strict=True)), dict(self.frozen)
+        for name, factor in found.items():
+            if name.endswith("lora_A.weight"):
+                block, target = name.removeprefix("base_model.model.model.layers.").split(".", 1)
+                layer, part, parts = LAYERS[target.removesuffix(".lora_A.weight")]
+                ours = f"blocks.{block}.{layer}.weight"
+                rows = list(changed[ours].chunk(parts))
+                product = found[name.replace("lora_A", "lora_B")] @ factor
+                rows[part] = rows[part] + product * (ALPHA / RANK)
+                changed[ours] = torch.cat(rows)
+        return changed
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits, samples x tokens x positions."""
+        logits: Tensor = functional_call(self._model[0], self.weights(), (tokens,))
+        return logits.transpose(1, 2)
+
+
+def flags_of(settings: dict[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}".lower() for name, value in settings.items()]
+
+
+def of_gpt(tmp_path: Path, targets: tuple[str, ...] = ATTENTION, **more: object) -> dict[str, Any]:
+    names = ",".join(target.partition(".")[2] for target in targets)
+    lora = {"lora_rank": RANK, "lora_alpha": ALPHA, "lora_targets": names}
+    common = {"model": "gpt", "dataset": "text", "data_dir": tmp_path, "device": "cpu"}
+    common |= {"model_options": json.dumps(SIZE), "init_from": tmp_path / "base"}
+    return common | lora | {"epochs": reference.EPOCHS} | more
+
+
+def adapter(run_dir: Path) -> dict[str, Tensor]:
+    return load_file(run_dir / "export/adapter/adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_adapters_are_those_of_the_reference(case: str, base: Path, tmp_path: Path) -> None:
+    size, settings, targets, tolerance = CASES[case]
+    model = network(base)
+    tensors = initial(model, targets)
+    write_peft(tmp_path / "first", tensors)
+    batch = reference.GLOBAL_BATCH // size // settings.get("accumulate", 1)
+    places = {"init_adapter": tmp_path / "first", "run_dir": tmp_path / "run", "batch_size": batch}
+    flags = flags_of(of_gpt(tmp_path, targets) | places | settings)
+    gang = start_gang(flags, size, tmp_path / "gang")
+    assert [program.exit_code() for program in gang] == [exit_codes.DONE] * size, gang[0].text
+
+    data = load("text", tmp_path, (SIZE["context"],), seed=0).train
+    inputs, labels = map(torch.from_numpy, data.batch(np.arange(len(data))))
+    expected = Adapted(model, tensors)
+    losses = reference.train(expected, inputs, labels, settings, seed=0)
+    events = [json.loads(line) for line in gang[0].text.splitlines()]
+    found = [event["loss"] for event in events if event["event"] == "epoch"]
+    assert found == pytest.approx(losses, abs=max(tolerance, 1e-6) * 5)
+    trained = adapter(tmp_path / "run")
+    assert trained.keys() == tensors.keys()
+    for name, parameter in zip(expected.names, expected.adapters, strict=True):
+        torch.testing.assert_close(trained[name], parameter.detach(), rtol=0, atol=tolerance)
+        assert float((trained[name] - tensors[name]).abs().max()) > 20 * tolerance
+    merged = dict(network(tmp_path / "run/export").named_parameters())
+    expected.adapters = nn.ParameterList([trained[name] for name in expected.names])
+    for name, weight in expected.weights().items():
+        torch.testing.assert_close(merged[name], weight.detach(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_killed_run_resumes_without_the_base_bit_by_bit(
+    kind: str, base: Path, tmp_path: Path
+) -> None:
+    def gang(name: str, output: str, *more: str) -> Any:
+        lora = {"lora_dropout": 0.2, "batch_size": 4, "ema_decay": 0.9, "parallel": kind}
+        settings = of_gpt(tmp_path, tuple(LAYERS), **lora, run_dir=tmp_path / name)
+        flags = [*flags_of(settings), "--checkpoint-steps=2", "--log-every=1", *more]
+        return start_gang(flags, 2, tmp_path / output)
+
+    whole = gang("whole", "a")
+    assert [program.exit_code() for program in whole] == [exit_codes.DONE] * 2, whole[0].text
+    killed = gang("parts", "b", "--step-delay=0.1")
+    until(lambda: any((tmp_path / "parts/checkpoints").glob("step-*")))
+    for program in killed:
+        program.signal(signal.SIGKILL)
+        program.exit_code()
+    shutil.rmtree(base)
+    resumed = gang("parts", "c")
+    assert [program.exit_code() for program in resumed] == [exit_codes.DONE] * 2, resumed[0].text
+    assert '"event": "resume"' in resumed[0].text
+    digests = {
+        read_manifest(tmp_path / name / "export").weights.sha256 for name in ("whole", "parts")
+    }
+    assert len(digests) == 1
+    before, after = adapter(tmp_path / "whole"), adapter(tmp_path / "parts")
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_only_adapters_have_optimizer_state_and_an_average(
+    base: Path, train: Train, tmp_path: Path
+) -> None:
+    settings = of_gpt(tmp_path, ATTENTION, ema_decay=0.9)
+    assert train("run", **settings) == exit_codes.DONE
+    [*_, newest] = sorted((tmp_path / "run/checkpoints").iterdir())
+    names = {name for path in newest.glob("*.safetensors") for name in load_file(path)}
+    kept = [name for name in names if name.startswith(("optimizer/", "average/"))]
+    assert kept
+    assert all(".lora_" in name for name in kept)
+    merged = dict(network(tmp_path / "run/export").named_parameters())
+    for name, weight in network(base).named_parameters():
+        same = "queries_keys_values" not in name
+        assert torch.equal(merged[name], weight) is same, name
+
+
+def test_a_new_adapter_begins_without_effect(base: Path, train: Train, tmp_path: Path) -> None:
+    still = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
+    assert train("run", **of_gpt(tmp_path, tuple(LAYERS), epochs=1, **still)) == exit_codes.DONE
+    merged = dict(network(tmp_path / "run/export").named_parameters())
+    for name, weight in network(base).named_parameters():
+        torch.testing.assert_close(merged[name], weight, rtol=0, atol=1e-6)
+    factors = adapter(tmp_path / "run")
+    first = {name: each for name, each in factors.items() if "lora_A" in name}
+    bound = SIZE["width"] ** -0.5
+    assert all(float(each.std()) > bound / 4 for each in first.values())
+    assert len({float(each[0, 0]) for each in first.values()}) == len(first)
+
+
+def test_dropout_is_of_the_adapter_alone() -> None:
+    layer = nn.Linear(64, 6, bias=False)
+    adapted = AdaptedLinear(layer, ("a", "b"), Lora(2, 4.0, frozenset({"b"}), dropout=0.5))
+    nn.init.ones_(adapted.adapters["b"].lora_B.weight)
+    inputs = torch.randn(5, 64)
+    plain, once, again = layer(inputs), adapted(inputs), adapted(inputs)
+    assert torch.equal(once[:, :3], plain[:, :3])
+    assert not torch.equal(once[:, 3:], again[:, 3:])
+    adapted.eval()
+    expected = adapted(inputs)
+    torch.testing.assert_close(adapted.merged()(inputs), expected)
+    assert not torch.allclose(once[:, 3:], expected[:, 3:])
+
+
+@pytest.mark.timeout(300)
+def test_adapters_are_exchanged_with_peft(
+    base: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama = base / "huggingface"
+    settings = of_gpt(tmp_path, tuple(LAYERS), learning_rate=0.02)
+    train("run", **settings)
+    tokens = np.random.default_rng(0).integers(0, 256, (3, SIZE["context"]))
+    np.save(tmp_path / "tokens.npy", tokens)
+    written, new = tmp_path / "run/export/adapter", tmp_path / "new"
+    program = str(Path(__file__).with_name("read_peft.py"))
+    python = environment("hugging-face", inherits=True)
+    run([str(python), program, str(llama), str(tmp_path / "tokens.npy"), str(written), str(new)])
+
+    with torch.no_grad():
+        merged = network(tmp_path / "run/export")(torch.from_numpy(tokens)).numpy()
+        plain = network(base)(torch.from_numpy(tokens)).numpy()
+    logits = np.load(written / "logits.npy")
+    assert np.abs(logits - merged).max() <= 1e-4 * np.abs(merged).max()
+    assert np.abs(logits - plain).max() > 1e-2 * np.abs(merged).max()
+
+    capsys.readouterr()
+    still = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
+    settings |= {"init_from": llama}
+    common = {name: value for name, value in settings.items() if not name.startswith("lora")}
+    train("full", **common | still | {"init_adapter": new})
+    start = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert len(start["initial_weights"]["adapter"]) == 64
+    train("tuned", **settings | still | {"init_adapter": new})
+    expected = np.load(new / "logits.npy")
+    for name in ("full", "tuned"):
+        with torch.no_grad():
+            found = network(tmp_path / name / "export")(torch.from_numpy(tokens)).numpy()
+        assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max(), name
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"use_dora": True}, "use_dora true, not false: only a plain LoRA can be read"),
+        ({"peft_type": "IA3"}, 'peft_type "IA3", not "LORA"'),
+        ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
+        ({"r": "many"}, "has r 'many' and lora_alpha 5.0: write positive numbers"),
+        ({"r": 0}, "has r 0 and lora_alpha 5.0: write positive numbers"),
+        ({"lora_alpha": 0}, "has r 3 and lora_alpha 0: write positive numbers"),
+        ({"r": 4}, r"lora_A.weight is \[3, 16\], not \[4, 16\]"),
+        ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: write them as"),
+    ],
+)
+def test_an_adapter_that_computes_something_else_is_refused(
+    change: dict[str, object], problem: str, base: Path, train: Train, tmp_path: Path
+) -> None:
+    write_peft(tmp_path / "first", initial(network(base), ATTENTION), **change)
+    with pytest.raises(ConfigurationError, match=problem):
+        train("run", **of_gpt(tmp_path, init_adapter=tmp_path / "first"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda folder: (folder / "adapter_config.json").write_text("{"), "not readable JSON"),
+        (lambda folder: (folder / "adapter_model.safetensors").write_text("{"), "is not readable"),
+        (lambda folder: save_file({}, folder / "adapter_model.safetensors"), "no tensors"),
+        (
+            lambda folder: save_file(
+                dict([*load_file(folder / "adapter_model.safetensors").items()][:-1]),
+                folder / "adapter_model.safetensors",
+            ),
+            "not an adapter of each block of this gpt: base_model",
+        ),
+    ],
+)
+def test_a_damaged_adapter_is_refused(
+    damage: Callable[[Path], object], problem: str, base: Path, train: Train, tmp_path: Path
+) -> None:
+    write_peft(tmp_path / "first", initial(network(base), ATTENTION))
+    damage(tmp_path / "first")
+    with pytest.raises(ConfigurationError, match=problem):
+        train("run", **of_gpt(tmp_path, init_adapter=tmp_path / "first"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"lora_rank": 4}, "lora_rank is set, but only model gpt has LoRA adapters"),
+        ({"init_adapter": "/a"}, "init_adapter is set, but only model gpt has LoRA adapters"),
+        ({"lora_alpha": 4}, "lora_alpha is set without lora_rank"),
+        (
+            {"model": "gpt", "dataset": "text", "lora_rank": 4},
+            "lora_rank is set without init_from: write the trained weights",
+        ),
+        (
+            {"lora_targets": "q_proj,conv"},
+            "input should be 'q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj'",
+        ),
+        (
+            {"model": "gpt", "dataset": "text", "lora_rank": 4, "init_from": "/a"}
+            | {"lora_targets": ["q_proj", "q_proj"]},
+            "lora_targets names a layer twice",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_reported(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TrainingConfig.model_validate(settings)
+    assert problem in "; ".join(problem_sentences(caught.value, {}))
+
+
+def test_adapters_belong_to_the_settings_that_determine_the_result() -> None:
+    values = {"model": "gpt", "dataset": "text", "init_from": "/a", "lora_rank": 4}
+    config = TrainingConfig.model_validate(values | {"lora_targets": "q_proj,k_proj"})
+    assert config.decisive()["lora_rank"] == 4
+    assert config.decisive()["lora_targets"] == "q_proj,k_proj"
+    assert "--lora-targets=q_proj,k_proj" in config.to_args()

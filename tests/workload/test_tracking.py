@@ -1,0 +1,177 @@
+"""The queue between a run and a tracking service."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workload import exit_codes, report, tracking
+from workload.run import FatalError, Run
+from workload.tracking import Line, RefusedError, Service, Tracker, track
+
+
+class Recorded(Service):
+    """A service that keeps the steps that it gets, after it was allowed to, and may fail."""
+
+    name = "recorded"
+
+    def __init__(self, directory: Path, *errors: Exception) -> None:
+        super().__init__(directory)
+        self.errors, self.steps, self.calls = list(errors), list[object](), 0
+        self.allowed, self.called = threading.Event(), threading.Event()
+
+    def write(self, lines: list[Line]) -> None:
+        self.calls += 1
+        self.called.set()
+        self.allowed.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        self.steps += [line.content["step"] for line in lines]
+
+
+@pytest.fixture(autouse=True)
+def no_listeners() -> Iterator[None]:
+    yield
+    report.listeners.clear()
+
+
+def send(tracker: Tracker, steps: range) -> None:
+    for step in steps:
+        tracker.receive({"event": "step", "step": step, "loss": 0.5})
+
+
+def test_a_service_that_does_not_answer_delays_nothing_and_lost_lines_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "CAPACITY", 5)
+    monkeypatch.setenv("RUN_TRACK_SECONDS", "0.01")
+    service = Recorded(tmp_path)
+    tracker = Tracker(service)
+    send(tracker, range(1))
+    assert service.called.wait(60)
+    send(tracker, range(1, 9))
+    assert tracker.dropped == 3
+    tracker.close()
+    message = json.loads(capsys.readouterr().out)["message"]
+    assert message.startswith("recorded lacks 9 lines of progress: it took longer than 0.01 sec")
+    service.allowed.set()
+
+
+def test_lines_that_fail_are_written_again_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "_PAUSES", (0.01, 0.01))
+    service = Recorded(tmp_path, ConnectionError("refused"), ConnectionError("refused"))
+    service.allowed.set()
+    tracker = Tracker(service)
+    send(tracker, range(1))
+    assert service.called.wait(60)
+    send(tracker, range(1, 300))
+    while len(service.steps) < 300:
+        service.called.clear()
+        service.called.wait(0.1)
+    tracker.close()
+    assert service.steps == [*range(300)]
+    assert capsys.readouterr().out == ""
+
+
+def test_lines_that_a_service_refuses_are_not_written_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Recorded(tmp_path, RefusedError("the name is too long"))
+    tracker = Tracker(service)
+    send(tracker, range(1))
+    assert service.called.wait(60)
+    send(tracker, range(1, 4))
+    service.allowed.set()
+    tracker.close()
+    assert service.steps == [1, 2, 3]
+    message = json.loads(capsys.readouterr().out)["message"]
+    assert message == "recorded lacks 1 lines of progress: the name is too long"
+
+
+def test_an_unreachable_service_is_tried_once_more_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Recorded(tmp_path, *[ConnectionError("refused")] * 9)
+    service.allowed.set()
+    tracker = Tracker(service)
+    send(tracker, range(1))
+    assert service.called.wait(60)
+    tracker.close()
+    assert service.calls == 2
+    message = json.loads(capsys.readouterr().out)["message"]
+    assert message == "recorded lacks 1 lines of progress: ConnectionError: refused"
+
+
+def test_the_last_line_is_received_and_the_warning_precedes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = Recorded(tmp_path, *[ConnectionError("refused")] * 9)
+    service.allowed.set()
+    report.listeners.append(Tracker(service))
+    report.conclude("finished", step=3)
+    events = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert events == ["warning", "finished"]
+    assert report.listeners == []
+
+
+def test_values_have_the_name_of_their_event() -> None:
+    line = Line(
+        {"event": "epoch", "epoch": 2, "epochs": 3, "step": 8, "loss": 0.5, "metrics": {"top5": 1}}
+    )
+    assert line.metrics == {"epoch/loss": 0.5, "epoch/top5": 1.0}
+    assert line.parameters == {}
+    start = Line({"event": "resume", "step": 8, "done_epochs": 1, "seed": 0, "model": "gpt"})
+    assert (start.metrics, start.parameters) == ({}, {"seed": "0", "model": "gpt"})
+    end = Line({"event": "finished", "accuracy": 0.5, "export": "/run/export", "already": False})
+    assert end.metrics == {"finished/accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (["comet"], "track contains 'comet': write mlflow or wandb"),
+        (["mlflow"], "track contains mlflow, but the package cannot be imported"),
+        (["wandb"], "track contains wandb, but the package cannot be imported"),
+    ],
+)
+def test_a_service_that_cannot_be_used_is_named(
+    names: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(FatalError, match=problem):
+        track(names, tmp_path)
+    assert report.listeners == []
+
+
+def test_the_address_of_the_server_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", sys)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(FatalError, match="but MLFLOW_TRACKING_URI is not set"):
+        track(["mlflow"], tmp_path)
+
+
+def test_a_program_ends_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setenv("RUN_TRACK", "wandb")
+    with pytest.raises(SystemExit) as ended, Run(1, tmp_path / "mine"):
+        pytest.fail("it trained")
+    assert ended.value.code == exit_codes.BAD_INPUT
+
+
+def test_no_service_is_imported_by_default(tmp_path: Path) -> None:
+    with Run(1, tmp_path) as run:
+        run.resume(print)
+        assert report.listeners == []
+    code = "import sys, workload.tracking; sys.exit(bool({'mlflow', 'wandb'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

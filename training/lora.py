@@ -1,0 +1,226 @@
+"""LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the files of PEFT.
+
+The package peft itself needs transformers and cannot adapt a part of a layer: `gpt` computes
+queries, keys and values, which are three layers of a Llama, with one matrix.
+"""
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from training.config import TrainingConfig
+from training.export.huggingface import (
+    CONFIG_FILE,
+    HUGGINGFACE_FOLDER,
+    LLAMA_LAYERS,
+    read_json,
+    write_json,
+)
+from workload.files import write_atomically
+from workload.manifest import ExportError
+from workload.models.gpt import Gpt
+
+ADAPTER_FOLDER: Final = "adapter"
+"""Directory of the adapter in an export."""
+
+_ADAPTER_CONFIG: Final = "adapter_config.json"
+_WEIGHTS_FILE: Final = "adapter_model.safetensors"
+_LAYER: Final = re.compile(r"\.(\w+)\.lora_[AB]\.weight$")
+_PLAIN: Final = {
+    "fan_in_fan_out": (False,),
+    "bias": ("none",),
+    "use_rslora": (False,),
+    "use_dora": (False,),
+    "modules_to_save": (None, []),
+    "layers_to_transform": (None, []),
+    "rank_pattern": ({},),
+    "alpha_pattern": ({},),
+}
+"""Values of PEFT's options with which an adapter is what `Adapter` computes."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Size of all adapters of a model. `targets` are names of layers of a Llama."""
+
+    rank: int
+    alpha: float
+    targets: frozenset[str]
+    dropout: float = 0.0
+
+    @classmethod
+    def of(cls, config: TrainingConfig) -> Self | None:
+        """Return the adapters to train, or None to train the weights of the model."""
+        if not config.lora_rank:
+            return None
+        targets = frozenset[str](config.lora_targets)
+        return cls(config.lora_rank, config.lora_alpha, targets, config.lora_dropout)
+
+
+class Adapter(nn.Module):
+    """Product of two small matrices. It begins as zero, with a random first factor."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+        super().__init__()
+        self.lora_A = nn.Linear(inputs, rank, bias=False)
+        self.lora_B = nn.Linear(rank, outputs, bias=False)
+        nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.lora_B.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map inputs to a change of outputs, which is not scaled."""
+        outputs: Tensor = self.lora_B(self.lora_A(inputs))
+        return outputs
+
+    def product(self) -> Tensor:
+        """Return the matrix, outputs x inputs."""
+        return self.lora_B.weight @ self.lora_A.weight
+
+
+class AdaptedLinear(nn.Linear):
+    """Linear layer whose output consists of equal parts, some of which have an adapter."""
+
+    def __init__(self, layer: nn.Linear, parts: tuple[str, ...], lora: Lora) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        self.weight = layer.weight
+        self.parts, self.scale = parts, lora.alpha / lora.rank
+        self.dropout = nn.Dropout(lora.dropout)
+        size = layer.out_features // len(parts)
+        self.adapters = nn.ModuleDict(
+            {
+                part: Adapter(layer.in_features, size, lora.rank)
+                for part in parts
+                if part in lora.targets
+            }
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map N x T x inputs to N x T x outputs."""
+        outputs = list(super().forward(inputs).chunk(len(self.parts), dim=-1))
+        for part, adapter in self.adapters.items():
+            change = adapter(self.dropout(inputs)) * self.scale
+            outputs[self.parts.index(part)] = outputs[self.parts.index(part)] + change
+        return torch.cat(outputs, dim=-1)
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """Return a usual layer that computes the same in evaluation mode; its weight is shared."""
+        rows = self.weight.chunk(len(self.parts))
+        for part, adapter in self.adapters.items():
+            change = cast(Adapter, adapter).product()
+            rows[self.parts.index(part)].add_(change, alpha=self.scale)
+        layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        layer.weight = self.weight
+        return layer
+
+
+def adapt(model: Gpt, lora: Lora) -> None:
+    """Freeze a model, and add adapters, which are trained."""
+    model.requires_grad_(requires_grad=False)
+    for block in model.blocks:
+        for path, layers in LLAMA_LAYERS.items():
+            parts = tuple(name.rpartition(".")[2] for name in layers)
+            if lora.targets.intersection(parts):
+                linear = cast(nn.Linear, block.get_submodule(path))
+                block.set_submodule(path, AdaptedLinear(linear, parts, lora), strict=True)
+
+
+def merge(model: Gpt) -> None:
+    """Add the adapters to the weights of the model, and remove them."""
+    layers = {name: each for name, each in model.named_modules() if isinstance(each, AdaptedLinear)}
+    for name, layer in layers.items():
+        model.set_submodule(name, layer.merged(), strict=True)
+
+
+def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
+    """Write the adapters of a model as a PEFT directory. Raises OSError.
+
+    It names the Hugging Face directory of `base`: a run, an export, or that directory itself.
+    """
+    places = (base, base / HUGGINGFACE_FOLDER, base / "export" / HUGGINGFACE_FOLDER)
+    llama = next((place for place in places if (place / CONFIG_FILE).exists()), base)
+    folder.mkdir(parents=True, exist_ok=True)
+    ours, state = _names(len(model.blocks), lora.targets), model.state_dict()
+    tensors = {theirs: state[name].cpu().contiguous() for theirs, name in ours.items()}
+    write_atomically(folder / _WEIGHTS_FILE, save(tensors, {"format": "pt"}))
+    write_json(
+        folder / _ADAPTER_CONFIG,
+        {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": str(llama),
+            "inference_mode": True,
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "lora_dropout": lora.dropout,
+            "target_modules": sorted(lora.targets),
+            **{option: values[0] for option, values in _PLAIN.items()},
+        },
+    )
+
+
+def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
+    """Add the adapters of a PEFT directory to a model; return the digest of their file, and sizes.
+
+    Raises ExportError when it is not an adapter of all blocks of this model.
+    """
+    settings = read_json(folder / _ADAPTER_CONFIG)
+    try:
+        content = (folder / _WEIGHTS_FILE).read_bytes()
+        found = load(content)
+    except (SafetensorError, OSError) as error:
+        raise ExportError(f"{folder / _WEIGHTS_FILE} is not readable: {error}") from None
+    targets = frozenset(match[1] for match in map(_LAYER.search, found) if match)
+    names = _names(len(model.blocks), targets)
+    if not found or found.keys() != names.keys():
+        different = ", ".join(sorted(found.keys() ^ names.keys())) or "no tensors"
+        raise ExportError(f"it is not an adapter of each block of this gpt: {different}")
+    lora = Lora(*_sizes(settings), targets)
+    adapt(model, lora)
+    state = model.state_dict()
+    for theirs, ours in names.items():
+        if found[theirs].shape != state[ours].shape:
+            raise ExportError(
+                f"its {theirs} is {list(found[theirs].shape)}, not {list(state[ours].shape)}"
+            )
+        state[ours].copy_(found[theirs])
+    return hashlib.sha256(content).hexdigest(), lora
+
+
+def _sizes(settings: dict[str, Any]) -> tuple[int, float]:
+    """Return rank and alpha. Raises ExportError for options that change the computation."""
+    for option, values in {"peft_type": ("LORA",), **_PLAIN}.items():
+        if settings.get(option, values[0]) not in values:
+            raise ExportError(
+                f"{_ADAPTER_CONFIG} has {option} {json.dumps(settings[option])}, not "
+                f"{json.dumps(values[0])}: only a plain LoRA can be read"
+            )
+    rank, alpha = settings.get("r"), settings.get("lora_alpha")
+    if not isinstance(rank, int) or not isinstance(alpha, int | float) or rank < 1 or alpha <= 0:
+        raise ExportError(
+            f"{_ADAPTER_CONFIG} has r {rank!r} and lora_alpha {alpha!r}: write positive numbers"
+        )
+    return rank, alpha
+
+
+def _names(blocks: int, targets: frozenset[str]) -> dict[str, str]:
+    """Return the name of each tensor in `gpt` by its name in PEFT."""
+    return {
+        f"base_model.model.model.layers.{block}.{layer}.{factor}.weight": (
+            f"blocks.{block}.{path}.adapters.{layer.rpartition('.')[2]}.{factor}.weight"
+        )
+        for block in range(blocks)
+        for path, layers in LLAMA_LAYERS.items()
+        for layer in layers
+        if layer.rpartition(".")[2] in targets
+        for factor in ("lora_A", "lora_B")
+    }

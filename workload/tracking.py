@@ -1,0 +1,341 @@
+"""Copies of a run's lines of progress in MLflow or W&B, written by a thread of rank 0.
+
+A service that is slow or does not answer never delays a step: lines wait in a queue of limited
+size, and those that find it full are counted and left out. Both packages are imported only if a run
+asks for them. Servers, projects and credentials are configured by the packages' own environment
+variables, such as MLFLOW_TRACKING_URI and WANDB_PROJECT.
+"""
+
+import importlib
+import json
+import os
+import queue
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from workload import report
+from workload.exit_codes import FatalError
+from workload.files import write_atomically
+
+RUNS_FILE: Final = "tracking.json"
+"""File in the directory of a run with its identifier in each service, by which it is continued."""
+
+CAPACITY: Final = 10_000
+"""Maximum number of lines that wait."""
+
+SECONDS_VARIABLE: Final = "RUN_TRACK_SECONDS"
+"""Maximum time for the last lines of a process; 10 by default."""
+
+_BATCH: Final = 100
+_PAUSES: Final = (1.0, 60.0)
+"""Seconds before the first repetition of a failed request, and maximum."""
+
+_LABELS: Final = {"event", "step", "epochs", "done_epochs", "already"}
+"""Fields that are no metrics."""
+
+_ENDS: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
+
+
+class RefusedError(Exception):
+    """The service has refused values, and would refuse them again."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of progress, and the time at which it was written."""
+
+    content: Mapping[str, object]
+    time: float = field(default_factory=time.time)
+
+    @property
+    def event(self) -> str:
+        """Return the name of the event."""
+        return str(self.content["event"])
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of the run, which its first line contains."""
+        if self.event not in ("start", "resume"):
+            return {}
+        left = {"event", "step", "done_epochs"}
+        return {name: str(each) for name, each in self.content.items() if name not in left}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the values of a line of progress or of the result, as `event/name`."""
+        if self.event not in ("step", "epoch", "evaluation", "finished"):
+            return {}
+        custom = self.content.get("metrics")
+        values = {**self.content, **(custom if isinstance(custom, dict) else {})}
+        return {
+            f"{self.event}/{name}": float(value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and name not in _LABELS | {self.event}
+        }
+
+
+class Service(ABC):
+    """A tracking service. Its methods are called by one thread, and may raise any exception."""
+
+    name: str
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._step = directory, 0
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise FatalError if the package or a required variable is missing.
+
+        The package is imported here, before the first step, which the import would slow down.
+        """
+        try:
+            importlib.import_module(cls.name)
+        except ImportError as error:
+            raise FatalError(
+                f"track contains {cls.name}, but the package cannot be imported ({error}): install "
+                f"it in the image, or leave {cls.name} out"
+            ) from None
+
+    @abstractmethod
+    def write(self, lines: list[Line]) -> None:
+        """Write lines in their order; called again with the same lines if it has failed."""
+
+    def _step_of(self, line: Line) -> int:
+        """Return the step of a line, or that of the line before."""
+        step = line.content.get("step")
+        self._step = step if isinstance(step, int) else self._step
+        return self._step
+
+    def _stored(self) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads((self._directory / RUNS_FILE).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _store(self, run: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(self._stored() | {self.name: run}).encode()
+        write_atomically(self._directory / RUNS_FILE, content)
+
+
+class Mlflow(Service):
+    """MLflow: a server or a database at MLFLOW_TRACKING_URI."""
+
+    name = "mlflow"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        # MLflow's own defaults would wait for minutes, also at the end of the process.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        # Standard output has one JSON object per line.
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        self._client: Any = None
+        self._run = ""
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise FatalError if the package or the address is missing."""
+        super().check()
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            raise FatalError(
+                "track contains mlflow, but MLFLOW_TRACKING_URI is not set: set it in the "
+                "environment of the job, such as http://mlflow.mlflow:5000"
+            )
+
+    def write(self, lines: list[Line]) -> None:
+        """Write lines to the run, which is created or continued with the first one."""
+        from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
+
+        try:
+            parameters = {name: each for line in lines for name, each in line.parameters.items()}
+            known = self._open(parameters)
+            metrics = [
+                Metric(name, value, int(line.time * 1000), self._step_of(line))
+                for line in lines
+                for name, value in line.metrics.items()
+            ]
+            # A parameter cannot be changed, so that of a resumed run stays.
+            new = [Param(name, each) for name, each in parameters.items() if name not in known]
+            for part in _parts(metrics, 1000):
+                self._client.log_batch(self._run, metrics=part)
+            for part in _parts(new, 100):
+                self._client.log_batch(self._run, params=part)
+            for line in lines:
+                self._conclude(line)
+        except MlflowException as error:
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
+                raise RefusedError(str(error)) from error
+            raise
+
+    def _open(self, parameters: Mapping[str, str]) -> Mapping[str, str]:
+        """Create or continue the run when lines begin with parameters; return those it has."""
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        if self._client is None:
+            self._client = MlflowClient()
+        self._run = self._run or self._stored().get(self.name, "")
+        if self._run and not parameters:
+            return {}
+        if self._run:
+            try:
+                found = self._client.get_run(self._run)
+                self._client.update_run(self._run, status="RUNNING")
+                known: Mapping[str, str] = found.data.params
+                return known
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
+        experiment = self._client.get_experiment_by_name(name)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        run = self._client.create_run(number, run_name=self._directory.name)
+        self._run = run.info.run_id
+        self._store(self._run)
+        return {}
+
+    def _conclude(self, line: Line) -> None:
+        """Set the status and, from the result or the error, the tags of the run."""
+        if line.event not in _ENDS:
+            return
+        for name in ("export", "sha256", "message"):
+            if value := line.content.get(name):
+                self._client.set_tag(self._run, name, str(value))
+        self._client.set_terminated(self._run, _ENDS[line.event])
+
+
+class Wandb(Service):
+    """W&B, in its offline mode unless WANDB_MODE is set: `wandb sync` uploads its directory."""
+
+    name = "wandb"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._run: Any = None
+
+    def write(self, lines: list[Line]) -> None:
+        """Write lines to the run, which is created or continued with the first one."""
+        for line in lines:
+            if self._run is None:
+                self._run = self._open(line.parameters)
+            if values := line.metrics:
+                self._run.log({"training_step": self._step_of(line), **values})
+            if line.event in _ENDS:
+                names = ("export", "sha256", "message")
+                found = {name: line.content[name] for name in names if line.content.get(name)}
+                self._run.summary.update(found)
+                self._run.finish(exit_code=int(line.event == "error"))
+                self._run = None
+
+    def _open(self, parameters: Mapping[str, str]) -> Any:
+        import wandb
+
+        identifier = self._stored().get(self.name) or uuid.uuid4().hex[:12]
+        self._store(identifier)
+        run = wandb.init(
+            id=identifier,
+            resume="allow",
+            dir=self._directory,
+            name=self._directory.name,
+            config=dict(parameters),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            # Lines of progress are on standard output, which it would read and copy.
+            settings=wandb.Settings(console="off", silent=True, disable_git=True),
+        )
+        run.define_metric("*", step_metric="training_step")
+        return run
+
+
+SERVICES: Final = {each.name: each for each in (Mlflow, Wandb)}
+
+
+class Tracker:
+    """Queue and thread of one service, which receive the lines of progress."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._reason = service, ""
+        self._lines: queue.Queue[Line] = queue.Queue(CAPACITY)
+        self._unwritten: list[Line] = []
+        self._closing = threading.Event()
+        self.dropped = 0
+        name = f"tracking-{service.name}"
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def receive(self, content: Mapping[str, object]) -> None:
+        """Take a line of progress; never waits."""
+        try:
+            self._lines.put_nowait(Line(content))
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Wait for the last lines, but not long, and report those that are not written."""
+        seconds = float(os.environ.get(SECONDS_VARIABLE, "10"))
+        self._closing.set()
+        self._thread.join(seconds)
+        missing = self.dropped + self._lines.qsize() + len(self._unwritten)
+        if missing:
+            late = f"it took longer than {seconds:g} seconds ({SECONDS_VARIABLE})"
+            reason = self._reason or late
+            message = f"{self._service.name} lacks {missing} lines of progress: {reason}"
+            report.emit("warning", message=message)
+
+    def _work(self) -> None:
+        pause, most = _PAUSES
+        while True:
+            last = self._closing.is_set()
+            self._unwritten = self._unwritten or self._next()
+            if last and not self._unwritten:
+                return
+            try:
+                if self._unwritten:
+                    self._service.write(self._unwritten)
+                self._unwritten, pause = [], _PAUSES[0]
+            except RefusedError as error:
+                self.dropped += len(self._unwritten)
+                self._unwritten, self._reason = [], str(error)
+            except Exception as error:
+                self._reason = f"{type(error).__name__}: {error}"
+                if last:
+                    return
+                self._closing.wait(pause)
+                pause = min(2 * pause, most)
+
+    def _next(self) -> list[Line]:
+        """Return lines that are waiting, after at most a second."""
+        found = []
+        try:
+            found.append(self._lines.get(timeout=0.05 if self._closing.is_set() else 1.0))
+            while len(found) < _BATCH:
+                found.append(self._lines.get_nowait())
+        except queue.Empty:
+            pass
+        return found
+
+
+def track(names: Iterable[str], directory: Path) -> None:
+    """Copy the lines of this process to services by name; called by rank 0 before the first line.
+
+    Raises FatalError if one is not known or cannot be configured.
+    """
+    chosen = [name.strip() for name in names if name.strip()]
+    for name in chosen:
+        if name not in SERVICES:
+            raise FatalError(f"track contains {name!r}: write {' or '.join(SERVICES)}")
+        SERVICES[name].check()
+    for name in chosen:
+        report.listeners.append(Tracker(SERVICES[name](directory)))
+
+
+def _parts(values: list[Any], size: int) -> Iterable[list[Any]]:
+    return (values[start : start + size] for start in range(0, len(values), size))

@@ -289,6 +289,17 @@ def _queues(limits: Thresholds) -> list[Alert]:
             description="python -m gitops status shows Volcano's reason.",
         ),
         Alert(
+            name="QueueBlocked",
+            # The scheduler counts the missing pods of a gang only when its queue has admitted it.
+            expr="gpu_platform:queue_pending_gangs > 0 unless on (queue) max by (queue) "
+            "(label_replace(changes(volcano_queue_pod_group_running_count[5m]), "
+            '"queue", "$1", "queue_name", "(.*)")) > 0',
+            minutes=limits.pending_minutes,
+            severity="warning",
+            summary="{{ $value }} gangs wait in queue {{ $labels.queue }}, which admits none",
+            description="python -m gitops status shows Volcano's reason.",
+        ),
+        Alert(
             name="QuotaExhausted",
             expr="max by (namespace, resourcequota, resource) "
             '(kube_resourcequota{type="used", resource=~"requests.*gpu.*|requests.*mig.*"}) '

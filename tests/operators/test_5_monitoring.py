@@ -103,7 +103,7 @@ def test_faults_present_at_the_start_are_alerted(watched: Watched, load: Load) -
         QuotaExhausted={"namespace": "ml-dev"},
         LossNotFinite={"run": runs["diverging"]},
         JobRestartsInARow={"run": runs["crashing"]},
-        GangPendingTooLong={"job_id": runs["waiting"]},
+        QueueBlocked={"queue": "blocked"},
         InferenceNotReady={"service": "hollow"},
         AutoscalerAtMaximum={"namespace": "ml-dev"},
         CheckpointTooOld={"run": runs["learning"]},

@@ -56,7 +56,9 @@ def configure(config: dict[str, Any], served: str) -> None:
     program = common["hyperparameters"]
     jobs["learning"] = {**common, "hyperparameters": {**program, **LEARNS}}
     alone = {**common, "nodes": 1}
-    jobs["waiting"] = {**alone, "cpu": CORES}
+    # Gangs of the other queue start and end all the time.
+    config["gpu-platform:volcano"]["queues"]["blocked"] = {"weight": 1}
+    jobs["waiting"] = {**alone, "cpu": CORES, "queue": "blocked"}
     # Pods of an Indexed Job name their queue in an annotation.
     jobs["diverging"] = {**alone, "kind": "indexed", "hyperparameters": {**program, **DIVERGES}}
     jobs["crashing"] = {

@@ -24,6 +24,10 @@ GANG = {
     'volcano_e2e_job_scheduling_start_time{namespace="volcano-system", job_name="digits-1", '
     'job_namespace="ml", queue="vision"}': "0x80"
 }
+WAITING = {
+    'gpu_platform:queue_pending_gangs{queue="vision"}': "1x80",
+    'volcano_queue_pod_group_running_count{queue_name="other"}': "0+1x80",
+}
 SERVING = f'kube_pod_labels{{{POD}, label_gpu_platform_dev_service="digits"}}'
 PENDING = f'kube_pod_status_phase{{{POD}, phase="Pending"}}'
 RUNNING = f'kube_pod_status_phase{{{POD}, phase="Running"}}'
@@ -275,6 +279,13 @@ CASES = [
         70,
         {**GANG, 'volcano_unschedule_task_count{job_id="digits-1"}': "4x80"},
         {**GANG, 'volcano_unschedule_task_count{job_id="digits-1"}': "4x20 0x60"},
+    ),
+    Case(
+        "QueueBlocked",
+        70,
+        {**WAITING, 'volcano_queue_pod_group_running_count{queue_name="vision"}': "2x80"},
+        # A gang ends, and another one starts.
+        {**WAITING, 'volcano_queue_pod_group_running_count{queue_name="vision"}': "2x30 1 2x50"},
     ),
     Case(
         "QuotaExhausted",

@@ -46,6 +46,8 @@ PACK: Final[dict[str, Any]] = {
         "systemWorkloads": ["ml/*/job-*", "ml/JobTemplate.flow.volcano.sh/*-train"]
     },
     "training-ends": "disabled",
+    "no-hidden-token": {"systemWorkloads": ["ml/CronJob/job-schedule"]},
+    "no-service-account-token": {"systemWorkloads": ["ml/CronJob/job-schedule"]},
     "namespace-gpu-quota": {"maxQuota": 10**6},
     "systemWorkloads": {"workloads": ["*/PersistentVolume/shared-*", "*/Namespace/ml"]},
 }
@@ -87,7 +89,7 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
     values["tenancy"]["quota"] = {"gpus": 10**6, "devices": devices}
     values["inference"] = {}
-    of_kinds = ["titan", *(name for name, kind in KINDS.items() if kind.image_needs)]
+    of_kinds = ["titan", "recorder", *(name for name, kind in KINDS.items() if kind.image_needs)]
     values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in of_kinds}
     values["training"]["jobs"] = {"job": described}
     return values
@@ -131,6 +133,8 @@ def _objects(settings: StackSettings, run: str) -> list[Manifest]:
         image_identity=TRAINING_IMAGE,
         gpu_nodes=NODES,
         claims={key: key for key in settings.storage.claims},
+        schedule_image=TRAINING_IMAGE,
+        isolated=settings.tenancy.network.isolate,
     )
     return manifests(args, run, TRAINING_IMAGE)
 

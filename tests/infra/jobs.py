@@ -1,6 +1,7 @@
 """One small job of every kind, its objects, and their violations in a whole stack."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from infra import storage, tenancy, volcano
@@ -111,10 +112,14 @@ def kind_of(described: dict[str, Any], kind: str) -> Manifest:
     return found
 
 
-def refused(described: dict[str, Any]) -> list[str]:
-    """Return the mandatory violations of a whole stack with the job."""
-    settings = validate(configuration(described))
-    stack = [*surroundings(configuration(described)), *_objects(settings, "job-0123abcd")]
+def refused(
+    described: dict[str, Any], edit: Callable[[Manifest], object] = lambda _: None
+) -> list[str]:
+    """Return the mandatory violations of a whole stack with the job, whose objects are edited."""
+    made = _objects(validate(configuration(described)), "job-0123abcd")
+    for manifest in made:
+        edit(manifest)
+    stack = [*surroundings(configuration(described)), *made]
     texts = [json.dumps(manifest, ensure_ascii=False) for manifest in stack]
     documents = [document for text in texts for document in read("", text)]
     return [

@@ -1,5 +1,6 @@
 """Schedules of jobs: settings, objects, and what the pack and the price of a preview see."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -128,10 +129,48 @@ def test_in_an_isolated_namespace_the_program_reaches_only_the_api_server() -> N
     }
 
 
-def test_the_pack_applies_to_the_pods_that_a_run_will_have() -> None:
+def container(template: Manifest) -> Manifest:
+    pod = template["spec"]["tasks"][0]["template"]["spec"]
+    found: Manifest = pod["containers"][0]
+    return found
+
+
+def in_another_queue(template: Manifest) -> None:
+    template["spec"]["queue"] = "undeclared"
+
+
+def without_volcano(template: Manifest) -> None:
+    template["spec"]["schedulerName"] = "default-scheduler"
+    template["spec"]["tasks"][0]["template"]["spec"]["schedulerName"] = "default-scheduler"
+
+
+def as_root(template: Manifest) -> None:
+    container(template)["securityContext"]["allowPrivilegeEscalation"] = True
+
+
+def without_limit(template: Manifest) -> None:
+    del container(template)["resources"]["limits"]["nvidia.com/gpu"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "rule"),
+    [
+        (in_another_queue, "training-queue-declared"),
+        (without_volcano, "training-scheduler"),
+        (as_root, "no-privilege-escalation"),
+        (without_limit, "gpu-limit-present"),
+    ],
+)
+def test_the_pack_applies_to_the_pods_that_a_run_will_have(
+    edit: Callable[[Manifest], None], rule: str
+) -> None:
+    def of_template(manifest: Manifest) -> None:
+        if manifest["kind"] == TEMPLATE.kind:
+            edit(manifest)
+
     assert refused(nightly()) == []
-    found = refused({**nightly(), "env": {"PASSWORD": "hunter2hunter2"}})
-    assert any("JobTemplate" in finding and "PASSWORD" in finding for finding in found), found
+    found = refused(nightly(), of_template)
+    assert any(each.startswith(f"{rule}: JobTemplate") for each in found), found
 
 
 def test_the_price_counts_one_run() -> None:

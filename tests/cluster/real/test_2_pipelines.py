@@ -249,6 +249,10 @@ def test_only_a_changed_step_runs_again(real: Platform, checkpoints: Path, secon
     assert states == {**dict.fromkeys(ALL, "reused"), "validate": "succeeded"}
 
 
+def _owners(manifest: dict[str, Any]) -> list[str]:
+    return [owner["name"] for owner in manifest["metadata"].get("ownerReferences", ())]
+
+
 @dataclass
 class Schedule:
     """A schedule, and the runs that it has started so far."""
@@ -261,14 +265,7 @@ class Schedule:
 
     def jobs(self) -> list[dict[str, Any]]:
         """The Jobs of the CronJob, oldest first."""
-        found = [
-            job
-            for job in self.get("jobs.batch")
-            if any(
-                owner["name"] == "nightly-schedule"
-                for owner in job["metadata"].get("ownerReferences", ())
-            )
-        ]
+        found = [job for job in self.get("jobs.batch") if "nightly-schedule" in _owners(job)]
         return sorted(found, key=lambda job: str(job["metadata"]["creationTimestamp"]))
 
     def runs(self) -> dict[str, str]:
@@ -287,7 +284,8 @@ def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
     _use(real, nightly=NIGHTLY)
     real.make("up", timeout=3000)
     yield Schedule(real)
-    real.shell(f"kubectl delete cronjob -n {real.namespace} nightly-schedule --wait=true")
+    # It would start runs under the tests that follow, if one of these fails.
+    real.shell(f"kubectl delete cronjob -n {real.namespace} --all")
 
 
 def test_a_schedule_starts_one_run_after_the_other(schedule: Schedule, second: Run) -> None:
@@ -317,7 +315,13 @@ def test_runs_beyond_the_limit_are_deleted_with_all_their_objects(schedule: Sche
         ended = [job for job in schedule.jobs() if job.get("status", {}).get("completionTime")]
         return len(ended) == 1 and list(schedule.runs().values()).count("succeeded") <= 1
 
+    def no_templates_are_left() -> bool:
+        owned = [each for each in schedule.get("jobtemplates") if _owners(each) != []]
+        runs = {name.rpartition("-")[2] for name in schedule.runs()}
+        return {each["metadata"]["name"].partition("-")[0] for each in owned} <= runs
+
     await_(one_is_left, 180, "the deletion of the first run")
+    await_(no_templates_are_left, 60, "the deletion of its templates")
 
 
 def test_a_schedule_is_suspended_in_place(real: Platform, schedule: Schedule) -> None:

@@ -29,7 +29,9 @@ PARTS = {
         "custom",
         "exit_codes",
         "files",
+        "manifest",
         "promotion",
+        "results",
         "store",
     },
 }

@@ -190,6 +190,8 @@ class Platform:
             yield from self._missing_claim("datasets", job.datasets)
         if job.notebook is not None:
             yield from self._missing_claim("notebook.home", job.notebook.home)
+        if job.schedule is not None:
+            yield Problem("schedule", "needs the platform's stack: write the job there")
         for name, volume in job.volumes.items():
             if volume.claim is not None:
                 yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import pulumi
@@ -10,9 +11,11 @@ from infra.component import Component, before_create
 from infra.manifests import Manifest
 from infra.outputs import RunOutput
 from infra.settings import StackSettings
+from infra.settings.training.schedule import ScheduleSettings
 from infra.shared import SharedResources
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds import KINDS, RESOURCES
+from kube.names import RUN_LABEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +75,20 @@ class TrainingJobs(Component):
         kept = pulumi.ResourceOptions()
         if recorded is not None:
             kept = before_create(f"{name}-once", refuse_recorded(recorded))
-        self.runs = {args.key: create_run(self, args, kept) for args in jobs}
+        created = {args.key: create_run(self, args, kept) for args in jobs}
+        # The runs of a schedule are not resources of the stack.
+        self.runs = {args.key: created[args.key] for args in jobs if args.job.schedule is None}
         self.names = {key: run.name for key, run in self.runs.items()}
         self.register_outputs({})
 
 
 def training_jobs(settings: StackSettings, shared: SharedResources) -> list[TrainingJobArgs]:
     """Return the jobs of a stack with what their pods need."""
-    return [TrainingJobArgs.of(key, job, shared) for key, job in settings.training.jobs.items()]
+    isolated = settings.tenancy.network.isolate
+    return [
+        TrainingJobArgs.of(key, job, shared, isolated=isolated)
+        for key, job in settings.training.jobs.items()
+    ]
 
 
 def create_run(
@@ -93,13 +102,17 @@ def create_run(
     suspendable = "state: suspended" in KINDS[args.job.kind].capabilities
     earlier: list[pulumi.CustomResource] = []
     starting: list[pulumi.Output[str]] = []
+    if args.job.schedule is not None:
+        pulumi.log.info(f"{args.key}: {_starts(args.job.schedule)}", component)
     for manifest in manifests(args, run, args.image):
-        ignored = ignored_paths(manifest, suspendable=suspendable)
+        of_run = manifest["metadata"]["labels"].get(RUN_LABEL) == run
+        ignored = ignored_paths(manifest, suspendable=suspendable) if of_run else []
         options = component.options(after=earlier, retain=args.job.outlives_change, ignore=ignored)
         starts = (manifest["apiVersion"], manifest["kind"]) in _STARTING
         if starts and not args.job.recreate:
             options = pulumi.ResourceOptions.merge(options, once)
-        resource_name = f"{run}-{manifest['kind'].lower()}"
+        # The objects of a schedule keep their names when the specification changes.
+        resource_name = f"{run if of_run else args.key}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
         earlier = [*earlier, component.create(resource_name, manifest, options)]
@@ -116,6 +129,13 @@ def create_run(
             "gpusPerNode": args.job.gpus_per_node,
         },
     )
+
+
+def _starts(schedule: ScheduleSettings) -> str:
+    """Return when a run of a schedule starts next."""
+    if schedule.suspend:
+        return "the schedule is suspended"
+    return f"the next run starts at {schedule.next_start(datetime.now(UTC)):%Y-%m-%d %H:%M %Z}"
 
 
 _STARTING: Final = {(resource.api_version, resource.kind) for resource in RESOURCES}

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -21,15 +21,17 @@ from infra.pods import (
     packed,
     variables_from,
 )
-from infra.settings.training.checks import preceding_steps
+from infra.schedule import schedule_objects
 from infra.settings.training.job import (
     NOT_IN_RUN_NAME,
     LauncherSettings,
     TrainingJobSettings,
 )
+from infra.settings.training.step_checks import preceding_steps
 from infra.settings.training.torchtitan import PROGRAM
 from infra.shared import SharedResources
 from kube.kinds import KINDS
+from kube.kinds.volcano import TRAINING_STEP
 from kube.names import (
     CHECKPOINTS_PATH,
     CHECKPOINTS_VOLUME,
@@ -42,6 +44,7 @@ from kube.names import (
     WORKLOAD_LABEL,
 )
 from kube.shared_memory import default_shm
+from training.config import flag_of
 
 _UNDISTURBED: Final = {
     "karpenter.sh/do-not-disrupt": "true",
@@ -68,9 +71,21 @@ class TrainingJobArgs:
     gpu_nodes: GpuNodes
     claims: Mapping[str, Any]
     service_account: str = "training"
+    schedule_image: Any = None
+    """Image of the program that starts the runs of a schedule."""
+    isolated: bool = False
+    """True if network policies isolate the namespace."""
+    pull_secret: str | None = None
 
     @classmethod
-    def of(cls, key: str, job: TrainingJobSettings, shared: SharedResources) -> Self:
+    def of(
+        cls,
+        key: str,
+        job: TrainingJobSettings,
+        shared: SharedResources,
+        *,
+        isolated: bool = False,
+    ) -> Self:
         """Return a job of a stack with what its pods need."""
         return cls(
             key=key,
@@ -80,6 +95,9 @@ class TrainingJobArgs:
             image_identity=shared.identities[job.image],
             gpu_nodes=shared.gpu_nodes,
             claims=shared.claims,
+            schedule_image=shared.images[job.schedule.image] if job.schedule else None,
+            isolated=isolated,
+            pull_secret=shared.pull_secret,
         )
 
 
@@ -125,15 +143,31 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
             Step(
                 name=name,
                 pod=_step_pod(args, run, name, pod),
-                after=step.after,
+                after=step.waits_for,
                 retries=step.retries,
             )
             for name, step in job.steps.items()
         ],
-        after=job.after,
+        after=job.waits_for,
+        wrapper=_step_program(run, TRAINING_STEP, inputs=job.inputs),
+        is_flow=job.schedule is not None,
         notebook=job.notebook,
     )
-    return builder(job.kind)(gang)
+    objects = builder(job.kind)(gang)
+    if job.schedule is None:
+        return objects
+    *templates, _ = objects
+    return [
+        *templates,
+        *schedule_objects(
+            args.key,
+            gang,
+            job.schedule,
+            image=args.schedule_image,
+            isolated=args.isolated,
+            pull_secret=args.pull_secret,
+        ),
+    ]
 
 
 def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
@@ -203,7 +237,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
     return replace(
         pod,
         container="step",
-        command=_step_command(job, run, name),
+        command=_step_command(args, run, name),
         cpu=step.cpu,
         memory=step.memory,
         shm=default_shm(max(step.gpus, 1), step.memory),
@@ -222,20 +256,40 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
     )
 
 
-def _step_command(job: TrainingJobSettings, run: str, name: str) -> list[str]:
-    """Return the command of a step; with conditions, it starts only if they hold."""
+def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
+    """Return the command of a step, with the program that evaluates conditions and outputs."""
+    job = args.job
     step = job.steps[name]
     conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]
-    if not step.when and not conditional:
-        return list(step.command)
+    options = [
+        *(f"--after={other}" for other in sorted(conditional)),
+        *(f"--when={metric} {limit}" for metric, limit in step.when.items()),
+    ]
+    if step.outputs:
+        decisive = sorted({*job.env, *step.env})
+        options += [
+            *(f"--output={output}={type_}" for output, type_ in step.outputs.items()),
+            f"--image={args.image_identity}",
+            *(f"--env={variable}" for variable in decisive),
+            *([] if step.cache else ["--no-cache"]),
+        ]
+    return [*_step_program(run, name, options, step.inputs), *step.command]
+
+
+def _step_program(
+    run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the beginning of a command that needs `workload.step`; empty if it does not."""
+    given = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
+    if not options and not given:
+        return []
     return [
         *("python3", "-m", "workload.step"),
         f"--run={CHECKPOINTS_PATH}/{run}",
         f"--name={name}",
-        *(f"--after={other}" for other in sorted(conditional)),
-        *(f"--when={metric} {limit}" for metric, limit in step.when.items()),
+        *options,
+        *given,
         "--",
-        *step.command,
     ]
 
 
@@ -269,7 +323,8 @@ def _command(job: TrainingJobSettings, run: str) -> list[str]:
     if job.hyperparameters is None:
         return list(job.command or [])
     config = job.hyperparameters.model_copy(update={"run_dir": f"{CHECKPOINTS_PATH}/{run}"})
-    return ["-m", KINDS[job.kind].program, *config.to_args()]
+    inputs = [f"{flag_of(name)}=$(inputs.{name})" for name in job.inputs]
+    return ["-m", KINDS[job.kind].program, *config.to_args(), *inputs]
 
 
 def _environment(job: TrainingJobSettings, run: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     python3 -m recorder watch --claims /claims     in a pod of the namespace that it watches
     python3 -m recorder show RUN                   print the archived record of a run's last failure
     python3 -m recorder rollback PLAN              roll back a canary that exceeds its limits
+    python3 -m recorder attempt PLAN               start a run of a schedule and wait for its end
 
 The logs of every run's pods are streamed while they run, because the log of a deleted pod is gone.
 When a container fails or is deleted, its last log lines, its exit code, and the events of pod and
@@ -37,6 +38,10 @@ def main() -> int:
         from recorder.rollback import roll_back
 
         roll_back(options.plan)
+    if options.command == "attempt":
+        from recorder.attempts import start
+
+        return start(options.plan)
     from recorder.watch import watch
 
     bounds = Bounds(options.lines, options.kib * 1024, options.failures, options.pods)
@@ -59,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")
     rolling_back = commands.add_parser("rollback", help="evaluate a canary until terminated")
-    rolling_back.add_argument("plan", metavar="PLAN", help="JSON, written by the stack")
+    starting = commands.add_parser("attempt", help="start a run and wait for its end")
+    for each in (rolling_back, starting):
+        each.add_argument("plan", metavar="PLAN", help="JSON, written by the stack")
     for each in (watching, showing):
         each.add_argument(
             "--claims", type=Path, default=CLAIMS, help="directory with a mount of each claim"

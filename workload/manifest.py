@@ -22,14 +22,25 @@ class ExportError(Exception):
     """An export is missing, incomplete or damaged; the message says where."""
 
 
-class Weights(BaseModel):
-    """The weights' file, from which everything else is derived."""
+class File(BaseModel):
+    """A file next to the manifest that lists it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    file: str = Field(default=WEIGHTS_FILE, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     size: int = Field(gt=0, description="Size in bytes.")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @property
+    def what(self) -> str:
+        """Return the content's name for messages."""
+        return "contents"
+
+
+class Weights(File):
+    """The weights' file, from which everything else is derived."""
+
+    file: str = Field(default=WEIGHTS_FILE, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
 
     @property
     def what(self) -> str:
@@ -190,7 +201,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_atomically(folder / MANIFEST_FILE, text.encode())
 
 
-def checked_file(folder: Path, file: Weights) -> Path:
+def checked_file(folder: Path, file: File) -> Path:
     """Return the path of a file after comparing its size and digest. Raises ExportError."""
     path = folder / file.file
     try:

@@ -1,54 +1,81 @@
-"""Condition of a step: `python3 -m workload.step --run=… --name=… -- COMMAND`.
+"""Program of a step: `python3 -m workload.step --run=… --name=… -- COMMAND`.
 
-Replaces itself with the command, unless a preceding step was skipped or a condition on the metrics
-of the run's export does not hold. Then the step is skipped, which counts as success for Volcano.
+Evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the command and its
+variables, and runs the command. A step is skipped if a preceding one was, or if a condition on the
+metrics of the run's export does not hold. A step with outputs is also skipped if its result exists:
+the same image, command and variables have run with the same inputs. All of this counts as success
+for Volcano.
 """
 
 import argparse
-import json
 import os
+import secrets
+import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from workload.exit_codes import BAD_INPUT, DONE
-from workload.files import write_atomically
 from workload.manifest import ExportError, read_manifest
 from workload.promotion import parse_named, violations
 from workload.report import emit
-
-STEPS_FOLDER = "steps"
-"""Directory in that of the run with a file for each skipped step."""
+from workload.results import (
+    PLACEHOLDER,
+    RESULTS_FOLDER,
+    StepManifest,
+    Value,
+    collect,
+    complete_result,
+    digest_of,
+    marker_of,
+    publish,
+    read_marker,
+    resolve,
+    write_marker,
+)
 
 
 def main() -> NoReturn:
     """Run the command, or record that the step is skipped."""
+    options = _parser().parse_args()
+    try:
+        reason = _reason(options)
+        inputs = {} if reason else _inputs(options)
+    except (ExportError, ValueError) as error:
+        _fail(options, error)
+    if reason is not None:
+        write_marker(options.run, options.name, "skipped", reason=reason)
+        emit("step_skipped", step=options.name, reason=reason)
+        sys.exit(DONE)
+    marker_of(options.run, options.name).unlink(missing_ok=True)
+    if options.output:
+        sys.exit(_produce(options, inputs))
+    command, env = _replaced(options.command, inputs, {})
+    os.execvpe(command[0], command, env)  # noqa: S606  no shell is wanted
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m workload.step")
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     parser.add_argument("--name", required=True, help="name of the step")
     parser.add_argument("--after", action="append", default=[], help="a preceding step")
     parser.add_argument("--when", action="append", default=[], help='such as "accuracy >= 0.97"')
+    parser.add_argument("--input", action="append", default=[], help="such as rows=prepare.rows")
+    parser.add_argument("--output", action="append", default=[], help="such as rows=number")
+    parser.add_argument("--image", default="", help="identity of the image")
+    parser.add_argument("--env", action="append", default=[], help="name of a decisive variable")
+    parser.add_argument("--no-cache", action="store_true", help="use no result of another run")
     parser.add_argument("command", nargs="+")
-    options = parser.parse_args()
-    try:
-        reason = _reason(options)
-    except (ExportError, ValueError) as error:
-        emit("step_failed", step=options.name, error=str(error))
-        sys.exit(BAD_INPUT)
-    marker = _marker(options.run, options.name)
-    if reason is not None:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(marker, json.dumps({"state": "skipped", "reason": reason}).encode())
-        emit("step_skipped", step=options.name, reason=reason)
-        sys.exit(DONE)
-    marker.unlink(missing_ok=True)
-    os.execvp(options.command[0], options.command)  # noqa: S606  no shell is wanted
+    return parser
 
 
 def _reason(options: argparse.Namespace) -> str | None:
     """Return why the step is skipped, None if it runs."""
     for earlier in options.after:
-        if _marker(options.run, earlier).exists():
+        if read_marker(options.run, earlier).get("state") == "skipped":
             return f"step {earlier} was skipped"
     if not options.when:
         return None
@@ -60,8 +87,94 @@ def _reason(options: argparse.Namespace) -> str | None:
     return next(violations(conditions, metrics, {}), None)
 
 
-def _marker(run: Path, step: str) -> Path:
-    return run / STEPS_FOLDER / f"{step}.json"
+def _inputs(options: argparse.Namespace) -> dict[str, Value]:
+    named = (each.partition("=") for each in options.input)
+    return {name: resolve(options.run, reference) for name, _, reference in named}
+
+
+def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
+    """Run the command and publish its outputs, unless they exist; return the exit code."""
+    types = {name: type_ for name, _, type_ in (each.partition("=") for each in options.output)}
+    recipe = {
+        "image": options.image,
+        "command": options.command,
+        "env": {name: os.environ.get(name, "") for name in sorted(options.env)},
+        "inputs": {name: value.digest for name, value in inputs.items()},
+    }
+    only = {"run": options.run.name, "step": options.name} if options.no_cache else {}
+    name = digest_of({**recipe, **only, "outputs": types})[:32]
+    folder = options.run.parent / RESULTS_FOLDER / name
+    if (existing := complete_result(folder)) is not None:
+        _record(options, name, existing)
+        return DONE
+    for left in folder.parent.glob(f".{name}.{options.run.name}.*"):
+        shutil.rmtree(left, ignore_errors=True)
+    unfinished = folder.with_name(f".{name}.{options.run.name}.{secrets.token_hex(4)}")
+    unfinished.mkdir(parents=True)
+    code = _run(*_replaced(options.command, inputs, {each: unfinished / each for each in types}))
+    if code != DONE:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        return code
+    try:
+        parameters, artifacts = collect(unfinished, types)
+    except ValueError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        _fail(options, error)
+    manifest = StepManifest.model_validate(
+        {
+            **recipe,
+            "step": options.name,
+            "run": options.run.name,
+            "parameters": parameters,
+            "artifacts": artifacts,
+        }
+    )
+    _record(options, name, publish(unfinished, manifest, folder), ran=True)
+    return DONE
+
+
+def _record(
+    options: argparse.Namespace, name: str, manifest: StepManifest, *, ran: bool = False
+) -> None:
+    """Record the result of the step, and report who has made it."""
+    state = "succeeded" if ran else "reused"
+    write_marker(options.run, options.name, state, result=name, by=manifest.run)
+    emit(
+        f"step_{state}",
+        step=options.name,
+        result=name,
+        run=manifest.run,
+        parameters=manifest.parameters,
+        artifacts={key: file.sha256 for key, file in manifest.artifacts.items()},
+    )
+
+
+def _replaced(
+    command: list[str], inputs: Mapping[str, Value], outputs: Mapping[str, Path]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment with the values of inputs and outputs."""
+    texts = {f"inputs.{name}": value.text for name, value in inputs.items()}
+    texts |= {f"outputs.{name}": str(path) for name, path in outputs.items()}
+
+    def replaced(text: str) -> str:
+        return PLACEHOLDER.sub(lambda m: texts.get(f"{m[1]}.{m[2]}", m[0]), text)
+
+    return [replaced(each) for each in command], {
+        name: replaced(value) for name, value in os.environ.items()
+    }
+
+
+def _run(command: list[str], env: dict[str, str]) -> int:
+    """Run a command to its end, also when the pod is terminated; return its exit code."""
+    with subprocess.Popen(command, env=env) as process:
+        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _fail(options: argparse.Namespace, error: Exception) -> NoReturn:
+    emit("step_failed", step=options.name, error=str(error))
+    sys.exit(BAD_INPUT)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
     yield status
     if isinstance(state := status.get("state"), dict):
         yield state
-    for condition in status.get("conditions", ()):
+    conditions = status.get("conditions", ())
+    # Those of a JobFlow are a mapping of its jobs, whose reasons the pods state.
+    for condition in () if isinstance(conditions, dict) else conditions:
         if resource.states.get(condition.get("type")) is State.FAILED:
             yield condition
 

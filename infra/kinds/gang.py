@@ -60,6 +60,10 @@ class Gang:
     network_topology: Mapping[str, object] = field(default_factory=dict)
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()
+    wrapper: Sequence[str] = ()
+    """Command that reads the inputs of the training and then starts it."""
+    is_flow: bool = False
+    """True if a JobFlow starts the training, even without steps."""
     notebook: NotebookSettings | None = None
 
     @property
@@ -90,8 +94,9 @@ def command(gang: Gang) -> list[str]:
     provides. A single pod needs no address.
     """
     if gang.custom_command:
-        return list(gang.pod.command)
+        return [*gang.wrapper, *gang.pod.command]
     return [
+        *gang.wrapper,
         "python3",
         "-m",
         "training.launch",

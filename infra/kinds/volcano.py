@@ -18,7 +18,15 @@ from infra.kinds.gang import (
 )
 from infra.manifests import Manifest, compact
 from kube.kinds.record import Resource
-from kube.kinds.volcano import COMMAND, FLOW, JOB, TEMPLATE, TRAINING_STEP, template_name
+from kube.kinds.volcano import (
+    COMMAND,
+    FLOW,
+    JOB,
+    TEMPLATE,
+    TRAINING_STEP,
+    flow_spec,
+    template_name,
+)
 
 SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
     "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
@@ -77,7 +85,7 @@ def volcano_objects(
     spec = _spec(gang, tasks, plugins)
     if policies is not None:
         spec["policies"] = [*policies]
-    if not gang.steps:
+    if not gang.steps and not gang.is_flow:
         job = _object(JOB, metadata(gang), spec)
         return [job, _termination(gang)] if gang.stop else [job]
     flow_metadata = metadata(gang)
@@ -96,19 +104,7 @@ def volcano_objects(
         )
         for name, template_spec in specs.items()
     ]
-    flows = [
-        compact(
-            {
-                "name": template_name(gang.name, name),
-                "dependsOn": compact(
-                    {"targets": [template_name(gang.name, other) for other in earlier] or None}
-                ),
-            }
-        )
-        for name, earlier in after.items()
-    ]
-    flow = {"jobRetainPolicy": "retain", "flows": flows}
-    return [*templates, _object(FLOW, flow_metadata, flow)]
+    return [*templates, _object(FLOW, flow_metadata, flow_spec(gang.name, after))]
 
 
 def _termination(gang: Gang) -> Manifest:

@@ -15,6 +15,7 @@ KIND: Final = Kind(
             "fatal_exit_codes",
             "state: stopped",
             "steps",
+            "schedule",
             "launcher",
         }
     ),

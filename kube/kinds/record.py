@@ -20,6 +20,8 @@ Capability = Literal[
     "success: first",
     "fatal_exit_codes",
     "steps",
+    "inputs",
+    "schedule",
     "launcher",
     "notebook",
 ]

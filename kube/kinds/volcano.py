@@ -1,6 +1,7 @@
 """Kind `volcano`: a Volcano Job with plugin `pytorch`."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kube.kinds.record import Kind, Resource, State
@@ -96,6 +97,8 @@ KIND: Final = Kind(
             "fatal_exit_codes",
             "state: stopped",
             "steps",
+            "inputs",
+            "schedule",
         }
     ),
     objects="Volcano Job with plugin `pytorch`",
@@ -114,6 +117,27 @@ def template_name(run: str, step: str) -> str:
     its jobs `<flow>-<template>`.
     """
     return f"{run.rpartition('-')[2]}-{step}"
+
+
+ATTEMPT_FAILED: Final = 64
+"""Exit code of the program that starts a scheduled run if the run has failed (EX_USAGE)."""
+
+
+def attempt_name(run: str, job: str) -> str:
+    """Return the name of the run that a Job of the schedule starts, `<key>-<8 digits>`."""
+    digits = hashlib.sha256(f"{run}/{job}".encode()).hexdigest()[:8]
+    return f"{run.rpartition('-')[0]}-{digits}"
+
+
+def flow_spec(run: str, after: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the specification of a JobFlow with these steps, each with those it waits for."""
+    flows: list[dict[str, Any]] = []
+    for name, earlier in after.items():
+        flow: dict[str, Any] = {"name": template_name(run, name)}
+        if earlier:
+            flow["dependsOn"] = {"targets": [template_name(run, other) for other in earlier]}
+        flows.append(flow)
+    return {"jobRetainPolicy": "retain", "flows": flows}
 
 
 def job_prefix(run: str) -> str:

@@ -1,6 +1,7 @@
 """One small job of every kind, its objects, and their violations in a whole stack."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from infra import storage, tenancy, volcano
@@ -46,6 +47,8 @@ PACK: Final[dict[str, Any]] = {
         "systemWorkloads": ["ml/*/job-*", "ml/JobTemplate.flow.volcano.sh/*-train"]
     },
     "training-ends": "disabled",
+    "no-hidden-token": {"systemWorkloads": ["ml/CronJob/job-schedule"]},
+    "no-service-account-token": {"systemWorkloads": ["ml/CronJob/job-schedule"]},
     "namespace-gpu-quota": {"maxQuota": 10**6},
     "systemWorkloads": {"workloads": ["*/PersistentVolume/shared-*", "*/Namespace/ml"]},
 }
@@ -87,7 +90,7 @@ def configuration(described: dict[str, Any]) -> dict[str, Any]:
     devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
     values["tenancy"]["quota"] = {"gpus": 10**6, "devices": devices}
     values["inference"] = {}
-    of_kinds = ["titan", *(name for name, kind in KINDS.items() if kind.image_needs)]
+    of_kinds = ["titan", "recorder", *(name for name, kind in KINDS.items() if kind.image_needs)]
     values["images"]["workloads"] |= {kind: {"reference": TRAINING_IMAGE} for kind in of_kinds}
     values["training"]["jobs"] = {"job": described}
     return values
@@ -109,10 +112,14 @@ def kind_of(described: dict[str, Any], kind: str) -> Manifest:
     return found
 
 
-def refused(described: dict[str, Any]) -> list[str]:
-    """Return the mandatory violations of a whole stack with the job."""
-    settings = validate(configuration(described))
-    stack = [*surroundings(configuration(described)), *_objects(settings, "job-0123abcd")]
+def refused(
+    described: dict[str, Any], edit: Callable[[Manifest], object] = lambda _: None
+) -> list[str]:
+    """Return the mandatory violations of a whole stack with the job, whose objects are edited."""
+    made = _objects(validate(configuration(described)), "job-0123abcd")
+    for manifest in made:
+        edit(manifest)
+    stack = [*surroundings(configuration(described)), *made]
     texts = [json.dumps(manifest, ensure_ascii=False) for manifest in stack]
     documents = [document for text in texts for document in read("", text)]
     return [
@@ -131,6 +138,8 @@ def _objects(settings: StackSettings, run: str) -> list[Manifest]:
         image_identity=TRAINING_IMAGE,
         gpu_nodes=NODES,
         claims={key: key for key in settings.storage.claims},
+        schedule_image=TRAINING_IMAGE,
+        isolated=settings.tenancy.network.isolate,
     )
     return manifests(args, run, TRAINING_IMAGE)
 

@@ -62,9 +62,15 @@ CAPABLE: dict[str, st.SearchStrategy[Any]] = {
     "steps": st.just(
         {
             "prepare": {**STEP, "env": {"PART": "1"}},
-            "evaluate": {**STEP, "gpus": 1, "after": ["train"]},
+            "evaluate": {
+                "command": ["./evaluate", "$(inputs.export)", "$(outputs.score)"],
+                "gpus": 1,
+                "inputs": {"export": "train.export"},
+                "outputs": {"score": "number"},
+            },
         }
     ),
+    "schedule": st.just({"cron": "*/5 1-3 * * 1", "time_zone": "Europe/Berlin"}),
 }
 NCCL = st.sampled_from(
     [
@@ -108,6 +114,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     if deadline := chosen.get("attempt_deadline_seconds"):
         grace = chosen.get("grace_seconds", DEFAULT_GRACE)
         chosen["attempt_deadline_seconds"] = max(deadline, grace)
+    if "schedule" in chosen:
+        chosen.pop("state", None)
     if "steps" in chosen:
         chosen.pop("state", None)
         if draw(st.booleans()):
@@ -149,7 +157,8 @@ def test_objects_are_reproducible_and_named_after_the_run(
 ) -> None:
     built = objects(described)
     assert built == objects(described)
-    assert built[-1]["metadata"]["name"] == "job-0123abcd"
+    last = "job-schedule" if "schedule" in described else "job-0123abcd"
+    assert built[-1]["metadata"]["name"] == last
     names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in built]
     assert len(set(names)) == len(names)
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from infra.settings import StackSettings, validate
-from infra.settings.training.job import DECIDED_BY_STACK
+from infra.settings.training.step_checks import DECIDED_BY_STACK
 from tests.infra.conftest import Provision
 from tests.infra.every_key import stacks
 

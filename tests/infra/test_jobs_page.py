@@ -1,4 +1,4 @@
-"""The jobs on docs/jobs.md are valid."""
+"""The jobs on docs/jobs.md and docs/pipelines.md are valid."""
 
 import re
 from typing import Any
@@ -11,9 +11,11 @@ from kube.kinds import KINDS
 from tests.infra.jobs import PACK, objects, problems_of, refused
 
 PAGE = CHECKOUT / "docs" / "jobs.md"
+PAGES = (PAGE, CHECKOUT / "docs" / "pipelines.md")
 EXAMPLES: dict[str, dict[str, Any]] = {
     name: job
-    for block in re.findall(r"^```yaml\n(jobs:.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for page in PAGES
+    for block in re.findall(r"^```yaml\n(jobs:.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for name, job in yaml.safe_load(block)["jobs"].items()
 }
 

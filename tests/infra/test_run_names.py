@@ -92,7 +92,7 @@ EDITS = {
     "labels": st.just({"team": "vision"}),
     "ephemeral_storage": st.just("10Gi"),
 }
-KEEPING = {"state", "on_change"}
+KEEPING = {"state", "on_change", "schedule"}
 
 
 @settings(PATIENT, max_examples=15)
@@ -108,7 +108,7 @@ def test_every_edit_of_the_author_changes_the_name(
 
 
 def test_edits_of_all_settings_are_generated() -> None:
-    of_jobs = {"kind", "queue", "nodes", "min_nodes", "after"}
+    of_jobs = {"kind", "queue", "nodes", "min_nodes", "after", "inputs"}
     with_others = {"notebook", "rdma", "nccl", "success", "strict_spread", "checkpoints"}
     of_names = {"image", "run", "recreate"}
     programs = set(PROGRAMS)

@@ -60,6 +60,13 @@ def jobs_refer_to_declared_objects(
             ("queue", job.queue, "volcano", "queues", volcano.queues),
             ("priority_class", job.priority_class, "volcano", "priority_classes", classes),
             ("image", job.image, "images", "workloads", images.workloads),
+            (
+                "schedule.image",
+                job.schedule.image if job.schedule else None,
+                "images",
+                "workloads",
+                images.workloads,
+            ),
             ("checkpoints", job.checkpoints, "storage", "claims", storage.claims),
             ("datasets", job.datasets, "storage", "claims", storage.claims),
             (
@@ -87,7 +94,7 @@ def services_refer_to_declared_objects(
 ) -> Iterator[str]:
     """Check that job, image, claims and priority class of each service are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
-    exporting = [key for key, job in training.jobs.items() if job.notebook is None]
+    exporting = [key for key, job in training.jobs.items() if not job.notebook and not job.schedule]
     for key, service in inference.services.items():
         named: tuple[_Reference, ...] = (
             ("job", service.job, "training", "jobs", exporting),

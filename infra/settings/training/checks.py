@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
 from infra.settings.training.pod_checks import notebook_problems, pod_problems
+from infra.settings.training.step_checks import step_problems
 from kube.kinds import KINDS, JobKind, kinds_that_support
 from kube.kinds.record import TRAINING_PROGRAM, Capability
-from kube.kinds.volcano import TRAINING_STEP
 from kube.shared_memory import shm_problem
 
 if TYPE_CHECKING:
@@ -21,10 +20,6 @@ PROGRAMS: Final = ("hyperparameters", "torchtitan", "command")
 """Settings of which a job has one: what its pods run."""
 
 
-ITEM: Final = "ITEM"
-"""Environment variable of a step with `for_each`."""
-
-
 def job_problems(job: TrainingJobSettings) -> Iterator[str]:
     """Yield every contradiction within the job."""
     yield from _unsupported_settings(job)
@@ -32,7 +27,7 @@ def job_problems(job: TrainingJobSettings) -> Iterator[str]:
     yield from _size_problems(job)
     yield from _network_problems(job)
     yield from pod_problems(job)
-    yield from _step_problems(job)
+    yield from step_problems(job)
     yield from notebook_problems(job)
 
 
@@ -134,6 +129,18 @@ LIMITED_SETTINGS: Final = (
         "write several jobs, and start each when the one before has succeeded",
     ),
     LimitedSetting(
+        "outputs of steps as inputs of the job",
+        "inputs",
+        lambda job: dict(job.inputs) or None,
+        "read the outputs in a step",
+    ),
+    LimitedSetting(
+        "start by a schedule",
+        "schedule",
+        lambda job: job.schedule.cron if job.schedule else None,
+        "increase `attempt` for each new run",
+    ),
+    LimitedSetting(
         "resources of the launcher or head",
         "launcher",
         lambda job: job.launcher.model_dump() if job.launcher else None,
@@ -223,63 +230,3 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
     decided = set(job.nccl.to_environment("eth0")) & set(job.env)
     if decided:
         yield f"sets {sorted(decided)[0]} in env, which nccl decides: write it in one place"
-
-
-def _step_problems(job: TrainingJobSettings) -> Iterator[str]:
-    problem = _order_problem({name: step.after for name, step in job.steps.items()}, job.after)
-    if problem is not None:
-        yield problem
-    for name, step in job.steps.items():
-        if step.for_each and ITEM in step.env:
-            yield f"has steps.{name}.env.{ITEM}, which for_each sets: leave it out"
-        for index, _ in enumerate(step.for_each):
-            if f"{name}-{index}" in job.steps:
-                yield (
-                    f"has steps.{name}.for_each, whose steps are named {name}-0 and so on, and a "
-                    f"step {name}-{index}: rename one of them"
-                )
-    if problem is None:
-        for name, step in job.steps.items():
-            if step.when and TRAINING_STEP not in preceding_steps(job, name):
-                yield (
-                    f"has steps.{name}.when, but the step does not follow the training, whose "
-                    f"export has the metrics: write after: [{TRAINING_STEP}]"
-                )
-    if job.steps and job.state == "stopped":
-        # Each step is a job of the flow, which would re-create a stopped one.
-        yield "has steps and state 'stopped': delete the JobFlow of the run instead"
-    if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
-        yield "has a step with writes_datasets, but no datasets: write the claim"
-
-
-def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
-    """Return the steps that precede a step, directly or not."""
-    found: list[str] = []
-    pending = list(job.steps[name].after)
-    while pending:
-        earlier = pending.pop()
-        if earlier not in found:
-            found.append(earlier)
-            pending += job.after if earlier == TRAINING_STEP else job.steps[earlier].after
-    return found
-
-
-def _order_problem(steps: Mapping[str, list[str]], before_training: list[str]) -> str | None:
-    """Return what is wrong with the order of the steps: an unknown name, or a cycle."""
-    if TRAINING_STEP in steps:
-        return f"has a step {TRAINING_STEP!r}, which is the training itself: choose another name"
-    graph = {**steps, TRAINING_STEP: before_training}
-    for name, earlier in graph.items():
-        for other in earlier:
-            if other not in graph:
-                here = "after" if name == TRAINING_STEP else f"steps.{name}.after"
-                known = ", ".join(sorted(set(graph) - {name}))
-                return (
-                    f"has {other!r} in {here}, which is not a step: write one of {known or 'none'}"
-                )
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        cycle = " → ".join(error.args[1])
-        return f"has steps that wait for each other: after has the cycle {cycle}"
-    return None

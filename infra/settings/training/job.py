@@ -1,15 +1,18 @@
 """Training jobs: one specification for all kinds."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.settings.cluster import TolerationSettings
 from infra.settings.inference.scaling import MetricName
-from infra.settings.training.checks import ITEM, job_problems
+from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.training.notebook import NotebookSettings
+from infra.settings.training.schedule import ScheduleSettings
+from infra.settings.training.step_checks import DECIDED_BY_STACK, ITEM, producers
 from infra.settings.training.torchtitan import TorchtitanSettings
 from infra.settings.types import (
     Annotations,
@@ -32,11 +35,9 @@ from kube.shared_memory import default_shm
 from training.config import TrainingConfig
 from workload.exit_codes import BAD_INPUT
 from workload.promotion import parse_condition
+from workload.results import EXPORT, MEDIA_TYPE, OUTPUT_NAME, PARAMETERS
 
-DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
-"""Hyperparameters that the stack derives from the run's name and the claims."""
-
-NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change"}
+NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change", "schedule"}
 """Settings that start no new run. The image's contents count instead of its key."""
 
 StepName = Annotated[DnsLabel, Field(max_length=20)]
@@ -50,6 +51,35 @@ def _limit(text: str) -> str:
 
 Limit = Annotated[str, AfterValidator(_limit)]
 """Comparison of a metric with a number."""
+
+
+def _output_type(text: str) -> str:
+    if text not in PARAMETERS and not MEDIA_TYPE.fullmatch(text):
+        raise ValueError(
+            f"must be {', '.join(PARAMETERS)}, or the media type of an artifact, such as text/csv"
+        )
+    return text
+
+
+def _reference(text: str) -> str:
+    step, _, output = text.partition(".")
+    if not step or not output or (step != TRAINING_STEP and "." in output):
+        raise ValueError("must be <step>.<output>, such as prepare.rows")
+    return text
+
+
+def _output_name(text: str) -> str:
+    if len(text) > 40 or not re.fullmatch(OUTPUT_NAME, text):
+        raise ValueError(
+            "must begin with a lower-case letter, followed by at most 39 lower-case letters, "
+            "digits and _"
+        )
+    return text
+
+
+OutputName = Annotated[str, AfterValidator(_output_name)]
+OutputType = Annotated[str, AfterValidator(_output_type)]
+Reference = Annotated[str, AfterValidator(_reference)]
 
 
 class LauncherSettings(Settings):
@@ -73,6 +103,26 @@ class StepSettings(Settings):
         description='Conditions on metrics of the run\'s export, such as accuracy: ">= 0.97". If '
         "one does not hold, this step and those after it are skipped.",
     )
+    inputs: dict[OutputName, Reference] = Field(
+        default={},
+        description="Outputs of other steps, each as `<step>.<output>`; the step waits for them. "
+        "`$(inputs.<name>)` in the command and in `env` is a parameter's value or an artifact's "
+        f"path. `{TRAINING_STEP}.{EXPORT}` is the directory of the run's export, and "
+        f"`{TRAINING_STEP}.<metric>` one of its metrics. Of a step with for_each, the input is a "
+        "JSON list.",
+    )
+    outputs: dict[OutputName, OutputType] = Field(
+        default={},
+        description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
+        "type of an artifact, such as text/csv. The command writes each to the file "
+        "`$(outputs.<name>)`. If the same image, command and `env` have already run with the same "
+        "inputs, the step is skipped and has their outputs.",
+    )
+    cache: bool = Field(
+        default=True,
+        description="Whether a step with outputs may be skipped because of an earlier run. false "
+        "runs it once in each run.",
+    )
     for_each: list[str] = Field(
         default=[],
         max_length=100,
@@ -93,6 +143,17 @@ class StepSettings(Settings):
         default={}, description="Additional environment variables."
     )
     writes_datasets: bool = Field(default=False, description="Mount the datasets claim writable.")
+
+    @model_validator(mode="after")
+    def _cache_has_outputs(self) -> Self:
+        if not self.cache and not self.outputs:
+            raise ValueError("has cache false, but no outputs, so it always runs: leave cache out")
+        return self
+
+    @property
+    def waits_for(self) -> list[str]:
+        """Steps that this one follows: those in `after`, and those whose outputs it takes."""
+        return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
 
 class PackingSettings(Settings):
@@ -270,6 +331,15 @@ class TrainingJobSettings(Settings):
         description="Steps before and after the training, such as prepare and evaluate.",
     )
     after: list[StepName] = Field(default=[], description="Steps that precede the training.")
+    inputs: dict[OutputName, Reference] = Field(
+        default={},
+        description="Outputs of steps, each as `<step>.<output>`; the training waits for them. "
+        "With `command` they replace `$(inputs.<name>)`; otherwise each is a hyperparameter.",
+    )
+    schedule: ScheduleSettings | None = Field(
+        default=None,
+        description="Start the job at these times, each time as a new run, instead of once.",
+    )
     deadline_seconds: PositiveInt | None = Field(
         default=None, description="Maximum duration of the run (s), including restarts."
     )
@@ -299,7 +369,7 @@ class TrainingJobSettings(Settings):
     on_change: Literal["keep", "replace"] = Field(
         default="keep",
         description="Run of the previous specification: keep leaves it in the cluster, running or "
-        "finished; replace deletes it. A notebook is always replaced.",
+        "finished; replace deletes it. A notebook and a schedule are always replaced.",
     )
 
     @field_validator("hyperparameters")
@@ -340,18 +410,38 @@ class TrainingJobSettings(Settings):
         def all_of(after: Sequence[str]) -> list[str]:
             return [each for name in after for each in names.get(name, [name])]
 
+        def all_values(inputs: Mapping[str, str]) -> dict[str, str]:
+            found = {}
+            for key, reference in inputs.items():
+                name, _, output = reference.partition(".")
+                every = ",".join(f"{each}.{output}" for each in names.get(name, [name]))
+                is_list = name in self.steps and self.steps[name].for_each
+                found[key] = f"[{every}]" if is_list else reference
+            return found
+
         steps = {}
         for name, step in self.steps.items():
             items = [{ITEM: item} for item in step.for_each] or [{}]
             for each, item in zip(names[name], items, strict=True):
-                changes = {"after": all_of(step.after), "env": {**step.env, **item}}
-                steps[each] = step.model_copy(update={**changes, "for_each": []})
-        return self.model_copy(update={"steps": steps, "after": all_of(self.after)})
+                changes = {
+                    "after": all_of(step.after),
+                    "inputs": all_values(step.inputs),
+                    "env": {**step.env, **item},
+                    "for_each": [],
+                }
+                steps[each] = step.model_copy(update=changes)
+        changes = {"after": all_of(self.after), "inputs": all_values(self.inputs)}
+        return self.model_copy(update={**changes, "steps": steps})
+
+    @property
+    def waits_for(self) -> list[str]:
+        """Steps that the training follows: those in `after`, and those whose outputs it takes."""
+        return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
     @property
     def outlives_change(self) -> bool:
         """True if the run stays in the cluster when its job changes or is removed."""
-        return self.on_change == "keep" and self.notebook is None
+        return self.on_change == "keep" and self.notebook is None and self.schedule is None
 
     @property
     def min_pods(self) -> int:

@@ -190,7 +190,7 @@ class SweepSettings(Settings):
                 f"has a job of kind {self.job.kind}{' with steps' if self.job.steps else ''}: "
                 f"write a kind that is a {JOB.title}, such as volcano, without steps"
             )
-        for name in ("run", "state", "recreate", "on_change"):
+        for name in ("run", "state", "recreate", "on_change", "schedule"):
             if name in self.job.model_fields_set:
                 yield f"has job.{name}, which belongs to a single run: leave it out"
         if self.parallel > self.trials:

@@ -27,7 +27,12 @@ def job_flow(run: str, phase: str = "", **steps: str) -> dict[str, Any]:
         "kind": "JobFlow",
         "metadata": _metadata(run),
         "spec": {},
-        "status": {"state": {"phase": phase}, "jobStatusList": made},
+        "status": {
+            "state": {"phase": phase},
+            "jobStatusList": made,
+            # A mapping, unlike the conditions of other kinds.
+            "conditions": {step["name"]: {"phase": step["state"]} for step in made},
+        },
     }
 
 

@@ -54,9 +54,12 @@ def description(plan: Plan) -> Description:
 
 @pytest.fixture
 def submitted(description: Description, tmp_path: Path) -> list[Submission]:
-    """All jobs of the stack, submitted from a file."""
+    """All jobs of the stack without a schedule, submitted from a file."""
+    jobs = stacks()[0]["training"]["jobs"]
     file = tmp_path / "jobs.yaml"
-    file.write_text(yaml.safe_dump(stacks()[0]["training"]["jobs"]))
+    file.write_text(
+        yaml.safe_dump({key: job for key, job in jobs.items() if "schedule" not in job})
+    )
     return list(submissions(read_jobs(file), description))
 
 
@@ -100,6 +103,15 @@ def test_a_run_has_a_cost(submitted: list[Submission]) -> None:
     row = cost(submitted[0], prices.load(prices.DEFAULT), "prod")
     assert row is not None
     assert row.gpus > 0
+
+
+def test_a_schedule_needs_the_stack_of_the_platform(
+    description: Description, tmp_path: Path
+) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump({"nightly": stacks()[0]["training"]["jobs"]["nightly"]}))
+    with pytest.raises(GitopsError, match="schedule needs the platform's stack"):
+        list(submissions(read_jobs(file), description))
 
 
 def test_the_exported_configuration_has_the_same_jobs(tmp_path: Path) -> None:

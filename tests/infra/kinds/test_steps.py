@@ -5,6 +5,7 @@ import pytest
 from infra.manifests import Manifest
 from policies.finding import find_pods
 from policies.resources import Resource
+from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import job, objects, problems_of, refused
 
 STEPS: dict[str, Any] = {
@@ -207,3 +208,146 @@ def test_each_value_is_a_variable_of_its_step() -> None:
 def test_an_ambiguous_fan_out_is_refused(steps: dict[str, Any], text: str) -> None:
     (problem,) = problems_of(job("volcano", steps=steps))
     assert text in problem
+
+
+PIPELINE: dict[str, Any] = {
+    "prepare": {
+        "command": ["./prepare", "$(outputs.rows)", "--table=$(outputs.table)"],
+        "outputs": {"rows": "number", "table": "text/csv"},
+        "env": {"SPLIT": "all"},
+    },
+    "check": {
+        "command": ["./check", "$(inputs.table)", "$(ITEM)", "$(outputs.share)"],
+        "inputs": {"table": "prepare.table"},
+        "outputs": {"share": "number"},
+        "for_each": ["clean", "noisy"],
+        "cache": False,
+    },
+    "report": {
+        "command": ["./report", "$(inputs.shares)", "$(inputs.export)", "$(inputs.accuracy)"],
+        "inputs": {
+            "shares": "check.share",
+            "export": "train.export",
+            "accuracy": "train.accuracy",
+        },
+    },
+}
+
+
+def pipeline(**changes: Any) -> dict[str, Manifest]:
+    described = job("volcano", steps=PIPELINE, **changes)
+    assert refused(described) == []
+    return {manifest["metadata"]["name"]: manifest for manifest in objects(described)}
+
+
+def command_of(made: dict[str, Manifest], name: str) -> list[str]:
+    spec = made[f"0123abcd-{name}"]["spec"]["tasks"][0]["template"]["spec"]
+    return list(spec["containers"][0]["command"])
+
+
+def test_a_step_waits_for_those_whose_outputs_it_takes() -> None:
+    made = pipeline(inputs={"epochs": "prepare.rows"}, hyperparameters={"model": "digits-net"})
+    after = {
+        flow["name"].removeprefix("0123abcd-"): [
+            target.removeprefix("0123abcd-")
+            for target in flow.get("dependsOn", {}).get("targets", ())
+        ]
+        for flow in made["job-0123abcd"]["spec"]["flows"]
+    }
+    assert after == {
+        "train": ["prepare"],
+        "prepare": [],
+        "check-0": ["prepare"],
+        "check-1": ["prepare"],
+        "report": ["check-0", "check-1", "train"],
+    }
+
+
+def test_a_step_with_outputs_is_identified_by_image_command_and_variables() -> None:
+    assert command_of(pipeline(), "prepare") == [
+        *("python3", "-m", "workload.step"),
+        *("--run=/checkpoints/job-0123abcd", "--name=prepare"),
+        *("--output=rows=number", "--output=table=text/csv"),
+        *(f"--image={TRAINING_IMAGE}", "--env=SPLIT", "--"),
+        *("./prepare", "$(outputs.rows)", "--table=$(outputs.table)"),
+    ]
+
+
+def test_an_element_of_a_fan_out_is_identified_by_its_value() -> None:
+    options = command_of(pipeline(), "check-1")
+    assert {"--name=check-1", "--env=ITEM", "--no-cache", "--input=table=prepare.table"} <= {
+        *options
+    }
+
+
+def test_outputs_of_a_fan_out_become_one_input() -> None:
+    options = command_of(pipeline(), "report")
+    assert [option for option in options if option.startswith("--input=")] == [
+        "--input=shares=[check-0.share,check-1.share]",
+        "--input=export=train.export",
+        "--input=accuracy=train.accuracy",
+    ]
+    assert "--image" not in " ".join(options)
+
+
+def test_inputs_of_the_training_become_hyperparameters() -> None:
+    made = pipeline(inputs={"epochs": "prepare.rows"}, hyperparameters={"model": "digits-net"})
+    command = command_of(made, "train")
+    start = command.index("--") + 1
+    assert command[:start] == [
+        *("python3", "-m", "workload.step"),
+        *("--run=/checkpoints/job-0123abcd", "--name=train"),
+        *("--input=epochs=prepare.rows", "--"),
+    ]
+    assert command[start : start + 3] == ["python3", "-m", "training.launch"]
+    assert command[-1] == "--epochs=$(inputs.epochs)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"inputs": {"epochs": "prepar.rows"}}, "'prepar' in inputs.epochs, which is not a step"),
+        (
+            {"inputs": {"epochs": "prepare.row"}},
+            "step prepare has no output 'row': its outputs are rows, table",
+        ),
+        (
+            {"inputs": {"batch_size": "prepare.table"}},
+            "its type is text/csv, and the hyperparameter is of type integer",
+        ),
+        (
+            {"inputs": {"loss": "prepare.rows"}},
+            "its type is number, and the hyperparameter is of type string",
+        ),
+        ({"inputs": {"epoch": "prepare.rows"}}, "no hyperparameter 'epoch'"),
+        ({"inputs": {"data_dir": "prepare.table"}}, "no hyperparameter 'data_dir'"),
+        (
+            {"hyperparameters": {"epochs": 3}, "inputs": {"epochs": "prepare.rows"}},
+            "hyperparameters.epochs is also set",
+        ),
+        ({"inputs": {"epochs": "check.share"}}, "has for_each, so it is a list"),
+        ({"inputs": {"epochs": "report.x"}}, "wait for each other"),
+        (
+            {"steps": {"a": {"command": ["$(inputs.x)"]}}},
+            "has $(inputs.x), but no steps.a.inputs.x: declare it",
+        ),
+        (
+            {"steps": {"a": {"command": ["x"], "outputs": {"y": "text"}}}},
+            "the command must write it there",
+        ),
+        (
+            {"steps": {"a": {"command": ["$(outputs.y)"], "outputs": {"y": "csv"}}}},
+            "must be number, text, boolean, or the media type",
+        ),
+        ({"steps": {"a": {"command": ["x"], "cache": False}}}, "cache false, but no outputs"),
+        ({"steps": {"a": {"command": ["x"], "inputs": {"y": "b"}}}}, "must be <step>.<output>"),
+        (
+            {"command": ["./run", "$(inputs.rows)"], "hyperparameters": None},
+            "has $(inputs.rows), but no inputs.rows",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(changes: dict[str, Any], text: str) -> None:
+    values = {"steps": PIPELINE, "hyperparameters": {"model": "digits-net"}, **changes}
+    found = problems_of(job("volcano", **values))
+    assert any(text in sentence for sentence in found), found

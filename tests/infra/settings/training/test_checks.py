@@ -195,6 +195,15 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "state: stopped": {"state": "stopped"},
     "fatal_exit_codes": {"fatal_exit_codes": [64]},
     "steps": {"steps": {"prepare": STEP}},
+    "inputs": {
+        "steps": {
+            "prepare": {"command": ["x", "$(outputs.epochs)"], "outputs": {"epochs": "number"}}
+        },
+        "inputs": {"epochs": "prepare.epochs"},
+        "hyperparameters": {"model": "digits-net", "dataset": "digits"},
+        "command": None,
+    },
+    "schedule": {"schedule": {"cron": "0 3 * * *"}},
     "launcher": {"launcher": {}},
     "success: all": {"success": "all"},
     "success: first": {"success": "first"},

@@ -1,0 +1,101 @@
+"""Schedule of a job: when a new attempt starts, and how many are kept."""
+
+import re
+from datetime import datetime
+from typing import Annotated, Final
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field
+
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    MemoryQuantity,
+    PortNumber,
+    PositiveInt,
+    Settings,
+)
+
+_VALUE: Final = r"([0-9]+|[a-z]{3})"
+_ITEM: Final = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]+)?"
+_FIELD: Final = re.compile(rf"{_ITEM}(,{_ITEM})*", re.IGNORECASE)
+_SUNDAY: Final = re.compile(r"(?<![/\d])7(?!\d)")
+_FORM: Final = (
+    "must have five fields: minute, hour, day of the month, month and day of the week, such as "
+    '"0 3 * * *" for 3:00 every day'
+)
+
+
+def _cron(text: str) -> str:
+    """Refuse what Kubernetes refuses, and what the two programs read differently."""
+    fields = text.split(" ")
+    if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
+        raise ValueError(_FORM)
+    if _SUNDAY.search(fields[4]):
+        raise ValueError("has day 7 of the week: write 0 for Sunday")
+    days = (fields[2], fields[4])
+    if "*" not in days and any(day.startswith("*") for day in days):
+        raise ValueError("has steps (*/n) of days and another rule for days: write * for one")
+    try:
+        next(CronSim(text, datetime(2000, 1, 1)))
+    except CronSimError as error:
+        raise ValueError(f"{_FORM} ({error})") from None
+    except StopIteration:
+        raise ValueError("never starts: no year has such a day") from None
+    return text
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(
+            "is not a time zone of the IANA database: write one such as Europe/Berlin"
+        ) from None
+    return name
+
+
+class ScheduleSettings(Settings):
+    """Times at which a job starts as a new run. The next one waits until the last has ended."""
+
+    cron: Annotated[str, AfterValidator(_cron)] = Field(
+        description="Minute, hour, day of the month, month and day of the week, as in a CronJob: "
+        '"0 3 * * *" is 3:00 every day.'
+    )
+    time_zone: Annotated[str, AfterValidator(_zone)] = Field(
+        default="Etc/UTC", description="Time zone of `cron`, such as Europe/Berlin."
+    )
+    suspend: bool = Field(
+        default=False, description="Start no further runs. Not a new specification."
+    )
+    keep_succeeded: int = Field(
+        default=3, ge=0, le=100, description="Number of succeeded runs that stay in the cluster."
+    )
+    keep_failed: int = Field(
+        default=3, ge=0, le=100, description="Number of failed runs that stay in the cluster."
+    )
+    start_within_seconds: PositiveInt | None = Field(
+        default=None,
+        ge=10,
+        description="Maximum delay (s) of a start, for example because the last run has not ended. "
+        "A later one is left out. null sets no limit.",
+    )
+    image: DnsLabel = Field(
+        default="recorder",
+        description="Key of the image of the program that starts the runs, built from recorder/.",
+    )
+    cpu: CpuQuantity = Field(default="10m", description="CPU request of the program.")
+    memory: MemoryQuantity = Field(
+        default="128Mi", description="Memory request and limit of the program."
+    )
+    api_ports: list[PortNumber] = Field(
+        default=[443, 6443],
+        min_length=1,
+        description="Ports of the API server. With network isolation the program may connect only "
+        "to these.",
+    )
+
+    def next_start(self, now: datetime) -> datetime:
+        """Return the next time at which a run starts, in the schedule's time zone."""
+        return next(CronSim(self.cron, now.astimezone(ZoneInfo(self.time_zone))))

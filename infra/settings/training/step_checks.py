@@ -1,0 +1,179 @@
+"""Checks of a job's steps: their order, and the outputs that they take from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Final
+
+from kube.kinds.volcano import TRAINING_STEP
+from training.config import TrainingConfig
+from workload.results import PARAMETERS, PLACEHOLDER
+
+if TYPE_CHECKING:
+    from infra.settings.training.job import TrainingJobSettings
+
+ITEM: Final = "ITEM"
+"""Environment variable of a step with `for_each`."""
+
+DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
+"""Hyperparameters that the stack derives from the run's name and the claims."""
+
+_JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
+    "number": frozenset({"integer", "number"}),
+    "text": frozenset({"string"}),
+    "boolean": frozenset({"boolean"}),
+}
+"""Types of hyperparameters in JSON Schema that a parameter fits."""
+
+
+def step_problems(job: TrainingJobSettings) -> Iterator[str]:
+    """Yield every contradiction within the steps of a job."""
+    problem = _order_problem(job)
+    if problem is not None:
+        yield problem
+    for name, step in job.steps.items():
+        if step.for_each and ITEM in step.env:
+            yield f"has steps.{name}.env.{ITEM}, which for_each sets: leave it out"
+        for index, _ in enumerate(step.for_each):
+            if f"{name}-{index}" in job.steps:
+                yield (
+                    f"has steps.{name}.for_each, whose steps are named {name}-0 and so on, and a "
+                    f"step {name}-{index}: rename one of them"
+                )
+    if problem is None:
+        for name, step in job.steps.items():
+            if step.when and TRAINING_STEP not in preceding_steps(job, name):
+                yield (
+                    f"has steps.{name}.when, but the step does not follow the training, whose "
+                    f"export has the metrics: write after: [{TRAINING_STEP}]"
+                )
+        yield from _value_problems(job)
+    if job.steps and job.state == "stopped":
+        # Each step is a job of the flow, which would re-create a stopped one.
+        yield "has steps and state 'stopped': delete the JobFlow of the run instead"
+    if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
+        yield "has a step with writes_datasets, but no datasets: write the claim"
+    if job.schedule is not None:
+        yield from _schedule_problems(job)
+
+
+def producers(inputs: Mapping[str, str]) -> list[str]:
+    """Return the steps whose outputs are these inputs, each `<step>.<output>` or a list of them."""
+    references = (each for text in inputs.values() for each in text.strip("[]").split(","))
+    return list(dict.fromkeys(reference.partition(".")[0] for reference in references))
+
+
+def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
+    """Return the steps that precede a step, directly or not."""
+    found: list[str] = []
+    pending = list(job.steps[name].waits_for)
+    while pending:
+        earlier = pending.pop()
+        if earlier not in found:
+            found.append(earlier)
+            pending += job.waits_for if earlier == TRAINING_STEP else job.steps[earlier].waits_for
+    return found
+
+
+def _order_problem(job: TrainingJobSettings) -> str | None:
+    """Return what is wrong with the order of the steps: an unknown name, or a cycle."""
+    if TRAINING_STEP in job.steps:
+        return f"has a step {TRAINING_STEP!r}, which is the training itself: choose another name"
+    after = {name: step.after for name, step in job.steps.items()} | {TRAINING_STEP: job.after}
+    inputs = {name: step.inputs for name, step in job.steps.items()} | {TRAINING_STEP: job.inputs}
+    for name, earlier in after.items():
+        place = "" if name == TRAINING_STEP else f"steps.{name}."
+        named = [(f"{place}after", other) for other in earlier]
+        for key, reference in inputs[name].items():
+            named += [(f"{place}inputs.{key}", other) for other in producers({key: reference})]
+        for here, other in named:
+            if other not in after:
+                known = ", ".join(sorted(set(after) - {name})) or "none"
+                return f"has {other!r} in {here}, which is not a step: write one of {known}"
+    try:
+        graph = {name: step.waits_for for name, step in job.steps.items()}
+        TopologicalSorter({**graph, TRAINING_STEP: job.waits_for}).prepare()
+    except CycleError as error:
+        cycle = " → ".join(error.args[1])
+        return f"has steps that wait for each other: after and inputs have the cycle {cycle}"
+    return None
+
+
+def _value_problems(job: TrainingJobSettings) -> Iterator[str]:
+    """Yield inputs without a matching output, and placeholders without an input or output."""
+    for name, step in job.steps.items():
+        place = f"steps.{name}."
+        for key, reference in step.inputs.items():
+            if problem := _unknown_output(job, reference):
+                yield f"has {place}inputs.{key} {reference!r}, but {problem}"
+        texts = [*step.command, *step.env.values()]
+        yield from _placeholder_problems(place, texts, step.inputs, step.outputs)
+    texts = [*(job.command or ()), *job.env.values()]
+    for key, reference in job.inputs.items():
+        problem = _unknown_output(job, reference) or (
+            None if job.command is not None else _hyperparameter_problem(job, key, reference)
+        )
+        if problem:
+            yield f"has inputs.{key} {reference!r}, but {problem}"
+    yield from _placeholder_problems("", texts, job.inputs, {})
+
+
+def _unknown_output(job: TrainingJobSettings, reference: str) -> str | None:
+    producer, _, output = reference.partition(".")
+    if producer == TRAINING_STEP or output in job.steps[producer].outputs:
+        return None
+    known = ", ".join(sorted(job.steps[producer].outputs)) or "none"
+    return f"step {producer} has no output {output!r}: its outputs are {known}"
+
+
+def _placeholder_problems(
+    place: str, texts: Iterable[str], inputs: Mapping[str, str], outputs: Mapping[str, str]
+) -> Iterator[str]:
+    declared: dict[str, Mapping[str, str]] = {"inputs": inputs, "outputs": outputs}
+    used = {match.groups() for text in texts for match in PLACEHOLDER.finditer(text)}
+    for group, name in sorted(used):
+        if name not in declared[group]:
+            yield f"has $({group}.{name}), but no {place}{group}.{name}: declare it"
+    for name in outputs:
+        if ("outputs", name) not in used:
+            yield (
+                f"has {place}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
+                "in its env: the command must write it there"
+            )
+
+
+def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) -> str | None:
+    """Return why an output cannot be a hyperparameter; its name is that of the input."""
+    if job.hyperparameters is None:
+        return "the job has neither hyperparameters nor command, which would read it"
+    if key not in TrainingConfig.model_fields.keys() - DECIDED_BY_STACK:
+        return f"a job has no hyperparameter {key!r} to set"
+    if key in job.hyperparameters.model_fields_set:
+        return f"hyperparameters.{key} is also set: leave one of them out"
+    producer, _, output = reference.partition(".")
+    step = job.steps[producer]
+    if step.for_each:
+        return f"step {producer} has for_each, so it is a list: write a command"
+    type_ = step.outputs[output]
+    accepted = _types_of(key)
+    fits = _JSON_TYPES[type_ if type_ in PARAMETERS else "text"]
+    if accepted.isdisjoint(fits):
+        wanted = " or ".join(sorted(accepted - {"null"}))
+        return f"its type is {type_}, and the hyperparameter is of type {wanted}"
+    return None
+
+
+def _types_of(field: str) -> set[str]:
+    """Return the types that a hyperparameter accepts, as JSON Schema names them."""
+    schema = TrainingConfig.model_json_schema()["properties"][field]
+    return {str(each.get("type")) for each in schema.get("anyOf", [schema])}
+
+
+def _schedule_problems(job: TrainingJobSettings) -> Iterator[str]:
+    if job.run is not None:
+        yield "has run and a schedule, whose attempts have names of their own: leave run out"
+    if job.state != "running":
+        yield f"has a schedule and state {job.state!r}: write schedule.suspend true instead"
+    if job.recreate:
+        yield "has recreate and a schedule, which makes each attempt once: leave recreate out"

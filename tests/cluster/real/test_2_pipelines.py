@@ -1,0 +1,348 @@
+"""A pipeline on real nodes: values from step to step, what later runs skip, and a schedule."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.platform import Platform, await_
+
+PREPARE = """
+import sys
+from sklearn.datasets import load_digits
+rows, epochs, table = sys.argv[1:]
+images, labels = load_digits(return_X_y=True)
+with open(table, "w") as stream:
+    for image, label in zip(images, labels):
+        stream.write(",".join(map(str, [*image, label])) + "\\n")
+open(rows, "w").write(str(len(labels)))
+open(epochs, "w").write("8")
+"""
+VALIDATE = """
+import sys, json
+table, rows, share, fine = sys.argv[1:]
+labels = [float(line.rpartition(",")[2]) for line in open(table)]
+assert len(labels) == int(rows)
+counts = {label: labels.count(label) for label in set(labels)}
+open(share, "w").write(json.dumps(min(counts.values()) / len(labels)))
+open(fine, "w").write(json.dumps(len(counts) == 10))
+"""
+EVALUATE = """
+import sys, json
+from pathlib import Path
+export, accuracy, item, score, report = sys.argv[1:]
+metrics = json.loads((Path(export) / "manifest.json").read_text())["metrics"]
+assert metrics["accuracy"] == float(accuracy)
+Path(score).write_text(accuracy)
+Path(report).write_text(json.dumps({"split": item, **metrics}))
+"""
+COMPARE = """
+import sys, json
+scores = json.loads(sys.argv[1])
+assert len(scores) == 2 and len(set(scores)) == 1, scores
+print(json.dumps({"event": "compared", "scores": scores}))
+"""
+
+
+def _python(program: str, *arguments: str) -> list[str]:
+    return ["python3", "-c", program, *arguments]
+
+
+PREPARED: dict[str, Any] = {
+    "command": _python(PREPARE, "$(outputs.rows)", "$(outputs.epochs)", "$(outputs.table)"),
+    "outputs": {"rows": "number", "epochs": "number", "table": "text/csv"},
+    "cpu": "100m",
+    "memory": "512Mi",
+}
+STEPS: dict[str, Any] = {
+    "prepare": PREPARED,
+    "validate": {
+        "command": _python(
+            VALIDATE,
+            *("$(inputs.table)", "$(inputs.rows)", "$(outputs.share)", "$(outputs.balanced)"),
+        ),
+        "inputs": {"table": "prepare.table", "rows": "prepare.rows"},
+        "outputs": {"share": "number", "balanced": "boolean"},
+        "cpu": "100m",
+        "memory": "256Mi",
+    },
+    "evaluate": {
+        "command": _python(
+            EVALUATE,
+            *("$(inputs.export)", "$(inputs.accuracy)", "$(ITEM)"),
+            *("$(outputs.score)", "$(outputs.report)"),
+        ),
+        "inputs": {"export": "train.export", "accuracy": "train.accuracy"},
+        "outputs": {"score": "number", "report": "application/json"},
+        "when": {"accuracy": ">= 0.5"},
+        "for_each": ["clean", "noisy"],
+        "cpu": "100m",
+        "memory": "256Mi",
+    },
+    "compare": {
+        "command": _python(COMPARE, "$(inputs.scores)"),
+        "inputs": {"scores": "evaluate.score"},
+        "cpu": "100m",
+        "memory": "256Mi",
+    },
+    "publish": {
+        "command": ["./does-not-exist"],
+        "after": ["train"],
+        "when": {"accuracy": ">= 2"},
+        "cpu": "100m",
+        "memory": "256Mi",
+    },
+    "announce": {
+        "command": ["./does-not-exist"],
+        "after": ["publish"],
+        "cpu": "100m",
+        "memory": "256Mi",
+    },
+}
+JOB: dict[str, Any] = {
+    "queue": "research",
+    "priority_class": "training",
+    "cpu": "200m",
+    "memory": "1Gi",
+    "shm": "256Mi",
+    "omp_threads": 1,
+    "grace_seconds": 15,
+    "datasets": "datasets",
+    "hyperparameters": {"model": "digits-net", "dataset": "digits", "learning_rate": 0.005},
+}
+PIPELINE: dict[str, Any] = {
+    **JOB,
+    "steps": STEPS,
+    "after": ["validate"],
+    "inputs": {"epochs": "prepare.epochs"},
+}
+NIGHTLY: dict[str, Any] = {
+    **JOB,
+    "steps": {"prepare": PREPARED},
+    "inputs": {"epochs": "prepare.epochs"},
+    "schedule": {"cron": "* * * * *", "keep_succeeded": 1},
+}
+PROGRAM = "ml-dev/CronJob/nightly-schedule"
+
+
+def _use(platform: Platform, **jobs: dict[str, Any]) -> None:
+    """Give the stack these jobs alone, and the pack an exemption for the program of a schedule."""
+
+    def change(config: dict[str, Any]) -> None:
+        config["gpu-platform:training"]["jobs"] = jobs
+        config["gpu-platform:inference"] = {}
+
+    platform.edit(change)
+    file = platform.checkout / "policies" / "config" / "dev.json"
+    rules = json.loads(file.read_text())
+    for rule in ("no-service-account-token", "no-hidden-token"):
+        exempt = rules[rule]["systemWorkloads"]
+        rules[rule]["systemWorkloads"] = sorted({*exempt, PROGRAM})
+    file.write_text(json.dumps(rules))
+
+
+@dataclass
+class Run:
+    """A run of the pipeline that has ended."""
+
+    platform: Platform
+    name: str
+    folder: Path
+
+    def step(self, name: str) -> dict[str, Any]:
+        """What became of a step."""
+        found: dict[str, Any] = json.loads((self.folder / "steps" / f"{name}.json").read_text())
+        return found
+
+    def states(self) -> dict[str, str]:
+        paths = (self.folder / "steps").glob("*.json")
+        return {path.stem: self.step(path.stem)["state"] for path in paths}
+
+    def log(self, step: str) -> list[dict[str, Any]]:
+        pod = f"{self.name}-{self.name.rpartition('-')[2]}-{step}-step-0"
+        text = self.platform.shell(f"kubectl logs -n {self.platform.namespace} {pod}")
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def manifest(self, step: str) -> dict[str, Any]:
+        folder = self.folder.parent / ".steps" / self.step(step)["result"]
+        found: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        return found
+
+
+def _run(platform: Platform, checkpoints: Path, pipeline: dict[str, Any]) -> Run:
+    _use(platform, pipeline=pipeline)
+    platform.make("up", timeout=3000)
+    name = platform.run_name("pipeline")
+
+    def succeeded() -> bool:
+        flow = platform.kubectl("get", "jobflow", "-n", platform.namespace, name)
+        return bool(flow.get("status", {}).get("state", {}).get("phase") == "Succeed")
+
+    await_(succeeded, 300, f"the end of {name}")
+    return Run(platform, name, checkpoints / name)
+
+
+@pytest.fixture(scope="module")
+def first(real: Platform, checkpoints: Path) -> Iterator[Run]:
+    """The first run; the stack of the tests before and after is the same."""
+    before = real.stack_file.read_text()
+    yield _run(real, checkpoints, PIPELINE)
+    real.stack_file.write_text(before)
+
+
+@pytest.fixture(scope="module")
+def second(real: Platform, checkpoints: Path, first: Run) -> Run:
+    made = _run(real, checkpoints, {**PIPELINE, "attempt": 2})
+    assert made.name != first.name
+    return made
+
+
+ALL = {"prepare", "validate", "evaluate-0", "evaluate-1"}
+
+
+def test_data_validation_training_and_evaluation_run_with_each_others_values(first: Run) -> None:
+    assert first.states() == {
+        **dict.fromkeys(ALL, "succeeded"),
+        "publish": "skipped",
+        "announce": "skipped",
+    }
+    prepared = first.manifest("prepare")
+    assert prepared["parameters"] == {"rows": 1797, "epochs": 8}
+    assert prepared["artifacts"]["table"]["media_type"] == "text/csv"
+    assert first.manifest("validate")["parameters"]["balanced"] is True
+    exported = json.loads((first.folder / "export" / "manifest.json").read_text())
+    assert exported["settings"]["epochs"] == 8
+    for index, item in enumerate(("clean", "noisy")):
+        evaluated = first.manifest(f"evaluate-{index}")
+        assert evaluated["parameters"]["score"] == exported["metrics"]["accuracy"]
+        assert evaluated["env"] == {"ITEM": item}
+    (compared,) = first.log("compare")
+    assert compared["scores"] == [exported["metrics"]["accuracy"]] * 2
+
+
+def test_a_step_whose_condition_does_not_hold_is_skipped_in_its_pod(first: Run) -> None:
+    (published,) = first.log("publish")
+    assert published["event"] == "step_skipped"
+    assert "but must be >= 2" in published["reason"]
+    (announced,) = first.log("announce")
+    assert announced["reason"] == "step publish was skipped"
+
+
+def test_another_run_skips_what_is_done_and_names_who_has_done_it(first: Run, second: Run) -> None:
+    assert {second.states()[name] for name in ALL} == {"reused"}
+    assert {second.step(name)["by"] for name in ALL} == {first.name}
+    (line,) = second.log("prepare")
+    assert (line["event"], line["run"]) == ("step_reused", first.name)
+    assert (second.folder / "export" / "manifest.json").exists()
+
+
+def test_only_a_changed_step_runs_again(real: Platform, checkpoints: Path, second: Run) -> None:
+    changed = {**STEPS["validate"], "env": {"VERSION": "2"}}
+    third = _run(real, checkpoints, {**PIPELINE, "steps": {**STEPS, "validate": changed}})
+    assert third.name != second.name
+    states = {name: state for name, state in third.states().items() if name in ALL}
+    assert states == {**dict.fromkeys(ALL, "reused"), "validate": "succeeded"}
+
+
+def _owners(manifest: dict[str, Any]) -> list[str]:
+    return [owner["name"] for owner in manifest["metadata"].get("ownerReferences", ())]
+
+
+@dataclass
+class Schedule:
+    """A schedule, and the runs that it has started so far."""
+
+    platform: Platform
+
+    def get(self, kind: str, *options: str) -> list[dict[str, Any]]:
+        found = self.platform.kubectl("get", kind, "-n", self.platform.namespace, *options)
+        return list(found["items"])
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """The Jobs of the CronJob, oldest first."""
+        found = [job for job in self.get("jobs.batch") if "nightly-schedule" in _owners(job)]
+        return sorted(found, key=lambda job: str(job["metadata"]["creationTimestamp"]))
+
+    def runs(self) -> dict[str, str]:
+        """States of the runs by name, as users see them."""
+        listed = json.loads(self.platform.shell("python -m gitops status --json"))["runs"]
+        return {run["name"]: run["state"] for run in listed if run["name"].startswith("nightly-")}
+
+    def cron_job(self) -> dict[str, Any]:
+        (found,) = self.get("cronjobs.batch")
+        return found
+
+
+@pytest.fixture(scope="module")
+def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
+    assert second
+    _use(real, nightly=NIGHTLY)
+    real.make("up", timeout=3000)
+    yield Schedule(real)
+    # It would start runs under the tests that follow, if one of these fails.
+    real.shell(f"kubectl delete cronjob -n {real.namespace} --all")
+
+
+def test_a_schedule_starts_one_run_after_the_other(schedule: Schedule, second: Run) -> None:
+    times: dict[str, tuple[str, str | None]] = {}
+
+    def two_have_ended() -> bool:
+        for job in schedule.jobs():
+            ended = job.get("status", {}).get("completionTime")
+            times[job["metadata"]["name"]] = (job["metadata"]["creationTimestamp"], ended)
+        return sum(ended is not None for _, ended in times.values()) >= 2
+
+    await_(two_have_ended, 420, "two runs of the schedule")
+    ordered = sorted(times.values())
+    for (_, ended), (started, _) in pairwise(ordered):
+        assert ended is not None
+        assert datetime.fromisoformat(started) >= datetime.fromisoformat(ended)
+    states = schedule.runs()
+    assert "succeeded" in states.values()
+    succeeded = next(name for name, state in states.items() if state == "succeeded")
+    marker = json.loads((second.folder.parent / succeeded / "steps" / "prepare.json").read_text())
+    # The pipeline has the same step.
+    assert marker["state"] == "reused"
+
+
+def test_runs_beyond_the_limit_are_deleted_with_all_their_objects(schedule: Schedule) -> None:
+    def one_is_left() -> bool:
+        ended = [job for job in schedule.jobs() if job.get("status", {}).get("completionTime")]
+        return len(ended) == 1 and list(schedule.runs().values()).count("succeeded") <= 1
+
+    def no_templates_are_left() -> bool:
+        owned = [each for each in schedule.get("jobtemplates") if _owners(each) != []]
+        runs = {name.rpartition("-")[2] for name in schedule.runs()}
+        return {each["metadata"]["name"].partition("-")[0] for each in owned} <= runs
+
+    await_(one_is_left, 180, "the deletion of the first run")
+    await_(no_templates_are_left, 60, "the deletion of its templates")
+
+
+def test_a_schedule_is_suspended_in_place(real: Platform, schedule: Schedule) -> None:
+    before = schedule.cron_job()["metadata"]["uid"]
+    _use(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
+    real.make("up", timeout=3000)
+    found = schedule.cron_job()
+    assert (found["metadata"]["uid"], found["spec"]["suspend"]) == (before, True)
+
+
+def test_the_program_of_a_schedule_has_no_other_rights(real: Platform, schedule: Schedule) -> None:
+    assert schedule
+    user = f"system:serviceaccount:{real.namespace}:nightly-schedule"
+
+    def may(verb: str, resource: str) -> bool:
+        asked = f"kubectl auth can-i {verb} {resource} -n {real.namespace} --as={user}"
+        return real.shell(f"{asked} || true").strip() == "yes"
+
+    assert may("create", "jobflows.flow.volcano.sh")
+    assert may("create", "jobtemplates.flow.volcano.sh")
+    for resource in ("pods", "jobs.batch.volcano.sh", "jobs.batch", "secrets", "rolebindings"):
+        assert not may("create", resource)
+    assert not may("delete", "jobflows.flow.volcano.sh")
+    assert not may("list", "jobtemplates.flow.volcano.sh")

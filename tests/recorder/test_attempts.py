@@ -1,0 +1,202 @@
+"""Runs of a schedule, with the client's code up to the wire."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube import Client
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.config.models import Cluster, User
+
+from recorder.attempts import Attempt, AttemptError, Plan
+from tests.infra.jobs import job, objects
+
+RUN = "job-0123abcd"
+JOB = "job-schedule-29384760"
+
+
+class World:
+    """An API server with the objects that a stack with a scheduled job has created."""
+
+    def __init__(self) -> None:
+        steps = {
+            "prepare": {"command": ["./prepare", "$(outputs.rows)"], "outputs": {"rows": "number"}},
+            "check": {"command": ["./check"], "after": ["train"]},
+        }
+        described = job(
+            "volcano",
+            steps=steps,
+            schedule={"cron": "0 3 * * *"},
+            inputs={"epochs": "prepare.rows"},
+            hyperparameters={"model": "digits-net", "dataset": "digits"},
+        )
+        made = objects(described, RUN)
+        self.stored = {
+            f"jobtemplates/{each['metadata']['name']}": each
+            for each in made
+            if each["kind"] == "JobTemplate"
+        }
+        self.templates = set(self.stored)
+        (cron_job,) = (each for each in made if each["kind"] == "CronJob")
+        pod = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        self.plan = Plan(**json.loads(pod["containers"][0]["command"][-1]))
+        self.failures: list[int] = []
+        """Status codes of the next answers; 0 ends the connection."""
+        self.polls: list[Callable[[], None]] = []
+        """What happens while the program waits."""
+        config = KubeConfig.from_one(
+            cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
+        )
+        self.client = Client(config, transport=httpx2.MockTransport(self._answer))
+
+    def attempt(self, started_by: str = JOB) -> Attempt:
+        return Attempt(self.plan, self.client, started_by, "1234", self._wait)
+
+    def created(self) -> dict[str, Any]:
+        return {key: each for key, each in self.stored.items() if key not in self.templates}
+
+    def flow(self, **status: Any) -> None:
+        """Change the status of the only JobFlow."""
+        (found,) = (each for key, each in self.stored.items() if key.startswith("jobflows/"))
+        found["status"] = status
+
+    def succeed(self) -> None:
+        self.flow(state={"phase": "Succeed"}, jobStatusList=[{"name": "x", "state": "Completed"}])
+
+    def _wait(self) -> None:
+        self.polls.pop(0)()
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        if self.failures:
+            code = self.failures.pop(0)
+            if not code:
+                raise httpx2.ConnectError("away", request=request)
+            if code > 0:
+                return self._refusal(code)
+        prefix = "/apis/flow.volcano.sh/v1alpha1/namespaces/ml/"
+        assert request.url.path.startswith(prefix)
+        key = request.url.path.removeprefix(prefix)
+        if request.method == "GET":
+            found = self.stored.get(key)
+            return self._refusal(404) if found is None else httpx2.Response(200, json=found)
+        assert request.method == "POST"
+        body = json.loads(request.content)
+        key = f"{key}/{body['metadata']['name']}"
+        if key in self.stored:
+            return self._refusal(409)
+        self.stored[key] = body
+        return httpx2.Response(201, json=body)
+
+    def _refusal(self, code: int) -> httpx2.Response:
+        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "refused"})
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_run_is_a_copy_of_the_templates_under_its_own_name(world: World) -> None:
+    world.polls = [world.succeed]
+    attempt = world.attempt()
+    attempt.run()
+    assert attempt.name.startswith("job-")
+    assert attempt.name != RUN
+    digits = attempt.name.removeprefix("job-")
+    created = world.created()
+    names = {"prepare", "train", "check"}
+    assert set(created) == {
+        *(f"jobtemplates/{digits}-{name}" for name in names),
+        f"jobflows/{attempt.name}",
+    }
+    assert RUN not in json.dumps(created)
+    for name in names:
+        ours = created[f"jobtemplates/{digits}-{name}"]
+        original = world.stored[f"jobtemplates/0123abcd-{name}"]
+        assert ours["spec"] == json.loads(json.dumps(original["spec"]).replace(RUN, attempt.name))
+        assert "annotations" not in ours["metadata"] or not any(
+            key.startswith("pulumi.com/") for key in ours["metadata"]["annotations"]
+        )
+    flow = created[f"jobflows/{attempt.name}"]
+    waits = {each["name"]: each.get("dependsOn") for each in flow["spec"]["flows"]}
+    assert waits == {
+        f"{digits}-train": {"targets": [f"{digits}-prepare"]},
+        f"{digits}-prepare": None,
+        f"{digits}-check": {"targets": [f"{digits}-train"]},
+    }
+    assert flow["metadata"]["labels"]["gpu-platform.dev/run"] == attempt.name
+
+
+def test_a_run_is_deleted_with_the_job_that_has_started_it(world: World) -> None:
+    world.polls = [world.succeed]
+    world.attempt().run()
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": JOB, "uid": "1234"}
+    assert [each["metadata"]["ownerReferences"] for each in world.created().values()] == [
+        [owner]
+    ] * 4
+
+
+def test_each_job_starts_another_run(world: World) -> None:
+    assert world.attempt().name == world.attempt().name
+    assert world.attempt("job-schedule-29384761").name != world.attempt().name
+
+
+def test_a_restarted_program_waits_for_the_run_that_it_has_started(world: World) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world.polls = [interrupt]
+    with pytest.raises(KeyboardInterrupt):
+        world.attempt().run()
+    before = world.created()
+    # Meanwhile the stack has another specification.
+    for key in world.templates:
+        del world.stored[key]
+    world.polls = [world.succeed]
+    world.attempt().run()
+    assert set(world.created()) == set(before)
+
+
+@pytest.mark.parametrize("state", ["Failed", "Terminated"])
+def test_a_failed_step_fails_the_attempt(world: World, state: str) -> None:
+    # Volcano reports such a JobFlow as running.
+    steps = [{"name": "a-train", "state": "Completed"}, {"name": "a-check", "state": state}]
+    world.polls = [lambda: world.flow(state={"phase": "Running"}, jobStatusList=steps)]
+    with pytest.raises(AttemptError, match="a-check has failed"):
+        world.attempt().run()
+
+
+def test_an_outage_of_the_api_server_is_waited_for(world: World) -> None:
+    def again() -> None:
+        world.failures = [0]
+
+    world.failures = [0, 429]
+    world.polls = [lambda: None, lambda: None, again, lambda: None, world.succeed]
+    world.attempt().run()
+    assert world.polls == []
+
+
+def test_an_outage_while_the_run_is_created_leaves_no_half_of_it(world: World) -> None:
+    # The second template cannot be created.
+    world.failures = [-1, -1, -1, -1, 500]
+    world.polls = [lambda: None, world.succeed]
+    world.attempt().run()
+    assert len(world.created()) == 4
+
+
+def test_a_refused_run_fails_with_the_reason(world: World) -> None:
+    world.failures = [-1, -1, 403]
+    with pytest.raises(AttemptError, match="refused"):
+        world.attempt().run()
+
+
+def test_a_deleted_run_fails_the_attempt(world: World) -> None:
+    def delete() -> None:
+        for key in world.created():
+            del world.stored[key]
+
+    world.polls = [delete]
+    with pytest.raises(AttemptError, match="refused"):
+        world.attempt().run()

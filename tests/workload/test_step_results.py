@@ -1,0 +1,344 @@
+"""Steps with outputs as processes: results, inputs of later steps, and what is skipped."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.kinds.volcano import TRAINING_STEP
+from workload import exit_codes
+from workload.manifest import Manifest, Weights, write_manifest
+from workload.results import RESULTS_FOLDER, TRAINING, StepManifest, collect
+
+PREPARE = """
+import pathlib, sys
+rows, table, text = sys.argv[1:]
+pathlib.Path(table).write_text(text)
+pathlib.Path(rows).write_text(f"{len(text.splitlines())}\\n")
+"""
+COPY = "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text(sys.argv[1])"
+OUTPUTS = {"rows": "number", "table": "text/csv"}
+
+
+class Claim:
+    """The claim of checkpoints with its runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def command(
+        self,
+        run: str,
+        name: str,
+        program: str,
+        *arguments: str,
+        outputs: dict[str, str] | None = None,
+        inputs: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
+    ) -> list[str]:
+        return [
+            *(sys.executable, "-m", "workload.step", f"--run={self.folder / run}"),
+            f"--name={name}",
+            *(f"--output={key}={type_}" for key, type_ in (outputs or {}).items()),
+            *(f"--input={key}={reference}" for key, reference in (inputs or {}).items()),
+            *options,
+            *("--", sys.executable, "-c", program, *arguments),
+        ]
+
+    def step(
+        self, run: str, name: str, program: str, *arguments: str, **more: Any
+    ) -> dict[str, Any]:
+        """Run a step and return its last event, with its exit code as `code`."""
+        env = {**os.environ, **more.pop("env", {})}
+        command = self.command(run, name, program, *arguments, **more)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        lines = done.stdout.splitlines() or ["{}"]
+        return {"code": done.returncode, **json.loads(lines[-1])}
+
+    def prepare(self, run: str, text: str = "a\nb\n", **more: Any) -> dict[str, Any]:
+        """Run a step that writes a table and the number of its rows."""
+        arguments = ("$(outputs.rows)", "$(outputs.table)", text)
+        return self.step(run, "prepare", PREPARE, *arguments, outputs=OUTPUTS, **more)
+
+    def read(self, run: str, reference: str) -> dict[str, Any]:
+        """Run a step whose output is the text of its input."""
+        arguments = ("$(inputs.x)", "$(outputs.y)")
+        return self.step(
+            run, "read", COPY, *arguments, inputs={"x": reference}, outputs={"y": "text"}
+        )
+
+    def results(self) -> list[Path]:
+        return sorted(path for path in (self.folder / RESULTS_FOLDER).iterdir())
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Claim:
+    return Claim(tmp_path)
+
+
+def test_a_result_has_typed_parameters_and_artifacts_with_digests(claim: Claim) -> None:
+    event = claim.prepare("job-1", options=("--image=sha256:1",))
+    assert (event["code"], event["event"], event["run"]) == (0, "step_succeeded", "job-1")
+    (folder,) = claim.results()
+    manifest = StepManifest.model_validate_json((folder / "manifest.json").read_bytes())
+    assert manifest.parameters == {"rows": 2}
+    assert manifest.image == "sha256:1"
+    table = manifest.artifacts["table"]
+    assert (table.media_type, table.size) == ("text/csv", 4)
+    assert event["artifacts"] == {"table": table.sha256}
+    assert (folder / table.file).read_text() == "a\nb\n"
+
+
+def test_a_later_step_gets_values_and_paths(claim: Claim) -> None:
+    claim.prepare("job-1")
+    assert claim.read("job-1", "prepare.rows")["parameters"] == {"y": "2"}
+    path = Path(claim.read("job-1", "prepare.table")["parameters"]["y"])
+    assert path.read_text() == "a\nb\n"
+
+
+def test_inputs_are_replaced_in_variables_and_in_commands_without_outputs(claim: Claim) -> None:
+    claim.prepare("job-1")
+    program = "import os; print('{\"rows\": ' + os.environ['ROWS'] + '}')"
+    event = claim.step(
+        "job-1",
+        "train",
+        program,
+        inputs={"rows": "prepare.rows"},
+        env={"ROWS": "$(inputs.rows)"},
+    )
+    assert event == {"code": 0, "rows": 2}
+
+
+def test_outputs_of_a_fan_out_are_a_list(claim: Claim) -> None:
+    for index, item in enumerate(("clean", "noisy")):
+        claim.step(
+            "job-1", f"check-{index}", COPY, item, "$(outputs.name)", outputs={"name": "text"}
+        )
+    found = claim.read("job-1", "[check-0.name,check-1.name]")["parameters"]["y"]
+    assert json.loads(found) == ["clean", "noisy"]
+
+
+@pytest.fixture
+def trained(claim: Claim) -> Path:
+    """A run with an export."""
+    export = claim.folder / "job-1" / "export"
+    export.mkdir(parents=True)
+    (export / "model.safetensors").write_bytes(b"w")
+    manifest = Manifest(
+        model="digits-net",
+        input_shape=(1, 8, 8),
+        classes=("0", "1"),
+        metrics={"accuracy": 0.95},
+        weights=Weights(
+            size=1, sha256="50e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc326"
+        ),
+        torch_version="2.15.0",
+    )
+    write_manifest(export, manifest)
+    return export
+
+
+def test_export_and_metrics_are_outputs_of_the_training(claim: Claim, trained: Path) -> None:
+    assert TRAINING == TRAINING_STEP
+    assert claim.read("job-1", "train.accuracy")["parameters"] == {"y": "0.95"}
+    assert claim.read("job-1", "train.export")["parameters"] == {"y": str(trained)}
+
+
+def test_a_step_whose_result_exists_is_skipped_and_names_the_run(claim: Claim) -> None:
+    first = claim.prepare("job-1")
+    second = claim.prepare("job-2")
+    assert (second["code"], second["event"]) == (0, "step_reused")
+    assert (second["run"], second["result"]) == ("job-1", first["result"])
+    assert len(claim.results()) == 1
+    assert claim.read("job-2", "prepare.rows")["parameters"] == {"y": "2"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "a\n"},
+        {"options": ("--image=sha256:2",)},
+        {"options": ("--env=A",), "env": {"A": "2"}},
+        {"options": ("--no-cache",)},
+    ],
+    ids=["command", "image", "variable", "cache"],
+)
+def test_a_changed_step_runs_again(claim: Claim, change: dict[str, Any]) -> None:
+    unchanged = {"options": ("--env=A",), "env": {"A": "1"}} if "env" in change else {}
+    first = claim.prepare("job-1", **unchanged)
+    second = claim.prepare("job-2", **change)
+    assert (second["event"], second["run"]) == ("step_succeeded", "job-2")
+    assert second["result"] != first["result"]
+
+
+def test_a_step_without_a_cache_runs_once_in_each_run(claim: Claim) -> None:
+    claim.prepare("job-1", options=("--no-cache",))
+    assert claim.prepare("job-1", options=("--no-cache",))["event"] == "step_reused"
+    assert claim.prepare("job-2", options=("--no-cache",))["event"] == "step_succeeded"
+
+
+def test_only_changed_inputs_run_a_step_again(claim: Claim, trained: Path) -> None:
+    def score(run: str) -> str:
+        arguments = ("1", "$(outputs.score)", "$(inputs.table)")
+        made = claim.step(
+            run,
+            "score",
+            COPY,
+            *arguments,
+            inputs={"table": "prepare.table"},
+            outputs={"score": "number"},
+        )
+        return str(made["event"])
+
+    claim.prepare("job-1")
+    assert score("job-1") == "step_succeeded"
+    # Another program with the same table.
+    claim.prepare("job-2", options=("--image=sha256:2",))
+    assert score("job-2") == "step_reused"
+    claim.prepare("job-3", text="other")
+    assert score("job-3") == "step_succeeded"
+    # The training of another run has ended with the same weights.
+    shutil.copytree(trained, claim.folder / "job-2" / "export")
+    claim.read("job-1", "train.accuracy")
+    assert claim.read("job-2", "train.accuracy")["event"] == "step_reused"
+
+
+def test_each_element_of_a_fan_out_is_skipped_alone(claim: Claim) -> None:
+    def check(run: str, index: int, item: str) -> str:
+        outputs = {"name": "text"}
+        event = claim.step(run, f"check-{index}", COPY, item, "$(outputs.name)", outputs=outputs)
+        return str(event["event"])
+
+    assert [check("job-1", i, item) for i, item in enumerate("ab")] == ["step_succeeded"] * 2
+    assert [check("job-2", i, item) for i, item in enumerate("xab")] == [
+        "step_succeeded",
+        "step_reused",
+        "step_reused",
+    ]
+
+
+def test_a_half_written_result_does_not_count(claim: Claim) -> None:
+    wait = PREPARE + "\nimport time; print('{}', flush=True); time.sleep(60)"
+    arguments = ("$(outputs.rows)", "$(outputs.table)", "a\nb\n")
+    command = claim.command("job-1", "prepare", wait, *arguments, outputs=OUTPUTS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "{}\n"
+        process.kill()
+    (left,) = claim.results()
+    assert left.name.startswith(".")
+    assert claim.read("job-1", "prepare.rows")["code"] == exit_codes.BAD_INPUT
+    # The same step again: its pod has been restarted.
+    again = wait.replace("time.sleep(60)", "pass")
+    assert again != wait
+    command = claim.command("job-1", "prepare", wait, *arguments, outputs=OUTPUTS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "{}\n"
+        assert len(claim.results()) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert claim.results() == []
+
+
+def test_a_damaged_artifact_is_refused_and_made_again(claim: Claim) -> None:
+    claim.prepare("job-1")
+    (folder,) = claim.results()
+    (folder / "table").write_text("x\nb\n")
+    refused = claim.read("job-1", "prepare.table")
+    assert refused["code"] == exit_codes.BAD_INPUT
+    assert "has sha256" in refused["error"]
+    assert claim.prepare("job-2")["event"] == "step_succeeded"
+    assert (folder / "table").read_text() == "a\nb\n"
+    assert claim.results() == [folder]
+
+
+@pytest.mark.parametrize(
+    ("type_", "content", "says"),
+    [
+        ("number", "many", "'many', but has type number: write a number such as 0.25"),
+        ("number", "true", "'true', but has type number"),
+        ("number", "NaN", "'NaN', but has type number"),
+        ("boolean", "1", "'1', but has type boolean: write true or false"),
+        ("text/csv", "", "is empty: an artifact must have content"),
+        ("text", "x" * 40_000, "more than 32768 bytes: write an artifact"),
+    ],
+)
+def test_an_output_of_another_type_is_refused(
+    tmp_path: Path, type_: str, content: str, says: str
+) -> None:
+    (tmp_path / "y").write_text(content)
+    with pytest.raises(ValueError, match=says):
+        collect(tmp_path, {"y": type_})
+
+
+@pytest.mark.parametrize(
+    ("type_", "content", "value"),
+    [
+        ("number", "3", 3),
+        ("number", "-0.5\n", -0.5),
+        ("boolean", "true\n", True),
+        ("text", "3\n", "3"),
+    ],
+)
+def test_a_parameter_keeps_its_type(
+    tmp_path: Path, type_: str, content: str, value: object
+) -> None:
+    (tmp_path / "y").write_text(content)
+    (found,) = collect(tmp_path, {"y": type_})[0].values()
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_missing_output_fails_for_good(claim: Claim) -> None:
+    event = claim.step("job-1", "x", "pass", outputs={"y": "text"})
+    assert event["code"] == exit_codes.BAD_INPUT
+    assert "the command must write a file to $(outputs.y)" in event["error"]
+    assert claim.results() == []
+
+
+def test_a_link_is_no_artifact(claim: Claim) -> None:
+    program = "import os, sys; os.symlink('/etc/hostname', sys.argv[1])"
+    event = claim.step("job-1", "x", program, "$(outputs.y)", outputs={"y": "text/plain"})
+    assert event["code"] == exit_codes.BAD_INPUT
+
+
+def test_a_failed_command_leaves_nothing(claim: Claim) -> None:
+    event = claim.step("job-1", "x", "raise SystemExit(7)", outputs={"y": "text"})
+    assert event["code"] == 7
+    assert claim.results() == []
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        ("prepare.columns", "no output 'columns'; its outputs: rows, table"),
+        ("other.rows", "names no result of step other"),
+        ("train.f1", "the export has no metric 'f1'; its metrics: accuracy"),
+    ],
+)
+def test_a_missing_input_fails_for_good(
+    claim: Claim, trained: Path, reference: str, says: str
+) -> None:
+    assert trained.exists()
+    claim.prepare("job-1")
+    event = claim.read("job-1", reference)
+    assert event["code"] == exit_codes.BAD_INPUT
+    assert says in event["error"]
+
+
+def test_of_two_runs_at_the_same_time_one_result_counts(claim: Claim) -> None:
+    def command(run: str) -> list[str]:
+        arguments = ("$(outputs.rows)", "$(outputs.table)", "a\nb\n")
+        return claim.command(run, "prepare", PREPARE, *arguments, outputs=OUTPUTS)
+
+    runs = [f"job-{number}" for number in range(4)]
+    started = [subprocess.Popen(command(run), stdout=subprocess.DEVNULL) for run in runs]
+    assert [process.wait(60) for process in started] == [0] * 4
+    assert len(claim.results()) == 1
+    assert {claim.read(run, "prepare.rows")["parameters"]["y"] for run in runs} == {"2"}

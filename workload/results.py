@@ -1,0 +1,258 @@
+"""Results of steps: typed parameters and artifacts, in a directory that all runs of a claim share.
+
+A result is named by the hash of everything that determines it, and its manifest is written last.
+Its directory appears under its name at once, so a result that exists is complete.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
+
+from workload.configuration import first_problem
+from workload.files import sha256_of, sync_files, sync_folder, write_atomically
+from workload.manifest import MANIFEST_FILE, ExportError, File, checked_file, read_manifest
+
+RESULTS_FOLDER: Final = ".steps"
+"""Directory on the claim next to those of the runs. No run has such a name."""
+
+STEPS_FOLDER: Final = "steps"
+"""Directory in that of the run with a file for each step that was skipped or has a result."""
+
+TRAINING: Final = "train"
+EXPORT: Final = "export"
+"""Output of the training: the directory of its export. All others are metrics of the export."""
+
+OUTPUT_NAME: Final = r"[a-z][a-z0-9_]*"
+PLACEHOLDER: Final = re.compile(rf"\$\((inputs|outputs)\.({OUTPUT_NAME})\)")
+PARAMETERS: Final = ("number", "text", "boolean")
+MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9][a-z0-9.+-]*")
+
+_MAX_TEXT: Final = 32 * 1024
+
+Parameter = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr
+
+
+class StepArtifact(File):
+    """A file that a step has written."""
+
+    media_type: str = Field(pattern=rf"^{MEDIA_TYPE.pattern}$")
+
+
+class StepManifest(BaseModel):
+    """Manifest of a step's result: what it is made of, and what it consists of."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    format: Literal[1] = 1
+    step: str
+    run: str = Field(description="Run whose step has written the result.")
+    image: str = Field(description="Identity of the image.")
+    command: tuple[str, ...]
+    env: dict[str, str] = Field(default_factory=dict, description="Variables of the step's author.")
+    inputs: dict[str, str] = Field(default_factory=dict, description="Digests of the inputs.")
+    parameters: dict[str, Parameter] = Field(default_factory=dict)
+    artifacts: dict[str, StepArtifact] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input: the text that replaces its placeholder, and what identifies its content."""
+
+    text: str
+    digest: str
+
+
+def marker_of(run: Path, step: str) -> Path:
+    """Return the path of the file that states what became of a step."""
+    return run / STEPS_FOLDER / f"{step}.json"
+
+
+def read_marker(run: Path, step: str) -> Mapping[str, str]:
+    """Return what became of a step; empty if it has neither been skipped nor has a result."""
+    try:
+        found: dict[str, str] = json.loads(marker_of(run, step).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def write_marker(run: Path, step: str, state: str, **details: str) -> None:
+    """Record that a step was skipped or has a result. Raises OSError."""
+    path = marker_of(run, step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps({"state": state, **details}).encode())
+
+
+def resolve(run: Path, reference: str) -> Value:
+    """Return the value of `<step>.<output>`, or of a list of them in brackets.
+
+    Raises:
+        ExportError: If there is no such result, or a file differs from its digest.
+    """
+    if reference.startswith("["):
+        values = [resolve(run, each) for each in reference.strip("[]").split(",")]
+        texts = "[" + ", ".join(_as_json(value.text) for value in values) + "]"
+        return Value(texts, ",".join(value.digest for value in values))
+    step, _, output = reference.partition(".")
+    if step == TRAINING:
+        return _of_training(run / "export", output)
+    name = read_marker(run, step).get("result")
+    if name is None:
+        raise ExportError(f"{marker_of(run, step)} names no result of step {step}")
+    folder = run.parent / RESULTS_FOLDER / name
+    manifest = read_result(folder)
+    if output in manifest.parameters:
+        text = _written(manifest.parameters[output])
+        return Value(text, json.dumps(text))
+    if output not in manifest.artifacts:
+        known = ", ".join([*manifest.parameters, *manifest.artifacts])
+        raise ExportError(f"{folder} has no output {output!r}; its outputs: {known}")
+    artifact = manifest.artifacts[output]
+    return Value(str(checked_file(folder, artifact)), artifact.sha256)
+
+
+def _of_training(folder: Path, output: str) -> Value:
+    manifest = read_manifest(folder)
+    if output == EXPORT:
+        files = (manifest.weights, *manifest.artifacts)
+        for file in files:
+            checked_file(folder, file)
+        return Value(str(folder), digest_of([[file.file, file.sha256] for file in files]))
+    if output not in manifest.metrics:
+        known = ", ".join(sorted(manifest.metrics)) or "none"
+        raise ExportError(f"the export has no metric {output!r}; its metrics: {known}")
+    text = _written(manifest.metrics[output])
+    return Value(text, text)
+
+
+def digest_of(described: object) -> str:
+    """Return the hexadecimal SHA-256 of a JSON document."""
+    canonical = json.dumps(described, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def read_result(folder: Path) -> StepManifest:
+    """Read the manifest of a result. Raises ExportError when it is missing or damaged."""
+    path = folder / MANIFEST_FILE
+    try:
+        return StepManifest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise ExportError(f"{path} is damaged: {first_problem(error, 'the document')}") from None
+
+
+def complete_result(folder: Path) -> StepManifest | None:
+    """Return the manifest of a result, None if it is missing or differs from its digests."""
+    with contextlib.suppress(ExportError):
+        manifest = read_result(folder)
+        for artifact in manifest.artifacts.values():
+            checked_file(folder, artifact)
+        return manifest
+    return None
+
+
+def collect(
+    folder: Path, types: Mapping[str, str]
+) -> tuple[dict[str, Parameter], dict[str, StepArtifact]]:
+    """Return the outputs that a command has written into a directory, by name and checked.
+
+    Raises:
+        ValueError: If one is missing or has another type than declared.
+    """
+    parameters: dict[str, Parameter] = {}
+    artifacts: dict[str, StepArtifact] = {}
+    for name, type_ in types.items():
+        path = folder / name
+        if path.is_symlink() or not path.is_file():
+            raise ValueError(
+                f"output {name!r} is missing: the command must write a file to $(outputs.{name})"
+            )
+        if type_ in PARAMETERS:
+            parameters[name] = _parameter(name, type_, path)
+        elif path.stat().st_size == 0:
+            raise ValueError(f"output {name!r} is empty: an artifact must have content")
+        else:
+            artifacts[name] = StepArtifact(
+                file=name, size=path.stat().st_size, sha256=sha256_of(path), media_type=type_
+            )
+    return parameters, artifacts
+
+
+def publish(unfinished: Path, manifest: StepManifest, folder: Path) -> StepManifest:
+    """Move a result to its name, unless a complete one exists; return the one that counts.
+
+    Raises OSError.
+    """
+    write_atomically(
+        unfinished / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode()
+    )
+    sync_files(unfinished)
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        # Another run was faster, or the files of an earlier result are damaged.
+        if (existing := complete_result(folder)) is not None:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            return existing
+        damaged = folder.with_name(f".{folder.name}.damaged.{secrets.token_hex(4)}")
+        folder.rename(damaged)
+        unfinished.rename(folder)
+        shutil.rmtree(damaged, ignore_errors=True)
+    sync_folder(folder.parent)
+    return manifest
+
+
+def _parameter(name: str, type_: str, path: Path) -> Parameter:
+    with path.open("rb") as stream:
+        content = stream.read(_MAX_TEXT + 1)
+    if len(content) > _MAX_TEXT:
+        raise ValueError(f"output {name!r} has more than {_MAX_TEXT} bytes: write an artifact")
+    try:
+        text = content.decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"output {name!r} is not text in UTF-8") from None
+    if type_ == "text":
+        return text
+    wanted = bool if type_ == "boolean" else (int, float)
+    with contextlib.suppress(ValueError):
+        value: object = json.loads(text)
+        if isinstance(value, wanted) and isinstance(value, bool) == (type_ == "boolean"):
+            if isinstance(value, bool | int):
+                return value
+            if isinstance(value, float) and math.isfinite(value):
+                return value
+    shown = text if len(text) <= 40 else f"{text[:37]}…"
+    example = "true or false" if type_ == "boolean" else "a number such as 0.25"
+    raise ValueError(f"output {name!r} is {shown!r}, but has type {type_}: write {example}")
+
+
+def _written(value: Parameter) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _as_json(text: str) -> str:
+    """Return a number or a boolean as it is, any other text as a JSON string."""
+    with contextlib.suppress(ValueError):
+        if isinstance(json.loads(text), bool | int | float):
+            return text
+    return json.dumps(text)

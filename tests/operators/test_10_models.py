@@ -91,8 +91,9 @@ def models(real: Platform, checkpoints: Path, tmp_path_factory: pytest.TempPathF
 def test_a_version_is_served_after_its_promotion_and_not_before(models: Models) -> None:
     platform = models.platform
     good = models.publish()
-    platform.edit(serve(good))
     platform.edit(admit_only_promoted)
+    platform.shell(UPDATE)
+    platform.edit(serve(good))
     refused = platform.shell(f"! {UPDATE} 2>&1")
     assert "model-signed" in refused, refused
     assert "model of fetch" in refused

@@ -98,7 +98,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
 
 @pod_rule(
     name="no-hidden-token",
-    description="Pods that refuse the API's token do not mount it by a volume.",
+    description="Pods that disable the API token do not mount it as a volume.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Remove the projected token, or write automountServiceAccountToken: true.",

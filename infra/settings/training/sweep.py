@@ -126,7 +126,7 @@ class BudgetSettings(Settings):
     gpu_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Maximum GPU-hours of all trials. null sets no limit beside `money`.",
+        description="Maximum GPU-hours of all trials. null sets no limit if `money` is set.",
     )
     money: float | None = Field(
         default=None,
@@ -148,7 +148,7 @@ class BudgetSettings(Settings):
 
 
 class SweepSettings(Settings):
-    """One hyperparameter sweep. Each trial is the run that a job with its hyperparameters has."""
+    """One hyperparameter sweep. A trial equals the run of a job with the same hyperparameters."""
 
     job: TrainingJobSettings = Field(
         description="Job of every trial, as in `training.jobs`. Its length is the longest trial."

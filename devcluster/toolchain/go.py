@@ -80,7 +80,7 @@ class Go:
     def remove_caches(self) -> None:
         """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`.
 
-        They have so many files that it takes up to minutes, so a process of its own deletes them.
+        They have so many files that this can take minutes, so a separate process deletes them.
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return

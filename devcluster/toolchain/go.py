@@ -92,7 +92,7 @@ class Go:
         """Delete what an earlier removal left, if any, in the background."""
         if self._removed.exists():
             program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
-            # With no output of ours, for whose end a reader would wait.
+            # Without our standard streams: a reader of a pipe would wait until they are closed.
             silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
             os.posix_spawn(
                 sys.executable,
@@ -328,7 +328,7 @@ def _size(folder: Path, files: Sequence[str]) -> int:
 
 
 def _tied_to_us() -> list[str]:
-    """Let a killed parent take the build along, where setpriv is installed."""
+    """End the build when its parent is killed, if setpriv is installed."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

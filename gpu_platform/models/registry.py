@@ -61,7 +61,7 @@ class Reference:
 
 
 class _Client(Registry):  # type: ignore[misc]
-    """oras without its retries, which wait two minutes for the wrong name of a registry."""
+    """oras without its retries, which take two minutes if the name of the registry is wrong."""
 
     do_request: Callable[..., requests.Response] = Registry.do_request.__wrapped__
 

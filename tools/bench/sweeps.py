@@ -152,7 +152,7 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
 
 @dataclass
 class Programs:
-    """Training programs by run. Searches with the same seed share the runs that they share."""
+    """Training programs by run. Searches with the same seed reuse each other's runs."""
 
     folder: Path
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)

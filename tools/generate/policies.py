@@ -83,11 +83,13 @@ The pack replaces private parts of `pulumi-policy` to decode each resource only 
 version 1.21 and refuses to start with another one. Custom rules are described in
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
-Rules do not depend on kinds. A registry (`kube/workloads/`) states for about 150 kinds where their
-objects contain pods and containers, how many pods they may run, and which fields set their queue,
-gang and retries: the kinds of Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet,
-Kueue, KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. Also,
-every list of containers is treated as part of a pod specification, even in an unknown kind.
+Rules do not depend on kinds. A registry (`kube/workloads/`) has records of almost 180 kinds, of
+which about 100 run pods. A record states where objects of a kind contain pods and containers, how
+many pods they may run, and which fields set their queue, gang and retries. The kinds are those of
+Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue, KServe, Knative, Argo,
+Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition, every list of containers
+is treated as part of a pod specification, even in an unknown kind.
+
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
 manifests as text) are checked like all others. Values that are unknown during a preview are
 skipped; everything else is checked. If a rule itself fails, the failure is reported as a violation.

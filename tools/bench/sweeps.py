@@ -1,7 +1,7 @@
 """GPU-hours of sweeps until they reach the best accuracy that random search finds in 24 trials.
 
 The controller of sweeps and the training programs are real: a trial that is paused gets SIGTERM,
-and a promoted one resumes from its checkpoint. The cluster is simulated, with a clock of its own:
+and a promoted one resumes from its checkpoint. The cluster is simulated, with a separate clock:
 an epoch, the start and the end of a pod take the same time in all searches.
 """
 

@@ -197,7 +197,7 @@ class Go:
     def _download(
         self, arguments: list[str], work: Path, log: Path, tick: Tick = lambda: None
     ) -> str:
-        """Run a Go command that downloads modules, again if it fails; return its output."""
+        """Run a Go command that downloads modules, with retries; return its output."""
         attempts = Retrying(
             retry=retry_if_exception_type(_FailedError),
             stop=stop_after_attempt(DOWNLOAD_ATTEMPTS),
@@ -230,7 +230,7 @@ class Go:
     ) -> str:
         """Run a Go command; return its output and append its messages to `log`.
 
-        A terminated `go build` leaves its temporary directory, hence one that is deleted here.
+        A terminated `go build` leaves its temporary directory behind, so this deletes it.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.caches / "tmp"

@@ -3,7 +3,7 @@
 In the checkout infra/, policies/, training/, inference/, workload/ and kube/ are packages. Such
 common names must not be installed into other people's environments, so in the wheel they are parts
 of gpu_platform, and their imports are rewritten. They stay at the top of the checkout because
-images copy them under these names, which commands of pods and `sources` in stack files contain.
+images, commands of pods and `sources` in stack files use these names.
 """
 
 import re
@@ -16,9 +16,9 @@ PACKAGE = "gpu_platform"
 FOLDERS = ("infra", "policies", "training", "inference", "workload", "kube")
 IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(FOLDERS)})\b)", re.MULTILINE)
 
-# Modules of packages that are copied in part: what infra/ imports of programs, without torch.
+# Packages of which only these modules are copied: those that infra/ imports. None imports torch.
 PARTS = {
-    # The plugin and the commands of teams start from a checkout.
+    # The plugin and the commands for teams run only from a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},
     f"{PACKAGE}.training": {"__init__", "config", "settings"},
     f"{PACKAGE}.inference": {"__init__", "config"},
@@ -45,7 +45,7 @@ class BuildComponents(build_py):
     """Copies the modules that the components need, and rewrites their imports."""
 
     def run(self) -> None:
-        """Copy everything, and the description with which Pulumi starts the policy pack."""
+        """Copy everything, and the PulumiPolicy.yaml with which Pulumi starts the policy pack."""
         super().run()
         target = Path(self.build_lib, PACKAGE, PACK)
         target.write_text(PACK.read_text().replace(*VIRTUALENVS))

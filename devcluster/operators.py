@@ -1,4 +1,4 @@
-"""What a stack needs beyond the default cluster: job operators and other base images."""
+"""Job operators and base images that a stack needs in addition to the default cluster."""
 
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence

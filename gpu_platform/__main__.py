@@ -1,4 +1,4 @@
-"""The Pulumi plugin, which the engine starts by this directory, and the commands of teams."""
+"""Entry point of the Pulumi plugin and of the commands for teams."""
 
 import sys
 from pathlib import Path

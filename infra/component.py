@@ -78,7 +78,7 @@ class Component(pulumi.ComponentResource):
         manifests: Iterable[Manifest],
         after: Sequence[pulumi.Resource] = (),
     ) -> None:
-        """Create objects of different kinds as children, each after all before it."""
+        """Create objects of different kinds as children, each after all earlier ones."""
         earlier = list(after)
         for manifest in manifests:
             options = self.options(after=earlier)

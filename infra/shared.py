@@ -1,4 +1,4 @@
-"""What the components of a stack create for the pods of the others."""
+"""Resources of a stack that the pods of all its components use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class SharedResources:
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """The stack's outputs about them."""
+        """The stack outputs that describe them."""
         return {
             "namespace": self.namespace,
             "queues": self.queues,

@@ -50,7 +50,7 @@ class Sweep:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours that the budget allows: those that it states, or fewer if money ends first."""
+        """GPU-hours of the budget, or fewer if its money runs out first."""
         budget = self.settings.budget
         bounds = [] if budget.gpu_hours is None else [budget.gpu_hours]
         if budget.money is not None and self.price is not None and self.price.gpu_hour:
@@ -100,7 +100,7 @@ def template_name(key: str) -> str:
 def winner_path(sweep: Sweep) -> str:
     """Return the link to the run of the winner, relative to the claim of its checkpoints.
 
-    Each search, and each change of its bounds, has another link, so that a link never changes and
+    Each search, and each change of its limits, gets a new link, so that a link never changes and
     all pods of a service have the same model.
     """
     settings = sweep.settings.model_dump(mode="json", exclude={"job", "parallel", "winner"})

@@ -14,7 +14,7 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The trials are not resources of the stack; it only bounds them. Pulumi does not wait for it.
+    The trials are not resources of the stack; it only limits them. Pulumi does not wait for it.
     """
 
     def __init__(

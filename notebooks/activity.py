@@ -1,8 +1,8 @@
 """Extension of Jupyter Server that stops an idle server, so that its GPUs are free.
 
-Activity is that of kernels and terminals, which Jupyter Server records, and of GPUs. Its own
-`shutdown_no_activity_timeout` ignores GPUs, shows no warning, and counts the requests of every
-open browser tab as activity.
+Kernels, terminals and GPUs count as activity. The setting `shutdown_no_activity_timeout` of Jupyter
+Server ignores GPUs, shows no warning, and counts the requests of every open browser tab as
+activity.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _LONGEST_INTERVAL = 15.0
 
 
 class Idleness(ExtensionApp):
-    """Evaluates the time since the last activity of the server."""
+    """Measures the time since the last activity, and stops the server at the limit."""
 
     name = "notebooks"
     limit_seconds = Float(3600.0, help="Time (s) without activity until suspension").tag(
@@ -30,7 +30,7 @@ class Idleness(ExtensionApp):
     )
 
     def initialize_handlers(self) -> None:
-        """Add the page that JupyterLab polls for the warning, and start to evaluate."""
+        """Add the page that JupyterLab polls for the warning, and start the periodic check."""
         self._gpus = Gpus()
         self._active = datetime.now(UTC)
         self._warned = False
@@ -39,7 +39,7 @@ class Idleness(ExtensionApp):
         self._callback = PeriodicCallback(self._evaluate, interval * 1000)
         self._callback.start()
         self.log.info(
-            "suspended after %g s without activity of kernels, terminals and %d GPUs",
+            "will be suspended after %g s without activity of kernels, terminals and %d GPUs",
             self.limit_seconds,
             len(self._gpus),
         )

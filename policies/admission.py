@@ -44,11 +44,11 @@ examples:
 modes:
   audit  nothing is denied; violations are counted in the API server's metrics and written to its
          audit log, if it has one
-  warn   as audit, and clients such as kubectl print the violations as warnings
+  warn   like audit, but clients such as kubectl also print the violations as warnings
   deny   violations of mandatory rules are denied; those of advisory rules are warnings
 
 Start with audit, correct or exempt what the metrics count, then use deny. The rules about one kind
-of object are one policy with a binding of the same name, such as gpu-platform-pods, and
+of object form one policy with a binding of the same name, such as gpu-platform-pods, and
 advisory rules are separate policies (gpu-platform-pods-advisory). Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
 change of the file.
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mode",
         choices=get_args(Mode),
         default="audit",
-        help="what a violation does (default: audit)",
+        help="effect of a violation (default: audit)",
     )
     parser.add_argument(
         "--exclude-namespace",
@@ -270,8 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="USER",
-        help="a controller whose ownerReferences are trusted, so that exemptions reach its pods, "
-        "such as system:serviceaccount:volcano-system:volcano-controllers; may be repeated",
+        help="a controller whose ownerReferences are trusted, so that exemptions apply to its "
+        "pods, such as system:serviceaccount:volcano-system:volcano-controllers; may be repeated",
     )
     options = parser.parse_args(arguments)
     try:

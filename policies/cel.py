@@ -1,7 +1,7 @@
 """Rules in CEL, the language of ValidatingAdmissionPolicies.
 
 A rule that can be evaluated on one object has, in addition to its Python, a CEL expression that
-returns the violating places of the object. `policies.admission` turns it into a policy of the API
+returns the violating parts of the object. `policies.admission` turns it into a policy of the API
 server.
 `policies.cel_objects` contains what the expressions share.
 """
@@ -64,7 +64,7 @@ _SETTING = re.compile(r"\b(?:(pattern|pairs)\()?settings\.(\w+)(?(1)\))")
 class Cel:
     """A rule in CEL.
 
-    `violations` is a list of strings, the names of the violating places. It may use `variables.x`
+    `violations` is a list of strings, the names of the violating parts. It may use `variables.x`
     for the shared variables and for those of `variables`, `settings.x` for a setting of the rule,
     by its name in the configuration file, `pattern(settings.x)` for a list of patterns with `*` as
     one regular expression, and `pairs(settings.x)` for an object as a list of such an expression of

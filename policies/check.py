@@ -172,8 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-stack-rules",
         action="store_true",
-        help="leave out the rules that need everything that is deployed together, "
-        "to check single files",
+        help="skip the rules that need the whole stack, to check single files",
     )
     return parser
 

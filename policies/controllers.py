@@ -79,7 +79,7 @@ class Workload:
 
     @property
     def additional_retries(self) -> int:
-        """Number by which the kind counts more retries than there are."""
+        """By how much the retry limit of the kind exceeds the number of retries."""
         return self._record.extra
 
     @property
@@ -140,7 +140,7 @@ class Workload:
     def joins_pod_group(self, pod: Pod) -> bool:
         """Return whether a PodGroup declared elsewhere, which has the queue, contains the pod.
 
-        Controllers with gangs of their own write the annotation themselves.
+        Controllers that create PodGroups themselves also write the annotation themselves.
         """
         if not self._record.annotations:
             return False
@@ -148,7 +148,7 @@ class Workload:
 
     @cached_property
     def gang(self) -> Gang | None:
-        """Gang of the workload, for kinds with a gang of their own."""
+        """Gang of the workload, for kinds that define one."""
         if self._record.gang:
             return Gang(self._field(self._record.gang), self.size, self._record.whole)
         joins = any(self.joins_pod_group(pod) for pod in self.pods)

@@ -74,7 +74,7 @@ def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> 
 
 
 def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
-    """Return how many replicas there may be during an update of a number of them."""
+    """Return the maximum number of replicas during an update of `number` replicas."""
     strategy = root.at(rollout.type) if rollout.type else Node(None)
     if strategy.value in rollout.stopping or _is_double(root, rollout):
         return number
@@ -89,7 +89,7 @@ def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
 
 
 def copies(root: Node, rollout: Rollout) -> Decimal:
-    """Return how many times an update runs all pods at the same time."""
+    """Return 2 if an update runs all old and new pods at once, otherwise 1."""
     return Decimal(2 if _is_double(root, rollout) else 1)
 
 

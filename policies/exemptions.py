@@ -215,6 +215,6 @@ def _expiry_problems(expires: Any, today: date) -> Iterator[str]:
     if day is None:
         yield f"expires: found {expires!r}; write the last day on which it holds, as YYYY-MM-DD"
     elif day < today:
-        yield f"expires: found {expires!r}, which is past; correct the workload or write a new day"
+        yield f"expires: found {expires!r}, which is past; correct the workload or write a new date"
     elif day > last:
         yield f"expires: found {expires!r}, more than a year ahead; write {last} or earlier"

@@ -1,4 +1,4 @@
-"""Search for the pods of a resource, at the places in the registry and by structure."""
+"""Search for the pods of a resource, at the paths in the registry and by structure."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def serve() -> None:
     sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)
     PolicyPack(
         name=NAME,
-        # Those about simulations are declared alone, so that the engine accepts their settings.
+        # Rules about simulations are only declared, so that the engine accepts their settings.
         policies=[*binding.policies([*rules, *OWN_RULES]), *binding.own_policies()],
         description="Rules that keep a Kubernetes cluster with GPUs safe",
     )

@@ -1,7 +1,7 @@
-"""The pods of a resource: at the places that the record of its kind states, and by structure.
+"""Containers, images and devices of pods, read from the paths in the record of a kind.
 
-An object with a list of containers is a pod specification wherever it stands, also in a kind
-without a record.
+Any object with a list of containers is treated as a pod specification, even if its kind has no
+record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LISTS: Final[tuple[tuple[str, ContainerKind], ...]] = (
 )
 _SIDECARS: Final = ("sidecars", "sidecarContainers")
 _WHOLE: Final = ("resourcesPerNode",)
-"""Fields that replace those of the other part instead of completing them."""
+"""Fields that replace inherited values instead of being merged with them."""
 
 
 class LayeredNode(Node):
@@ -73,7 +73,7 @@ class JoinedNode(Node):
 
 
 class RenamedNode(Node):
-    """An object some of whose fields stand at other paths."""
+    """An object some of whose fields are at other paths."""
 
     __slots__ = ("_fields", "_inner", "_usual")
 
@@ -123,7 +123,7 @@ class ContainerNode(Node):
 
 
 def _image(container: Node, image: Node) -> Node:
-    """Return the name of an image that is stated in parts."""
+    """Return the name of an image, also if repository and tag are separate fields."""
     if isinstance(image.value, dict):
         name, tag = image["repository"].text, image["tag"].text or image["version"].text
     elif isinstance(container.value, dict) and "repository" in container.value:
@@ -154,7 +154,7 @@ def containers_at(spec: Node, place: Pods) -> Iterator[tuple[Node, ContainerKind
 
 
 def images_at(spec: Node, place: Pods) -> Iterator[Node]:
-    """Yield the images that a pod names outside of its containers."""
+    """Yield the images of a pod that are specified outside of its containers."""
     for path in place.images:
         for node in nodes_at(spec, steps(path)):
             image = _image(node, node["image"]) if isinstance(node.value, dict) else node

@@ -4,7 +4,7 @@
 
 - `training`: pods or GPUs that work together; they need a queue, a gang and shared memory;
 - `batch`: jobs of a single GPU, such as smoke tests;
-- `serving`: servers, which need probes and a graceful end;
+- `serving`: servers, which need probes and graceful shutdown;
 - `interactive`: notebooks and similar pods of a single GPU;
 - `system`: pods without GPUs that no label assigns to another role.
 

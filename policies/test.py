@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-stack-rules",
         action="store_true",
-        help="leave out the rules that need everything that is deployed together",
+        help="skip the rules that need the whole stack",
     )
     return parser
 

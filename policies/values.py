@@ -157,7 +157,7 @@ class Node:
 
 
 def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
-    """Return whether key and value of any field pass a test, however deep below plain data.
+    """Return whether key and value of any field, at any depth of plain data, pass a test.
 
     Items of lists have an empty key. Rules that search a whole manifest ask this first: nodes with
     paths take five times as long.

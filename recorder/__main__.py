@@ -57,10 +57,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     watching = commands.add_parser("watch", help="archive failures until terminated")
-    watching.add_argument("--lines", type=_positive, default=500, help="last lines per container")
-    watching.add_argument("--kib", type=_positive, default=64, help="KiB of lines per container")
-    watching.add_argument("--failures", type=_positive, default=10, help="last failures per run")
-    watching.add_argument("--pods", type=_positive, default=16, help="first pods per failure")
+    watching.add_argument(
+        "--lines", type=_positive, default=500, help="last lines kept per container"
+    )
+    watching.add_argument("--kib", type=_positive, default=64, help="KiB kept per container")
+    watching.add_argument(
+        "--failures", type=_positive, default=10, help="latest failures kept per run"
+    )
+    watching.add_argument(
+        "--pods", type=_positive, default=16, help="first failed pods kept per failure"
+    )
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")
     rolling_back = commands.add_parser("rollback", help="evaluate a canary until terminated")

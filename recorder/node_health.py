@@ -3,9 +3,10 @@
     python3 -m recorder.node_health --namespace ml      in a pod; docs/node-health.md
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus has a
-listed Xid error of it, or if enough starts of runs reported it as slow. Such a node is cordoned and
-gets the condition `GpuUnhealthy`; pods of runs are evicted, from a slow node only those of the runs
-that reported it. Unknown states change nothing, and nodes cordoned by others are not changed.
+listed Xid error for it, or if enough starts of runs reported it as slow. Such a node is cordoned
+and gets the condition `GpuUnhealthy`, and its pods of runs are evicted. From a slow node, only pods
+of the runs that reported it are evicted. The program does nothing if the health of a node is
+unknown, and does not change nodes that others have cordoned.
 """
 
 import argparse
@@ -77,7 +78,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node: the GPUs that it has and offers, and what is reported about it."""
+    """A node: the GPUs that it has and offers, and the faults that were reported."""
 
     name: str
     ready: bool
@@ -88,7 +89,7 @@ class NodeState:
     condition: bool = False
     ignored: bool = False
     xids: frozenset[int] | None = frozenset()
-    """Errors of GPUs that were not reset since, listed or not. None if Prometheus does not know."""
+    """Xid errors, listed or not, since the last reset. None: Prometheus has no data."""
     reports: int = 0
     checked: float = 0
     version: str = ""
@@ -104,7 +105,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Health of each node (None: unknown), and the time since which it has it."""
+"""Health of each node (None: unknown), and since when it has not changed."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
@@ -185,7 +186,7 @@ class SlowReports:
 
     def __init__(self) -> None:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
-        """Time of a report by node, run, place of the pod in its run, UID and restarts."""
+        """Time of each report. The key is node, run, host name of the pod, its UID and restarts."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
         """Nodes of each run, with the time when a pod was last seen there."""
 
@@ -217,8 +218,8 @@ class SlowReports:
     def count(self, now: float) -> Counter[str]:
         """Return the number of starts that reported each node, of the last `REPORT_HOURS`.
 
-        In one start each place of a run reports once at most. A run cannot report nodes on which it
-        had no pod.
+        A pod reports at most once per start of its run. Reports about nodes on which the run had no
+        pod do not count.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
@@ -238,7 +239,7 @@ class SlowReports:
 
 @dataclass
 class Controller:
-    """Reads nodes, pods and series, and changes nodes by the decisions."""
+    """Reads nodes, pods and metrics, decides, and changes the nodes."""
 
     client: AsyncClient
     policy: Policy
@@ -361,7 +362,7 @@ class Controller:
         await self.client.create(event)
 
     async def _evict(self, node: str, runs: set[str] | None = None) -> None:
-        """Evict the pods of runs, by default of all, so that their gangs restart on other nodes."""
+        """Evict the pods of runs (default: all runs), so that gangs restart on other nodes."""
         pods = self.client.list(
             Pod,
             namespace=self.namespace,
@@ -386,7 +387,7 @@ class Controller:
 
 
 def xid_query(policy: Policy) -> str:
-    """Return the query of one error of each GPU, a listed one if there was one recently.
+    """Return the query for one Xid error per GPU, preferring recent errors that are listed.
 
     The exporter reports only the last error of a GPU, until it restarts. A fault must last for
     `fault_seconds`, so a listed error that another one followed counts for twice as long.
@@ -401,7 +402,7 @@ def xid_query(policy: Policy) -> str:
 
 
 def xids_of(answer: Any) -> dict[str, frozenset[int]]:
-    """Return the errors by node from an answer of Prometheus; nodes without any, too."""
+    """Return the errors by node from a response of Prometheus, also for nodes without any."""
     found: dict[str, set[int]] = defaultdict(set)
     for series in answer["data"]["result"]:
         found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
@@ -466,7 +467,7 @@ def _time(text: str) -> float:
 
 
 async def run(controller: Controller, interval: float) -> None:
-    """Check the nodes until cancelled, also through outages of the API server."""
+    """Check the nodes until cancelled. Outages of the API server do not end it."""
 
     async def check() -> None:
         controller.again.clear()
@@ -496,12 +497,24 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
     made.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
     made.add_argument("--namespace", required=True, help="namespace of the runs to move")
-    made.add_argument("--max-nodes", type=int, default=1)
-    made.add_argument("--fault-seconds", type=float, default=Policy.fault_seconds)
-    made.add_argument("--settle-seconds", type=float, default=600)
-    made.add_argument("--slow-reports", type=int)
+    made.add_argument("--max-nodes", type=int, default=1, help="maximum number of cordoned nodes")
+    made.add_argument(
+        "--fault-seconds",
+        type=float,
+        default=Policy.fault_seconds,
+        help="time (s) that a fault must last before the node is cordoned",
+    )
+    made.add_argument(
+        "--settle-seconds",
+        type=float,
+        default=600,
+        help="time (s) that a node must be healthy before it is uncordoned",
+    )
+    made.add_argument(
+        "--slow-reports", type=int, help="number of reports after which a slow node is cordoned"
+    )
     made.add_argument("--prometheus", help="URL of Prometheus")
-    made.add_argument("--xid", type=int, action="append", default=[], help="Xid of a fault")
+    made.add_argument("--xid", type=int, action="append", default=[], help="Xid error to act on")
     made.add_argument("--interval", type=float, default=15, help="seconds between checks")
     return made
 

@@ -193,7 +193,7 @@ class Study:
         self._study.tell(self.trials()[run].number, state=TrialState.FAIL)
 
     def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return the searched values of a run from its settings as text, None if it is no trial."""
+        """Return the searched values in the settings of a run; None if it is not a trial."""
         found = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())

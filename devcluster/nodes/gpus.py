@@ -4,7 +4,7 @@ It writes a JSON list of the GPUs to every connection on its socket, each with f
 the simulated exporter serves (toolchain/modules/tools). A process holds the GPUs in its
 NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No number comes from a real GPU:
 
-- utilization: processor time since the last sample, divided among the process's GPUs; 100 % is one
+- utilization: CPU time since the last sample, divided among the process's GPUs; 100 % is one
   core;
 - memory: resident and not shared, divided in the same way;
 - power: from POWER_IDLE without use to POWER_LIMIT at full use;

@@ -80,7 +80,7 @@ class Go:
     def remove_caches(self) -> None:
         """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`.
 
-        They have so many files that it takes up to minutes, so a process of its own deletes them.
+        They have so many files that this can take minutes, so a separate process deletes them.
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
@@ -92,7 +92,7 @@ class Go:
         """Delete what an earlier removal left, if any, in the background."""
         if self._removed.exists():
             program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
-            # With no output of ours, for whose end a reader would wait.
+            # Without our standard streams: a reader of a pipe would wait until they are closed.
             silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
             os.posix_spawn(
                 sys.executable,
@@ -197,7 +197,7 @@ class Go:
     def _download(
         self, arguments: list[str], work: Path, log: Path, tick: Tick = lambda: None
     ) -> str:
-        """Run a Go command that downloads modules, again if it fails; return its output."""
+        """Run a Go command that downloads modules, with retries; return its output."""
         attempts = Retrying(
             retry=retry_if_exception_type(_FailedError),
             stop=stop_after_attempt(DOWNLOAD_ATTEMPTS),
@@ -230,7 +230,7 @@ class Go:
     ) -> str:
         """Run a Go command; return its output and append its messages to `log`.
 
-        A terminated `go build` leaves its temporary directory, hence one that is deleted here.
+        A terminated `go build` leaves its temporary directory behind, so this deletes it.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.caches / "tmp"
@@ -328,7 +328,7 @@ def _size(folder: Path, files: Sequence[str]) -> int:
 
 
 def _tied_to_us() -> list[str]:
-    """Let a killed parent take the build along, where setpriv is installed."""
+    """End the build when its parent is killed, if setpriv is installed."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

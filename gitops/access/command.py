@@ -35,16 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack of the project")
     for who, what in (
-        ("previewers", "previews"),
-        ("updaters", "updates"),
-        ("snapshotters", "snapshots of the cluster for simulations"),
+        ("previewers", "run previews"),
+        ("updaters", "run updates"),
+        ("snapshotters", "take snapshots of the cluster for simulations"),
     ):
         parser.add_argument(
             f"--{who}",
             nargs="+",
             default=[],
             metavar="GROUP",
-            help=f"groups with the rights of {what}, as the API server receives them",
+            help=f"groups that {what}, as the API server receives them",
         )
 
 
@@ -99,8 +99,8 @@ def _of_stack(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapping[
     for warning in found.warnings:
         if release := _RELEASE.search(warning):
             sys.stderr.write(
-                f"warning: the chart {release[1]} needs the rights of all that it installs in "
-                "addition, mostly those of an administrator\n"
+                f"warning: the chart {release[1]} also needs permissions for everything that "
+                "it installs, usually those of an administrator\n"
             )
     chosen = {"preview": options.previewers, "update": options.updaters}
     return access(options.stack, objects, chosen)  # type: ignore[arg-type]

@@ -34,8 +34,8 @@ class Planned:
 def planned(views: Iterable[View], created: datetime) -> Planned:
     """Return the gangs of manifests that Volcano schedules.
 
-    Left out are steps of JobFlows, which start after others, jobs that a schedule starts, and pods
-    with devices that another scheduler places, such as model servers.
+    Steps of JobFlows, which start after others, jobs that a schedule starts, and pods with devices
+    that another scheduler places, such as model servers, are left out.
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []

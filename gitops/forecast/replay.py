@@ -15,7 +15,7 @@ from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
-"""Sessions without a change after which the scheduler has decided: one may have begun before it."""
+"""Sessions without a change after which a decision is final. The first may have begun before."""
 _PREEMPTING_SESSIONS: Final = 16
 """The same with preemption, which Volcano 1.14 misses in some sessions if there are several queues
 (https://github.com/volcano-sh/volcano/issues/5140)."""
@@ -27,7 +27,7 @@ _PATIENCE: Final = 120.0
 Placement = dict[str, str | None]
 """Nodes of pods by their names."""
 _ROUNDS: Final = 10
-"""Evictions in a row at one time, after which gangs that evict each other are left alone."""
+"""Maximum rounds of evictions at one time, because gangs may evict each other forever."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Run:
 class Replay:
     """Simulation of one snapshot in one sandbox.
 
-    Gangs of the same age are submitted in the order of their names, or in one by `shuffle`.
+    Gangs of the same age are submitted in the order of their names, or shuffled by `shuffle`.
     """
 
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
@@ -91,7 +91,7 @@ class Replay:
         self._enough = _PREEMPTING_SESSIONS if "preempt" in actions else _SESSIONS
         self.now = 0.0
         self.ends = 0
-        # Volcano orders gangs of a priority by creation, and those of one second by name.
+        # Volcano orders gangs of equal priority by time of creation (in seconds), then by name.
         gangs = [gang for gang in state.gangs if gang.state != "suspended"]
         if shuffle is None:
             gangs.sort(key=lambda gang: gang.key)
@@ -158,7 +158,7 @@ class Replay:
                 run.start = self.now
 
     def _settle(self, last: Placement | None = None) -> None:
-        """Wait until the placement of pods stays the same, as it was `last` if given."""
+        """Wait until the placement of pods, which was `last` if given, no longer changes."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             before, least = self._sandbox.sessions(), time.monotonic() + _LISTS * self._listing

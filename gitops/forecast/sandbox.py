@@ -78,7 +78,7 @@ class Sandbox:
         return self._sessions
 
     def load(self, state: State) -> None:
-        """Create nodes, queues and PriorityClasses; keep those that an earlier state had as well.
+        """Create nodes, queues and PriorityClasses, unless an earlier state had the same ones.
 
         Raises:
             GitopsError: If the API refuses one, or the scheduler does not log when it has decided.
@@ -99,7 +99,7 @@ class Sandbox:
 
     @contextmanager
     def before_the_scheduler(self) -> Iterator[None]:
-        """Let a new scheduler begin after the block, which then sees all objects at once.
+        """Pause scheduling for a block; afterwards, a new scheduler sees all objects at once.
 
         A running scheduler would decide while half of the gangs exist.
         """
@@ -139,9 +139,10 @@ class Sandbox:
             self._api.delete(f"{_GROUPS}/{gang}")
 
     def clear(self, *, nodes: bool = False) -> None:
-        """Delete all gangs and, if `nodes`, all nodes; new ones need other names.
+        """Delete all gangs and, if `nodes`, all nodes.
 
-        kwok may not start a pod with the name of a pod that it has just deleted.
+        New pods need other names: kwok may not start a pod with the name of one that it has just
+        deleted.
         """
         self.generation += 1
         self._delete_all(_PODS)

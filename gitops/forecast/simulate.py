@@ -198,17 +198,17 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     found.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
     endless = sum(run.left is None for run in replay.runs)
     if endless:
-        found.append(f"{endless} gangs have no known end and run on beyond the horizon")
-    found.append("other ends are the estimate of the program's log, or the deadline")
+        found.append(f"{endless} gangs have no known end and run beyond the horizon")
+    found.append("all other gangs end as their logs estimate, or at their deadlines")
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
     if unknown := sum(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
         found.append(
-            f"checkpoints are unknown of evicted gangs: {unknown}; their lost GPU-hours count "
+            f"the checkpoints of {unknown} evicted gangs are unknown; their lost GPU-hours count "
             "from the start"
         )
-    found.append("quotas, volumes and pods of no gang that would start are not simulated")
+    found.append("quotas, volumes, and new pods outside gangs are not simulated")
     if replay.evicts:
-        found.append("the scheduler chooses among equals at random, so it may evict other gangs")
+        found.append("the scheduler chooses among equal gangs at random, so it may evict others")
     if replay.unsettled:
         found.append("the scheduler reached no stable placement: results may differ in the cluster")
     return found

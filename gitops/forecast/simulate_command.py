@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=20,
         metavar="ENDS",
-        help="number of gangs that end; default: 20",
+        help="end the simulation when this many gangs have ended; default: 20",
     )
     parser.add_argument(
         "--compare", action="store_true", help="simulate the snapshot without the changes as well"

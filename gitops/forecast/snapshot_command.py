@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="YAML unless it ends in .json; default: stdout"
     )
-    parser.add_argument("--redact", action="store_true", help="replace names by numbered ones")
+    parser.add_argument("--redact", action="store_true", help="replace names with numbered ones")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
     parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
 

@@ -27,7 +27,7 @@ HEADLINES = {
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _REFERENCES = re.compile(r"([@#])")
-"""Begin references to users and issues, which hosts find after Markdown has removed escapes."""
+"""Begin mentions of users and issues, which Git hosts recognize even if they are escaped."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 _DAYS = 2
@@ -126,7 +126,7 @@ def sentence(text: str) -> Markup:
 
 
 def _kept(part: str) -> str:
-    """Return `plain` text with the spaces that separate it from code."""
+    """Return `plain` text and keep the spaces that separate it from code."""
     before = " " if part[:1].isspace() else ""
     after = " " if part[-1:].isspace() and part.strip() else ""
     return f"{before}{plain(part)}{after}"

@@ -49,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--svg", metavar="FILE", type=Path, help="also write the table as an SVG image"
     )
     parser.add_argument(
-        "--every", metavar="SECONDS", type=float, default=2.0, help="with --watch; default: 2"
+        "--every",
+        metavar="SECONDS",
+        type=float,
+        default=2.0,
+        help="interval of --watch; default: 2",
     )
 
 

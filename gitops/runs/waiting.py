@@ -158,8 +158,9 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
     """Return the scheduler's messages about the pods, or its events about a group not admitted.
 
-    If there are none, return the group's own condition, which only counts the missing pods. Pods
-    that Volcano has planned for a node only say so: the group's condition then has the reason.
+    If there are none, return the group's own condition, which only counts the missing pods. The
+    message of a pod that Volcano has assigned to a node provisionally contains no reason: the
+    group's condition then has it.
     """
     conditions: list[Object] = group.get("status", {}).get("conditions", [])
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)

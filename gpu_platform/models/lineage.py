@@ -143,7 +143,7 @@ def _image(views: Sequence[View]) -> str:
 def _verdict(
     run: str, objects: Sequence[Object], views: Sequence[View], settings: Mapping[str, Any]
 ) -> Verdict:
-    """Evaluate the policy pack. The run has existed, so its namespace and its queue have, too."""
+    """Evaluate the policy pack. The run existed, so its namespace and queue did as well."""
     workloads = [workload for view in views for workload in view.workloads]
     queues = {workload.queue(pod).text for workload in workloads for pod in workload.pods}
     namespace = objects[0]["metadata"].get("namespace", "default")

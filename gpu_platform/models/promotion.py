@@ -149,7 +149,7 @@ def promote(
     )
     repository.push_manifest(repository.manifest(version.digest), stage)
     if repository.resolve(stage) != version.digest:
-        raise GitopsError(f"{repository.reference.at(stage)} was moved by somebody else meanwhile")
+        raise GitopsError(f"{repository.reference.at(stage)} was moved by another user")
     _admit(kubectl, version.digest, admitted)
     return admitted
 

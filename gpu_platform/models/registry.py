@@ -61,7 +61,7 @@ class Reference:
 
 
 class _Client(Registry):  # type: ignore[misc]
-    """oras without its retries, which wait two minutes for the wrong name of a registry."""
+    """oras without its retries, which take two minutes if the name of the registry is wrong."""
 
     do_request: Callable[..., requests.Response] = Registry.do_request.__wrapped__
 
@@ -71,7 +71,7 @@ class Repository:
 
     def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
         self.reference = reference
-        # requests ignores the variable that other programs, and oras' own command, read.
+        # requests does not read this variable, unlike other programs and the oras command.
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
         with self._errors("cannot be reached"):
@@ -94,7 +94,7 @@ class Repository:
             )
 
     def resolve(self, version: str) -> str:
-        """Return the digest of a tag or digest, which the repository has."""
+        """Return the digest of a tag or digest that the repository must have."""
         if not version.startswith("sha256:"):
             return digest_of(self._manifest_bytes(version))
         self.manifest(version)

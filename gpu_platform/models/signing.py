@@ -52,7 +52,7 @@ def verify(folder: Path, bundle: bytes, key: Path, what: str) -> None:
             raise GitopsError(f"{key} cannot be read: {error.strerror}") from None
         except InvalidSignature:
             raise GitopsError(f"{what}: the signature was not made with {key}") from None
-        # Damaged bundles raise whatever their parts lack.
+        # The library raises many types of errors for damaged bundles.
         except Exception as error:
             if str(error).startswith(_MISMATCH):
                 names = ", ".join(_different(folder, bundle))

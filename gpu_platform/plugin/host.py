@@ -32,10 +32,11 @@ def definitions() -> dict[str, ComponentDefinition]:
 
 
 class Provider(ComponentProvider):
-    """Provider whose arguments are the settings, and may be outputs as a whole.
+    """Provider whose component arguments are the settings.
 
-    Pulumi's base class derives arguments from annotated classes, and maps names in an output of an
-    object as if the object were empty. This provider maps names once the values are known.
+    Pulumi's base class derives arguments from annotated classes. If all arguments are one output,
+    it maps their names as if the output were an empty object; this provider maps them once the
+    values are known.
     """
 
     def __init__(self) -> None:
@@ -50,10 +51,10 @@ class Provider(ComponentProvider):
         self.schema = json.dumps({**package.to_json(), **_ABOUT})
 
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
-        """Return an output of the arguments by their names in Python.
+        """Return an output of the arguments with their Python names.
 
-        It fails with RunError if an argument contains a secret, which the manifests would store in
-        plain text.
+        The output fails with RunError if an argument contains a secret, because the manifests would
+        store it in plain text.
         """
         mapped = super().map_inputs
         given = pulumi.Output.from_input(inputs)

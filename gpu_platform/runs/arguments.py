@@ -70,7 +70,10 @@ def parser() -> argparse.ArgumentParser:
     run = add("run", "submit the jobs of a file")
     run.add_argument("file", type=Path, metavar="FILE", help="jobs by key, as in training.jobs")
     run.add_argument(
-        "--platform", type=Path, metavar="FILE", help="description, instead of the cluster's"
+        "--platform",
+        type=Path,
+        metavar="FILE",
+        help="description of the platform, instead of the one in the cluster",
     )
     run.add_argument(
         "--policy-config",
@@ -108,6 +111,8 @@ def parser() -> argparse.ArgumentParser:
         command = add(name, text)
         command.add_argument("name", metavar="RUN", help="name of the run")
         if name == "logs":
-            command.add_argument("--follow", "-f", action="store_true", help="until it ends")
+            command.add_argument(
+                "--follow", "-f", action="store_true", help="follow until the run ends"
+            )
     add_models(commands, _Parser)
     return parsed

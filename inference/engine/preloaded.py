@@ -1,6 +1,6 @@
 """Imports of the fork server from which workers are forked.
 
-A module of its own, since its import also changes the signal handling of the process.
+A separate module, because its import also changes the signal handling of the process.
 """
 
 import atexit

@@ -22,16 +22,16 @@ DISCARDED_BYTES: Final = 1 << 16
 """Size up to which receiving a refused body is cheaper than a new connection."""
 
 TURN_BYTES: Final = 1 << 18
-"""Size of a body from which connections receive the rest in turns."""
+"""Size of a body above which connections take turns to receive the rest."""
 
 PIECE_BYTES: Final = 1 << 12
-"""Bytes that are parsed at once. They contain at most about 200 requests or 700 chunks."""
+"""Maximum bytes per parser call: at most about 200 requests or 700 chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
-"""Time of parsing after which other connections have their turn."""
+"""Parsing time after which it is another connection's turn."""
 
 HIGH_WATER: Final = 1 << 16
 """Unsent bytes above which a response counts as unsent, and the next request waits."""
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         self._application, self._limits = application, application.limits
         self.peer = ""
         self.since = time.monotonic()
-        """When it was opened, or had its last response."""
+        """Time at which it was opened or the last response was sent."""
         self.charged = 0
         """Bytes that count against `max_buffered_bytes`."""
         self._reading: Request | None = None
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
             if not self._deaf:
                 self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
         if self._reading is not None and not self._deaf:
-            # Since the last byte of a body: trailers and extensions of chunks count as headers.
+            # Bytes after the last byte of a body: trailers and chunk extensions count as headers.
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
                 self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def on_message_begin(self) -> None:
-        """Begin a request. Called by the parser, as the following methods."""
+        """Begin a request. The parser calls this method and the following ones."""
         self._reading = Request()
         self._head_bytes = self._header_lines = 0
 
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
             request.body = bytearray(request.body) + data
 
     def on_message_complete(self) -> None:
-        """Answer the request, after the earlier ones."""
+        """Answer the request, or queue it behind earlier ones."""
         request = self._reading
         if request is None or self._deaf:
             return
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """Close the connection after what is already written."""
+        """Close the connection once buffered responses are sent."""
         self._deaf = True
         self.transport.close()
 
@@ -362,7 +362,7 @@ class Connection(asyncio.Protocol):
         request.charged, request.body = 0, b""
 
     def _advance(self) -> None:
-        """Respond to requests until one has to be computed, or the client has to read first."""
+        """Respond to queued requests until one needs the model or the client must read first."""
         while self._queue and self._active is None and not (self._paused or self._lost):
             request = self._active = self._queue.popleft()
             if request.response is not None:

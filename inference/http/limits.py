@@ -32,14 +32,14 @@ SHORTEST_PAUSE: Final = 0.002
 
 
 class Turns:
-    """Connections that continue one after the other, in a share of the event loop's time.
+    """Connections that take turns within a share of the event loop's time.
 
-    They take a turn each, so that many of them delay small requests no longer than one does.
+    Many of them therefore delay small requests no longer than one does.
     """
 
     def __init__(self, share: float) -> None:
         self._pause = 1 / share - 1
-        """Pause per second of a turn."""
+        """Pause after a turn, per second of its duration."""
         self._waiting: deque[Connection] = deque()
         self._free_at = 0.0
 
@@ -151,8 +151,9 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.
 
-        Beyond the limit of its address, the largest request of the address that waits for its
-        client is dropped. Beyond the limit of all, that of the address with the most bytes is.
+        Over the limit of its address, the largest request of that address that waits for its
+        client is dropped. Over the total limit, it is the largest such request of the address
+        whose waiting requests hold the most bytes.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (
@@ -188,7 +189,7 @@ class Limits:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             for connection in tuple(self._connections):
-                # Without sweeps no limit on time would hold, and no key would be read again.
+                # One error must not end the sweeps, which enforce limits on time and reload keys.
                 try:
                     connection.check(now)
                 except Exception as error:

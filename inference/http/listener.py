@@ -33,7 +33,7 @@ HANDSHAKES: Final = (16, 512)
 """Minimum and maximum number of concurrent TLS handshakes, otherwise an eighth of connections."""
 
 ACCEPT_SECONDS: Final = 0.1
-"""Time until connections are accepted again after no file could be opened for one."""
+"""Time until connections are accepted again after the limit on open files was reached."""
 
 TLS_CLOSE_SECONDS: Final = 1.0
 """Time in which a client may answer TLS's closing message; idle clients do not read it."""
@@ -178,7 +178,7 @@ class AdminListener:
     def __init__(self, service: Service, paths: Paths) -> None:
         port = service.config.admin_port
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # If few files may be open, the workers and connections that are closing need the others.
+        # With a low limit on open files, workers and closing connections need the rest.
         few = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
         allowed = min(ADMIN_CONNECTIONS, few)
         self._listener = Listener(service, paths, "INFERENCE_ADMIN_PORT", port, allowed)

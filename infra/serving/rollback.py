@@ -27,7 +27,7 @@ def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
 
 
 def identity(args: InferenceServiceArgs) -> dict[str, Any]:
-    """Return the annotations by which a route names the canary; empty without limits.
+    """Return the annotations of a route that identify its canary; empty without limits.
 
     A canary with the same annotations as one that was rolled back gets no requests.
     """
@@ -114,9 +114,9 @@ def _pod(
 def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
     """Return the limits with the PromQL queries that are compared with them.
 
-    The program replaces CANARY_SPAN. A query has no result while there are too few requests. Both
-    versions get the same mix of requests, so callers' mistakes do not count: a model that fails
-    answers 400 as well.
+    The program replaces CANARY_SPAN. A query has no result while there are too few requests.
+    Responses with 400 count as failed, because a model that fails also causes them. Invalid
+    requests have no effect, because both versions receive the same share of them.
     """
     span = f"[{CANARY_SPAN}]"
 

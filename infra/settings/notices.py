@@ -117,7 +117,7 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
     if on_gke:
         yield (
             f"{full_key('gpu', 'node_selector')} has a label of GKE, on whose nodes the DCGM "
-            "exporter does not find the driver: no alert and no dashboard would know a GPU. Write "
+            "exporter does not find the driver: alerts and dashboards would cover no GPU. Write "
             f"{full_key('monitoring', 'dcgm_exporter')}.gke true, or install false if the cluster "
             "has an exporter."
         )

@@ -1,7 +1,8 @@
-"""The JSON schema of the settings, and the one walk over it.
+"""The JSON schema of the settings, and functions that traverse it.
 
-Whatever is derived from the settings reads this schema: the documentation, the editors' schema of
-`Pulumi.<stack>.yaml`, the comparison of environments, error messages and the plugin's arguments.
+Everything that is derived from the settings uses this schema: the documentation, the editors'
+schema of `Pulumi.<stack>.yaml`, the comparison of environments, error messages and the plugin's
+arguments.
 """
 
 import json
@@ -74,7 +75,7 @@ def fields(section: Schema) -> Iterator[Field]:
 
 
 def alternatives(schema: Schema) -> list[Schema]:
-    """Return the schemas of which a value must fit one."""
+    """Return the schemas of which a value must match at least one."""
     found: list[Schema] = schema.get("anyOf", [schema])
     return found
 
@@ -165,7 +166,7 @@ class _Generator(GenerateJsonSchema):
         return factory() if factory is not None else super().get_default_value(schema)  # type: ignore[call-arg]  # none takes data
 
     def encode_default(self, dft: Any) -> Any:
-        """Return the default as JSON: of a section, only the keys that differ from its defaults."""
+        """Return the default as JSON; of a section, only the keys that are set."""
         if isinstance(dft, BaseModel):
             return dft.model_dump(mode="json", exclude_unset=True)
         if isinstance(dft, list | tuple):

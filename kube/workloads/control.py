@@ -1,4 +1,4 @@
-"""Parts of a record: what governs, scales, updates and runs the pods of an object."""
+"""Parts of a record: job, autoscaler, rollout, runs, claim templates and proxy of a kind."""
 
 from __future__ import annotations
 
@@ -11,121 +11,138 @@ STRICT: Final[dict[str, Any]] = {"extra": "forbid"}
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The part of an object that governs a gang; paths start at `at`.
-
-    `annotations` states whether annotations and labels may name the queue, too, and
-    `member_annotation` whether one states the minimum of the gang. `whole` marks gangs whose
-    minimum defaults to all pods. `retries_default` marks kinds that are not retried without a
-    limit, and `each_pod` those that count every failed pod as a retry; `extra` is what they add to
-    the limit, and `least` the smallest limit that they accept. `in_place` states whether restarts
-    of containers count, and `pod_deadline` that only pods have a deadline. `claims` is the path of
-    the names of claims that all pods mount.
-    """
+    """Fields that set the queue, gang, retries and deadline of a job. Paths start at `at`."""
 
     __pydantic_config__: ClassVar = STRICT
 
     at: str = "spec"
+    """Path of the object that contains these fields."""
     queue: str = ""
+    """Path of the queue's name."""
     annotations: bool = True
+    """Whether annotations and labels may also name the queue and the PodGroup."""
     gang: str = ""
+    """Path of the minimum number of pods that start together."""
     member_annotation: bool = False
+    """Whether an annotation sets this minimum."""
     whole: bool = False
+    """Whether the minimum defaults to all pods."""
     scheduler: str = ""
+    """Path of the scheduler's name for pods that do not set one."""
     retries: str = ""
+    """Path of the retry limit."""
     retries_default: bool = True
+    """Whether the retry limit may be omitted."""
     least: int = 0
+    """Smallest retry limit that the kind interprets literally."""
     extra: int = 0
+    """By how much the retry limit exceeds the number of retries."""
     each_pod: bool = False
+    """Whether every failed pod counts as a retry."""
     in_place: bool = True
+    """Whether the retry limit also counts containers that the kubelet restarts."""
     deadline: str = ""
+    """Path of the deadline of the job."""
     pod_deadline: bool = False
+    """Whether only the pods have a deadline."""
     claims: str = ""
+    """Path of the names of the claims that all pods mount."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaler:
-    """An autoscaler: paths of what it scales and of its limits, with their defaults.
-
-    `fixed` is the path of a number that replaces the limits. `exclusive` states that what it scales
-    must not state a number itself.
-    """
+    """An autoscaler: paths of its target and its limits."""
 
     __pydantic_config__: ClassVar = STRICT
 
     target: str
+    """Path of the reference to the scaled object."""
     minimum: str
+    """Path of the minimum number of replicas."""
     maximum: str
+    """Path of the maximum number of replicas."""
     target_kind: str = ""
+    """Kind of the target if the reference names none."""
     default_minimum: int = 1
     default_maximum: int = 1
     fixed: str = ""
+    """Path of a fixed number of replicas, which overrides the minimum."""
     exclusive: bool = True
+    """Whether the target must not set its number of replicas itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """How an update replaces pods.
-
-    `at` is the path of `maxSurge` and `maxUnavailable`, whose defaults are `surge` and
-    `unavailable`; no update can remove fewer pods than `least`. `type` is the path of the
-    strategy's type, and `stopping` are the types that remove all pods first. `double` is the path
-    of a strategy that runs all pods twice: if it is stated, or, with `single`, unless its value is
-    one of these. `without` is the path of a part with which no pod is started in addition.
-    """
+    """How an update replaces pods."""
 
     __pydantic_config__: ClassVar = STRICT
 
     at: str = ""
+    """Path of the object with `maxSurge` and `maxUnavailable`."""
     surge: int | str = 0
+    """Default of `maxSurge`."""
     unavailable: int | str = 0
+    """Default of `maxUnavailable`."""
     least: int = 0
+    """Number of pods that every update removes at a time, whatever `maxUnavailable` is."""
     type: str = ""
+    """Path of the type of the update strategy."""
     stopping: tuple[str, ...] = ("Recreate", "OnDelete")
+    """Types that start no pod before an old one is removed."""
     double: str = ""
+    """Path of a field with which old and new pods all run at the same time (blue-green)."""
     single: tuple[str, ...] = ()
+    """Values of `double` with which they do not. Without any, setting the field is enough."""
     without: str = ""
+    """Path of a field with which an update starts no additional pods."""
 
 
 SURGING: Final = Rollout(surge="25%", unavailable="25%")
-"""The update of a Deployment that states nothing."""
+"""The default update strategy of a Deployment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The object whose pods an object runs: paths of its kind and name, and of the nodes.
-
-    `kind_default` is the kind if none is stated, and `nodes_default` the path of the number of
-    nodes in the other object.
-    """
+    """Reference to another object whose pods an object runs, such as a TrainJob's runtime."""
 
     __pydantic_config__: ClassVar = STRICT
 
     kind: str
+    """Path of the other object's kind."""
     name: str
+    """Path of the other object's name."""
     kind_default: str
+    """Kind if the reference names none."""
     nodes: str
+    """Path of the number of nodes."""
     nodes_default: str
+    """Path, in the other object, of the number of nodes that applies by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimTemplates:
-    """Claims that a controller creates: path of each, and from there of specification and name.
-
-    Without a name, all of them may contain checkpoints, because they are deleted with the object.
-    """
+    """Templates of the claims that a controller creates."""
 
     __pydantic_config__: ClassVar = STRICT
 
     at: str
+    """Path of the templates."""
     spec: str
+    """Path of the claim's specification in the template."""
     name: str = ""
+    """Path of the claim's name in the template.
+
+    Claims without a name are deleted with the object, so any of them may contain checkpoints.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy:
-    """A proxy that probes and restarts the containers, unless an annotation has another value."""
+    """A proxy, such as Knative's, that probes and restarts the containers."""
 
     __pydantic_config__: ClassVar = STRICT
 
     annotation: str = ""
+    """Annotation that can disable the proxy; without one, the proxy is always there."""
     values: tuple[str, ...] = ()
+    """Values of the annotation that keep the proxy, as does a missing annotation."""

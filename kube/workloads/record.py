@@ -1,4 +1,4 @@
-"""The record of a kind: where its objects state their pods, how many, and what governs them.
+"""The record of a kind: paths of its pods, their number, and the fields that control them.
 
 A path is text: `spec.tasks.*.template.spec`, in which `*` stands for every item or value and
 `[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In a path next
@@ -40,122 +40,132 @@ def steps(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """A number that multiplies the pods.
-
-    The first existing value of `paths` is what the manifest requests, and the largest of all,
-    `maxima` included, is the maximum. `maxima` apply only if the value at `enabled` is true (always
-    if there is no such path). If nothing is set, the number is `default`, or unlimited if that is
-    None. `words` maps the words that stand for numbers. `less_with` is a path that takes one away,
-    `divisor` one that divides, and `limit` one that no number exceeds. `elsewhere` marks numbers
-    that are unknown unless they are stated, because another object has them. `rollout` states how
-    the operator updates these pods.
-    """
+    """A number by which the pods are multiplied."""
 
     __pydantic_config__: ClassVar = STRICT
 
     paths: tuple[str, ...]
+    """Paths of the number. The manifest requests the first that is set."""
     maxima: tuple[str, ...] = ()
+    """Paths of maxima. The largest value at all of these paths is the maximum."""
     enabled: str = ""
+    """Path of a boolean without which `maxima` do not apply. If empty, they always apply."""
     default: int | None = 1
+    """Number if no path is set. None: one is requested, and there is no maximum."""
     words: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of the words that may be written instead of a number."""
     less_with: str = ""
+    """Path of a field that reduces the number by one if it is set."""
     elsewhere: bool = False
+    """Whether another object sets the number, which is therefore unknown if no path is set."""
     divisor: str = ""
+    """Path of a number by which the number is divided."""
     limit: str = ""
+    """Path of an upper limit of the number."""
     rollout: Rollout | None = None
+    """How the operator updates these pods."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Accelerators that are requested outside of `resources.limits`.
-
-    `each` is the path of the requests; `resource` the name of the resource, or `name` its path in
-    the request; `count` the path of the number, one without it. Paths start at the pod.
-    """
+    """Accelerators that are requested outside of `resources.limits`."""
 
     __pydantic_config__: ClassVar = STRICT
 
     each: str
+    """Path of the requests, from the pod."""
     resource: str = ""
+    """Name of the resource, if it is fixed."""
     name: str = ""
+    """Path of the resource's name in a request."""
     count: str = ""
+    """Path of the number in a request. Without it, each request is for one device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pods:
-    """The pods that objects of a kind state at one place.
-
-    `at` is the path of the object with the fields of a pod specification. `containers` are the
-    paths from there of containers outside of the usual lists; an empty path is the object itself.
-    `fields` maps fields of these containers to the paths at which the kind has them, `supplied` are
-    those that the controller adds, `context` maps fields of the pod's security context in the same
-    way, and `images` paths of images outside of containers. `defaults`
-    are paths of objects whose fields apply where the pod has none: those named by `inherited`, or
-    all. `metadata` and `restart` are paths of what other kinds state in the template. `partial`
-    marks pods of which the rest is stated elsewhere, unless they list containers. `machine` marks
-    what requests devices without being a pod.
-    """
+    """The pods at one path in the objects of a kind."""
 
     __pydantic_config__: ClassVar = STRICT
 
     at: str
+    """Path of the object with the fields of a pod specification."""
     containers: tuple[str, ...] = ()
+    """Paths, from `at`, of containers outside of the usual lists. "" is the object itself."""
     defaults: tuple[str, ...] = ()
+    """Paths of objects with the defaults of the pod's fields."""
     inherited: tuple[str, ...] = ()
+    """Fields to which `defaults` apply; empty for all fields."""
     fields: Mapping[str, str] = field(default_factory=dict)
+    """Paths of container fields that the kind names differently, by their usual names."""
     context: Mapping[str, str] = field(default_factory=dict)
+    """Paths of the fields of the pod's security context, if the kind names them differently."""
     metadata: str = ""
+    """Path of the pod's metadata, if it is not next to the specification."""
     count: tuple[Count, ...] = ()
+    """Numbers whose product is the number of pods."""
     devices: tuple[Devices, ...] = ()
+    """Accelerators that the pod requests outside of its containers."""
     restart: str = ""
+    """Path of a restart policy that overrides that of the pod."""
     images: tuple[str, ...] = ()
+    """Paths of images outside of containers."""
     supplied: tuple[str, ...] = ()
+    """Fields that the controller sets if the manifest does not."""
     partial: bool = False
+    """Whether the pod is only partly specified here, unless it lists containers."""
     machine: bool = False
+    """Whether this is not a pod, but requests devices, such as a virtual machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadKind:
-    """What is known about a kind; `*` is every kind of the group.
-
-    `roles` are the roles that a label may choose for its pods, the default first; `ends` states
-    whether they run to completion (None: `restartPolicy` decides), and `always` that pods without
-    GPUs have the default role, too. `objects` are paths of complete manifests inside, `generators`
-    of those whose fields stand in `data` next to kind and name, `texts` of strings that may be
-    manifests, `patterns` of what looks like a pod and runs none. `anchors` states that keys may be
-    written in parentheses, as in Kyverno's `+(key)`. `opaque` are paths of fields that change pods
-    in a way that no rule reads, and `json_patches` of JSON patches, which rules read no further
-    than the metadata that they change. `unseen` states what it deploys
-    that no rule can see. `scaled` is the path of the number that an autoscaler sets. `suspend` are
-    the paths of the switches that keep it from running. `runs` is the object whose pods it runs,
-    and `completed` marks kinds whose pods such an object completes. `awaited` marks kinds whose end
-    Pulumi awaits.
-    """
+    """The record of a kind."""
 
     __pydantic_config__: ClassVar = STRICT
 
     group: str
     kind: str
+    """Name of the kind; `*` stands for every kind of the group."""
     pods: tuple[Pods, ...] = ()
     roles: tuple[Role, ...] = ("serving", "training", "batch", "interactive")
+    """Roles that a label may choose for the pods, the default first."""
     ends: bool | None = None
+    """Whether the pods run to completion. None: their `restartPolicy` decides."""
     always: bool = False
+    """Whether pods without GPUs also have the default role."""
     job: Job = _UNGOVERNED
+    """Fields that set the queue, gang, retries and deadline."""
     scaler: Scaler | None = None
+    """Fields of an autoscaler, if the kind is one."""
     scaled: str = "spec.replicas"
+    """Path of the number that an autoscaler sets."""
     rollout: Rollout | None = None
+    """How an update replaces the pods."""
     suspend: tuple[str, ...] = ("spec.suspend",)
+    """Paths of the booleans that suspend the object."""
     runs: Run | None = None
+    """Reference to another object whose pods this one runs."""
     completed: bool = False
+    """Whether an object of another kind completes and runs the pods (see `runs`)."""
     claims: tuple[ClaimTemplates, ...] = ()
     proxy: Proxy | None = None
     awaited: bool = False
+    """Whether Pulumi waits until the object has completed."""
     namespaced: bool = True
     objects: tuple[str, ...] = ()
+    """Paths of complete manifests inside the object."""
     generators: tuple[str, ...] = ()
+    """Paths of objects with the kind and name of a manifest and its other fields in `data`."""
     texts: tuple[str, ...] = ()
+    """Paths of strings that may be manifests."""
     patterns: tuple[str, ...] = ()
+    """Paths of objects that look like pods but are not run. "" is the whole object."""
     anchors: bool = False
+    """Whether keys may be written in parentheses, as in Kyverno's `+(key)`."""
     opaque: tuple[str, ...] = ()
+    """Paths of fields that change pods in a way that rules cannot read."""
     json_patches: tuple[str, ...] = ()
+    """Paths of JSON patches, of which rules read only the changes of metadata."""
     unseen: str = ""
+    """What the object deploys that rules cannot see."""

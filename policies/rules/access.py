@@ -98,7 +98,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
 
 @pod_rule(
     name="no-hidden-token",
-    description="Pods that refuse the API's token do not mount it by a volume.",
+    description="Pods that disable the API token do not mount it as a volume.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Remove the projected token, or write automountServiceAccountToken: true.",
@@ -149,12 +149,12 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
 
 
 def _of_system(resource: Resource) -> bool:
-    """Return whether rights in the namespace of an object are rights in the cluster."""
+    """Return whether permissions in the object's namespace give control of the cluster."""
     return resource.namespace == "kube-system"
 
 
 def _aggregated(role: Node) -> Iterator[Violation]:
-    """Return the ways in which a role collects rights of others, or gives them to readers."""
+    """Return selectors that aggregate all roles, and write verbs added to the role `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")

@@ -53,7 +53,7 @@ class LimitConfig(TaskConfig, SystemConfig):
 
 @workload_rule(
     name="gpu-limit-present",
-    description="Training and inference get their GPUs by a limit or a claim, and in no other way.",
+    description="Training and inference request their GPUs only by a limit or a claim.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Write resources.limits with the number of GPUs on the container that computes.",

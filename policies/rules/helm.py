@@ -64,13 +64,13 @@ def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Vi
     if not chart.text:
         yield Violation(
             resource.root["spec"],
-            "its rendered manifests into the check: … | python -m policies.check -",
+            "its rendered manifests to the input of the check: … | python -m policies.check -",
             found=f"a {resource.kind}: {resource.unseen}; its objects were checked by no rule",
         )
         return
     yield Violation(
         chart,
-        f"the rendered chart into the check: {_command(resource)}",
+        f"the rendered chart to the input of the check: {_command(resource)}",
         found=f"{show(chart.text)}, of which only the values are visible; its objects were "
         "checked by no rule",
     )

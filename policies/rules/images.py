@@ -20,7 +20,7 @@ _REFERENCE: Final = re.compile(
     rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_PART}(/{_PART})*"
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,})?$"
 )
-"""Grammar of references, in which every letter looks different from every other one."""
+"""Grammar of references. It is ASCII only, so no letter can be mistaken for another alphabet's."""
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _TAGGED: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]+(@|$)")
 _LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?latest([-_.][^@/]*)?(@|$)")

@@ -1,4 +1,4 @@
-"""The rule that namespaces of GPU workloads deny ingress by default, and nothing undoes it."""
+"""The rule that namespaces of GPU workloads deny ingress by default and no policy undoes this."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from policies.views import Stack
 
 _HALF: Final = 1
 _LARGE: Final = 16
-"""Lengths of the prefixes of half of all addresses, and of a large part of the private ones."""
+"""Prefix lengths: /1 is half of all addresses, and /16 a large part of the private ones."""
 _OF_CLUSTER: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
@@ -57,7 +57,7 @@ def _undoing(policy: Resource) -> Iterator[Node]:
 
 
 def _is_everywhere(block: Node) -> bool:
-    """Return whether a block has half of all addresses, without a large part that is excluded."""
+    """Return whether a block has at least half of all addresses and excludes no large part."""
     if _prefix(block["cidr"]) > _HALF:
         return False
     return not any(_prefix(excluded) <= _LARGE for excluded in block["except"].items())
@@ -117,7 +117,7 @@ _UNDOING: Final[list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[N
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
 ]
-"""Fields that undo the default of a namespace, by kinds of policies."""
+"""Functions that find the fields that undo the default of a namespace, by kind of policy."""
 
 
 @stack_rule(

@@ -39,7 +39,7 @@ _HANDLERS: Final = ("httpGet", "tcpSocket")
 def pod_context(pod: Pod) -> Node:
     """Return the security context of the pod.
 
-    Where one object is the pod and its container, as in Spark, it has a name of its own.
+    In kinds with one object for pod and container, such as Spark's, it is `podSecurityContext`.
     """
     own = pod.spec["podSecurityContext"]
     if pod.place.context:
@@ -123,7 +123,7 @@ def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ),
 )
 def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """These profiles stop what a container does after an attack on the kernel succeeded."""
+    """These profiles limit what an attacker in a container can do to the kernel and the node."""
     for context in contexts(pod):
         for key in ("seccompProfile", "appArmorProfile"):
             kind = context[key]["type"]

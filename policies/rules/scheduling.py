@@ -238,7 +238,7 @@ def host_network_dns(pod: Pod, config: NoConfig) -> Iterator[Violation]:
         yield Violation(
             pod.spec["dnsPolicy"],
             '"ClusterFirstWithHostNet"',
-            found=f"{show(pod.spec['dnsPolicy'].value)} beside hostNetwork: true",
+            found=f"{show(pod.spec['dnsPolicy'].value)} with hostNetwork: true",
         )
 
 

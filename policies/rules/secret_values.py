@@ -118,7 +118,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
 )
 def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> Iterator[Violation]:
-    """Everyone who may read the repository has them, and base64 is no encryption."""
+    """Everyone who may read the repository has them, and base64 is not encryption."""
     if resource.kind == "CustomResourceDefinition":
         return
     if resource.is_kind("", "Secret"):

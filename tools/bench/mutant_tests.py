@@ -1,8 +1,8 @@
 """Tests against one mutant, each run in a fork of a process that is already warm.
 
 Tests run in a copy of the checkout. One run records which test executes which line; a mutant then
-needs only the tests that execute its lines, the fastest first. Gangs of training processes are not
-recorded: there, each module names its tests.
+needs only the tests that execute its lines, the fastest first. Lines that gangs of training
+processes execute are not recorded; the tests of these modules are listed instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider
 # pytest warns of plugins that it finds imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
 _UNCAPTURED = ["-s"]
-"""Gangs redirect file descriptors, which pytest's streams do not have."""
+"""Gangs redirect file descriptors, and the streams with which pytest captures have none."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _IMPORTED = ""
@@ -45,7 +45,7 @@ _IMPORTED = ""
 class Recording:
     """Seconds of each test, the tests that execute each line, and those that start Python.
 
-    `modules` has prefixes of the tests of a file whose lines were not recorded.
+    `modules` has the prefixes of the tests of each file whose lines were not recorded.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -96,7 +96,7 @@ def ip(*arguments: str, namespace: str | None = None) -> None:
 
 @contextlib.contextmanager
 def network() -> Iterator[None]:
-    """Create the switch, the nodes and the pods, which are connected inside."""
+    """Create and connect the switch, the nodes and the pods, and delete them afterwards."""
     pods = {f"pod{rank}": f"node-{node}" for rank, node in enumerate(NODES)}
     links = {**dict.fromkeys(sorted({*pods.values()}), "switch"), **pods}
     with contextlib.ExitStack() as stack:
@@ -183,7 +183,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def stream(found: IO[str] | None) -> IO[str]:
-    """Return a stream that was asked for."""
+    """Return a stream, or raise if the process was started without it."""
     if found is None:
         raise TypeError("the process has no such stream")
     return found

@@ -95,7 +95,7 @@ def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any
                     samples[size].setdefault(what, []).append(asdict(used))
                     say(
                         f"  {size} jobs, {what}: {used.seconds:.1f} s, {used.cpu_seconds:.1f} s "
-                        f"of the processors, {used.peak_mib:.0f} MiB"
+                        f"of CPU time, {used.peak_mib:.0f} MiB"
                     )
                     delete_all(cluster, VOLCANO_JOBS)
     return {"jobsPerStack": per_stack, "stacksAtOnce": _AT_ONCE, "samples": samples}
@@ -112,7 +112,7 @@ def _ways(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int],
 
 
 def update_goals(result: dict[str, Any]) -> list[Goal]:
-    """Return the goals for 100 and 1,000 jobs; medians count."""
+    """Return the goals for 100 and 1,000 jobs, computed from medians."""
     samples: Samples = result["samples"]
     goals = []
     for what in (PULUMI, ONE_STACK):

@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--states", type=int, default=50, help="random states; default: 50")
     parser.add_argument(
-        "--horizon", type=int, default=HORIZON, help="number of gangs that end; default: 20"
+        "--horizon", type=int, default=HORIZON, help="gangs that end before it stops; default: 20"
     )
     parser.add_argument("--seed", type=int, default=24, help="seed of the states; default: 24")
     parser.add_argument("--no-speed", action="store_true", help="measure only the accuracy")

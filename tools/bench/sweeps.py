@@ -1,7 +1,7 @@
 """GPU-hours of sweeps until they reach the best accuracy that random search finds in 24 trials.
 
 The controller of sweeps and the training programs are real: a trial that is paused gets SIGTERM,
-and a promoted one resumes from its checkpoint. The cluster is simulated, with a clock of its own:
+and a promoted one resumes from its checkpoint. The cluster is simulated, with a separate clock:
 an epoch, the start and the end of a pod take the same time in all searches.
 """
 
@@ -152,7 +152,7 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
 
 @dataclass
 class Programs:
-    """Training programs by run. Searches with the same seed share the runs that they share."""
+    """Training programs by run. Searches with the same seed reuse each other's runs."""
 
     folder: Path
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)

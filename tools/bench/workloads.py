@@ -17,7 +17,7 @@ def stack(workloads: int) -> list[Manifest]:
 
 
 def pod(name: str) -> Manifest:
-    """Return a training pod of its own."""
+    """Return a new training pod."""
     made = _pod("training", {}, restartPolicy="Never", schedulerName="volcano")
     return {"apiVersion": "v1", "kind": "Pod"} | made | {"metadata": {"name": name}}
 

@@ -20,7 +20,7 @@ from tools.generate.policy_examples import EXAMPLES, SETTINGS
 _TOPICS = {
     "manifests": "Readable manifests",
     "unknown_kinds": "Kinds",
-    "gpu_devices": "Ways to get GPUs",
+    "gpu_devices": "Requests for GPUs",
     "gpu": "GPUs",
     "gpu_nodes": "Nodes with GPUs",
     "claims": "Claimed devices",
@@ -83,11 +83,13 @@ The pack replaces private parts of `pulumi-policy` to decode each resource only 
 version 1.21 and refuses to start with another one. Custom rules are described in
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
-Rules do not depend on kinds. A registry (`kube/workloads/`) states for about 150 kinds where their
-objects have pods and containers, how many pods they may run, and which fields set their queue, gang
-and retries: the kinds of Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue,
-KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition,
-every list of containers is treated as part of a pod specification, even in an unknown kind.
+Rules do not depend on kinds. A registry (`kube/workloads/`) has records of almost 180 kinds, of
+which about 100 run pods. A record states where objects of a kind contain pods and containers, how
+many pods they may run, and which fields set their queue, gang and retries. The kinds are those of
+Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue, KServe, Knative, Argo,
+Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition, every list of containers
+is treated as part of a pod specification, even in an unknown kind.
+
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
 manifests as text) are checked like all others. Values that are unknown during a preview are
 skipped; everything else is checked. If a rule itself fails, the failure is reported as a violation.
@@ -130,7 +132,7 @@ Some rules apply to training, some to servers, most to every pod. Each pod has o
 | --- | --- | --- |
 | `training` | Pods or GPUs that work together | Queue, gang, bounded retries, shared memory |
 | `batch` | Jobs of a single GPU, and steps of pipelines | Nothing |
-| `serving` | Servers | Probes, a graceful end, availability |
+| `serving` | Servers | Probes, graceful shutdown, availability |
 | `interactive` | Notebooks and similar pods of a single GPU | Nothing |
 | `system` | Pods without GPUs that no label assigns to another role | Nothing |
 
@@ -178,8 +180,9 @@ The configuration names an object as `namespace/Kind/name`, and a custom resourc
 `namespace/Kind.group/name`: `ml/Job/eval` is the Job of Kubernetes, and the Job of Volcano is
 `ml/Job.batch.volcano.sh/digits`. Kinds have no group here if their API group has no dot or ends in
 `.k8s.io`. The namespace is `default` if the manifest has none, also for resources without
-namespaces. In settings, `*` matches anything. The address of exempt objects states a namespace or a
-name, and `otherDevices` and `claimDevices` match no known GPU and not every claim.
+namespaces. In settings, `*` matches anything. The address of an exempt object must contain a
+namespace or a name. `otherDevices` must not match known GPUs, and `claimDevices` must not match
+every claim.
 
 ## Exemptions
 

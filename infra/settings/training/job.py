@@ -286,8 +286,8 @@ class TrainingJobSettings(Settings):
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
         default=False,
-        description="Require the distribution. A preference is outweighed by packing, but with a "
-        "requirement a gang waits even if one node has capacity for several pods.",
+        description="Require the distribution. Packing can outweigh a preference. With a "
+        "requirement, a gang waits even if one node has capacity for several of its pods.",
     )
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."

@@ -22,8 +22,8 @@ class TrainingSettings(Settings):
     )
     sweeps: dict[RunKey, SweepSettings] = Field(
         default={},
-        description="Hyperparameter sweeps by key. A trial has the name that the run of a job with "
-        "this key and its hyperparameters has.",
+        description="Hyperparameter sweeps by key. A trial is named like the run of a job with "
+        "this key and the hyperparameters of the trial.",
     )
     sweep_controller: SweepControllerSettings = Field(
         default=SweepControllerSettings(),

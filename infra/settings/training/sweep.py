@@ -1,4 +1,4 @@
-"""Hyperparameter sweeps: a job, the space of its hyperparameters, and the bounds of the search."""
+"""Hyperparameter sweeps: a job, the space of its hyperparameters, and the limits of the search."""
 
 import difflib
 import itertools
@@ -121,12 +121,12 @@ class EarlyStoppingSettings(Settings):
 
 
 class BudgetSettings(Settings):
-    """Bounds of a sweep, in addition to its trials. At a bound, its trials are paused."""
+    """Limits of a sweep, in addition to its number of trials. At a limit, its trials are paused."""
 
     gpu_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Maximum GPU-hours of all trials. null sets no limit beside `money`.",
+        description="Maximum GPU-hours of all trials. null sets no limit if `money` is set.",
     )
     money: float | None = Field(
         default=None,
@@ -148,7 +148,7 @@ class BudgetSettings(Settings):
 
 
 class SweepSettings(Settings):
-    """One hyperparameter sweep. Each trial is the run that a job with its hyperparameters has."""
+    """One hyperparameter sweep. A trial equals the run of a job with the same hyperparameters."""
 
     job: TrainingJobSettings = Field(
         description="Job of every trial, as in `training.jobs`. Its length is the longest trial."
@@ -167,7 +167,7 @@ class SweepSettings(Settings):
     )
     parallel: int = Field(default=1, ge=1, le=100, description="Trials that run at the same time.")
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
-    budget: BudgetSettings = Field(description="Bounds of the whole sweep.")
+    budget: BudgetSettings = Field(description="Limits of the whole sweep.")
     winner: Literal["none", "serve"] = Field(
         default="none",
         description="serve: the export of the best finished trial is served when the sweep is over "

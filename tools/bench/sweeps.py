@@ -54,7 +54,6 @@ RANDOM: Final = "random"
 OURS: Final = "tpe, early stopping"
 SEARCHES: Final[dict[str, dict[str, Any]]] = {
     RANDOM: {"sampler": "random"},
-    "tpe": {"sampler": "tpe"},
     "random, early stopping": {"sampler": "random", "early_stopping": EARLY},
     OURS: {"sampler": "tpe", "early_stopping": EARLY},
 }

@@ -157,6 +157,7 @@ def pod_template(pod: Pod) -> Manifest:
 
 
 def _container(pod: Pod) -> Manifest:
+    shared = _names_of_claims(pod)
     return compact(
         {
             "name": pod.container,
@@ -174,8 +175,8 @@ def _container(pod: Pod) -> Manifest:
             "volumeMounts": [
                 {"name": SHM_VOLUME, "mountPath": SHM_PATH},
                 _TMP_MOUNT,
-                *(_volume_mount(mount) for mount in pod.mounts),
-                *(_volume_mount(volume) for volume in pod.volumes),
+                *(_volume_mount(mount, shared) for mount in pod.mounts),
+                *(_volume_mount(volume, shared) for volume in pod.volumes),
             ],
             # The kubelet sleeps: the image needs no shell.
             "lifecycle": {"preStop": {"sleep": {"seconds": pod.pre_stop_seconds}}}
@@ -196,6 +197,7 @@ def rdma_variables(rdma: Rdma | None) -> dict[str, str]:
 
 def _init_container(pod: Pod, init: InitContainer) -> Manifest:
     sizes = {"requests": {"cpu": pod.cpu, "memory": pod.memory}, "limits": {"memory": pod.memory}}
+    shared = _names_of_claims(pod)
     return {
         "name": init.name,
         "image": pod.image,
@@ -206,7 +208,10 @@ def _init_container(pod: Pod, init: InitContainer) -> Manifest:
         "securityContext": _security(),
         "volumeMounts": [
             _TMP_MOUNT,
-            *({"name": name, "mountPath": path} for name, path in init.mounts.items()),
+            *(
+                {"name": shared.get(name, name), "mountPath": path}
+                for name, path in init.mounts.items()
+            ),
         ],
     }
 
@@ -219,10 +224,10 @@ def _security() -> Manifest:
     }
 
 
-def _volume_mount(mount: Mount | Volume) -> Manifest:
+def _volume_mount(mount: Mount | Volume, shared: Mapping[str, str]) -> Manifest:
     return compact(
         {
-            "name": mount.name,
+            "name": shared.get(mount.name, mount.name),
             "mountPath": mount.path,
             "readOnly": mount.read_only or None,
         }
@@ -256,6 +261,13 @@ def _resources(pod: Pod) -> Manifest:
 
 
 def _volumes(pod: Pod) -> list[Manifest]:
+    shared = _names_of_claims(pod)
+    writable = {shared[mount.name] for mount in pod.mounts if not mount.read_only}
+    writable |= {
+        shared[volume.name]
+        for volume in pod.volumes
+        if volume.name in shared and not volume.read_only
+    }
     return [
         {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": pod.shm}},
         {"name": TMP_VOLUME, "emptyDir": {"sizeLimit": TMP_SIZE}},
@@ -263,13 +275,32 @@ def _volumes(pod: Pod) -> list[Manifest]:
             {
                 "name": mount.name,
                 "persistentVolumeClaim": compact(
-                    {"claimName": mount.claim, "readOnly": mount.read_only or None}
+                    {"claimName": mount.claim, "readOnly": mount.name not in writable or None}
                 ),
             }
             for mount in pod.mounts
+            if shared[mount.name] == mount.name
         ),
-        *({"name": volume.name, **volume.source} for volume in pod.volumes),
+        *(
+            {"name": volume.name, **volume.source}
+            for volume in pod.volumes
+            if shared.get(volume.name, volume.name) == volume.name
+        ),
     ]
+
+
+def _names_of_claims(pod: Pod) -> dict[str, str]:
+    """Return the volume of each mounted claim by the name of its mount.
+
+    Mounts of one claim share a volume: a kubelet never starts a pod in which two volumes have the
+    same claim.
+    """
+    claims: dict[str, Any] = {mount.name: mount.claim for mount in pod.mounts}
+    for volume in pod.volumes:
+        if "persistentVolumeClaim" in volume.source:
+            claims[volume.name] = volume.source["persistentVolumeClaim"]["claimName"]
+    first: dict[Any, str] = {}
+    return {name: first.setdefault(claim, name) for name, claim in claims.items()}
 
 
 def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Manifest]:

@@ -188,6 +188,40 @@ def test_additional_volumes_follow_those_that_every_pod_has() -> None:
     }
 
 
+def test_mounts_of_one_claim_share_a_volume() -> None:
+    # A kubelet never starts a pod in which two volumes have the same claim.
+    pod = replace(
+        POD,
+        mounts=[
+            Mount(name="checkpoints", claim="shared", path="/checkpoints"),
+            Mount(name="datasets", claim="shared", path="/data", read_only=True),
+            Mount(name="other", claim="other", path="/other", read_only=True),
+        ],
+        volumes=[
+            Volume(
+                name="more", source={"persistentVolumeClaim": {"claimName": "other"}}, path="/more"
+            )
+        ],
+        init=[InitContainer(name="fetch", command=["x"], mounts={"datasets": "/in"})],
+    )
+    spec = pod_template(pod)["spec"]
+    claims = [v for v in spec["volumes"] if "persistentVolumeClaim" in v]
+    assert claims == [
+        {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "shared"}},
+        {"name": "other", "persistentVolumeClaim": {"claimName": "other"}},
+    ]
+    mounts = [
+        m for m in spec["containers"][0]["volumeMounts"] if m["name"] in ("checkpoints", "other")
+    ]
+    assert mounts == [
+        {"name": "checkpoints", "mountPath": "/checkpoints"},
+        {"name": "checkpoints", "mountPath": "/data", "readOnly": True},
+        {"name": "other", "mountPath": "/other", "readOnly": True},
+        {"name": "other", "mountPath": "/more"},
+    ]
+    assert {"name": "checkpoints", "mountPath": "/in"} in spec["initContainers"][0]["volumeMounts"]
+
+
 def test_a_value_by_reference_is_no_text() -> None:
     reference = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     container = pod_template(replace(POD, env={"TOKEN": reference}))["spec"]["containers"][0]

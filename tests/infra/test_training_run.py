@@ -227,15 +227,17 @@ def test_nodes_are_chosen_by_product_and_count() -> None:
 
 def test_additional_volumes_are_mounted_from_their_sources() -> None:
     volumes = {
-        "more": VolumeSettings(path="/more", claim="datasets", read_only=True),
+        "more": VolumeSettings(path="/more", claim="other", read_only=True),
         "code": VolumeSettings(path="/code", config_map="code"),
         "keys": VolumeSettings(path="/keys", secret="keys"),
         "cache": VolumeSettings(path="/cache", scratch="10Gi"),
     }
-    spec = pod(replace(args(), job=args().job.model_copy(update={"volumes": volumes})))
+    job = args().job.model_copy(update={"volumes": volumes})
+    claims = {**args().claims, "other": "more"}
+    spec = pod(replace(args(), job=job, claims=claims))
     sources = {volume.pop("name"): volume for volume in spec["volumes"]}
     mounts = {mount["name"]: mount for mount in spec["containers"][0]["volumeMounts"]}
-    assert sources["more"] == {"persistentVolumeClaim": {"claimName": "data", "readOnly": True}}
+    assert sources["more"] == {"persistentVolumeClaim": {"claimName": "more", "readOnly": True}}
     assert sources["code"] == {"configMap": {"name": "code"}}
     assert sources["keys"] == {"secret": {"secretName": "keys", "defaultMode": 0o440}}
     assert sources["cache"] == {"emptyDir": {"sizeLimit": "10Gi"}}

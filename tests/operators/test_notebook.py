@@ -64,7 +64,7 @@ class Server:
 
     @property
     def home(self) -> Path:
-        return self.folder / "notebook-home" / "job"
+        return self.folder / "checkpoints" / "job"
 
     def said(self) -> str:
         """Return the log."""
@@ -192,6 +192,6 @@ def test_a_notebook_is_used_suspended_and_resumed(server: Server, tmp_path: Path
         )
     assert TOKEN not in server.said()
     kept = subprocess.run(
-        ["grep", "-rl", TOKEN, str(server.folder / "notebook-home")], capture_output=True, text=True
+        ["grep", "-rl", TOKEN, str(server.folder / "checkpoints")], capture_output=True, text=True
     )
     assert kept.stdout == "", "the token is on the claim"

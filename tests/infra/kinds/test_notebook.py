@@ -55,9 +55,8 @@ def test_the_home_directory_is_on_the_claim_and_named_after_the_key() -> None:
     env = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert env["HOME"] == "/home/job"
     assert "--home=/home/job" in container["command"]
-    paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert paths["notebook-home"] == "/home"
-    (claim,) = (volume for volume in made["volumes"] if volume["name"] == "notebook-home")
+    (home,) = (each for each in container["volumeMounts"] if each["mountPath"] == "/home")
+    (claim,) = (volume for volume in made["volumes"] if volume["name"] == home["name"])
     assert claim["persistentVolumeClaim"] == {"claimName": "checkpoints"}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
@@ -87,3 +88,11 @@ def wait(condition: Callable[[], Any], what: str, log: Callable[[], str] = str) 
     while not condition():
         assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}\n{log()[-2000:]}"
         time.sleep(0.2)
+
+
+def answers(url: str) -> bool:
+    """Return whether a server answers without an error."""
+    try:
+        return httpx.get(url, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False

@@ -15,7 +15,7 @@ import pytest
 from devcluster.images.catalog import ToolImage
 from tests.cluster.platform import Platform, await_, kill_all
 from tests.operators import gateway, prometheus
-from tests.operators.browser import chromium, wait
+from tests.operators.browser import answers, chromium, wait
 
 TOKEN = "c0ffee5ea5"
 KUBECTL = ToolImage("kubectl:v1.34.3", "kubectl", "/bin/kubectl")
@@ -74,20 +74,28 @@ def add(config: dict[str, Any]) -> None:
 
 
 def pods(real: Platform) -> list[dict[str, Any]]:
-    return [pod for pod in real.pods(real.run_name("anna")) if pod["status"]["phase"] == "Running"]
+    """Return the pods of the notebook that are ready."""
+    return [
+        pod
+        for pod in real.pods(real.run_name("anna"))
+        if any(status.get("ready") for status in pod["status"].get("containerStatuses", ()))
+    ]
 
 
 @contextlib.contextmanager
 def forwarded(real: Platform) -> Iterator[str]:
     """Yield the notebook's URL on loopback."""
     port = gateway.free_port()
+    await_(lambda: bool(pods(real)), 180, "a ready notebook")
     (pod,) = pods(real)
     command = ["kubectl", "port-forward", "-n", "ml-dev", pod["metadata"]["name"], f"{port}:8888"]
     process = subprocess.Popen(
         command, env=real.shell_environment, stdout=subprocess.DEVNULL, text=True
     )
     try:
-        yield f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        await_(lambda: answers(f"{url}/api"), 60, "an answer of JupyterLab")
+        yield url
     finally:
         os.kill(process.pid, signal.SIGTERM)
         kill_all(process)
@@ -135,7 +143,6 @@ def test_a_notebook_is_used_suspended_and_resumed(
     (queue,) = notebook.kubectl("get", "podgroups", "-n", "ml-dev")["items"] or [{}]
     assert queue.get("status", {}).get("phase") != "Running", json.dumps(queue)
     notebook.shell(f"python -m gpu_platform resume {run} --namespace ml-dev")
-    await_(lambda: bool(pods(notebook)), 120, "a resumed notebook")
     with (
         forwarded(notebook) as url,
         chromium(tmp_path / "second", url, TOKEN) as browser,

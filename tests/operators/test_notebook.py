@@ -19,7 +19,7 @@ from infra.outputs import gpu_nodes_output
 from kube.names import USER_ID
 from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import NODES, job, objects
-from tests.operators.browser import chromium, wait
+from tests.operators.browser import answers, chromium, wait
 from tests.operators.container import Container, stop
 from tests.tiers import unavailable
 from tools.environments import environment
@@ -79,7 +79,7 @@ class Server:
         process = self.container.start(self.folder / "log")
         try:
             path = self.container.spec["containers"][0]["readinessProbe"]["httpGet"]["path"]
-            wait(lambda: _answers(f"http://127.0.0.1:8888{path}"), "the readiness probe", self.said)
+            wait(lambda: answers(f"http://127.0.0.1:8888{path}"), "the readiness probe", self.said)
             yield process
         finally:
             stop(process)
@@ -88,13 +88,6 @@ class Server:
 def _directory(path: Path) -> None:
     path.mkdir()
     shutil.chown(path, USER_ID, USER_ID)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture(scope="module")

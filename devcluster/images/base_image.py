@@ -210,8 +210,9 @@ def _adapt_scripts(folder: Path) -> None:
 
 def _pack(packages: Path, tar: Path) -> Path:
     same = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]
-    renamed = f"--transform=s#^\\.#{SITE}#"
-    subprocess.run(["tar", "-C", str(packages), *same, renamed, "-cf", str(tar), "."], check=True)
+    # Programs such as JupyterLab look for their data below the prefix.
+    renamed = [f"--transform=s#^\\.#{SITE}#", f"--transform=s#^{SITE}/share#usr/local/share#"]
+    subprocess.run(["tar", "-C", str(packages), *same, *renamed, "-cf", str(tar), "."], check=True)
     return tar
 
 

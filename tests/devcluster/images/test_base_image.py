@@ -23,7 +23,8 @@ touch -d @1 "$root"/*; tar -C "$root" -cf "$each" .; rm -r "$root"
 """
 UV = """echo uv >> {calls}
 for each; do case "$each" in --target=*) folder=${{each#--target=}} ;; esac; done
-mkdir -p "$folder/bin"; echo "$*" > "$folder/module.py"
+mkdir -p "$folder/bin" "$folder/share"; echo "$*" > "$folder/module.py"
+touch "$folder/share/data"
 printf '#!/somewhere/python\nimport sys\n' > "$folder/bin/program"
 """
 
@@ -96,6 +97,7 @@ def test_other_images_share_the_layers_of_pytorchs_and_add_one(
         script = added.extractfile(f"{base_image.SITE}/bin/program")
         assert script is not None
         assert script.read() == b"#!/usr/bin/python3\nimport sys\n"
+        assert "usr/local/share/data" in added.getnames()
     with tarfile.open(made[MPI][-1].file) as added:
         assert {name.removeprefix("./") for name in added.getnames()} == set(MPI.added)
 

@@ -79,6 +79,8 @@ def test_free_nodes_go_to_the_job_with_the_smallest_share(volcano: Scheduling, d
     placed(volcano, filler=5, slot=1)
     volcano.submit(jobs, "large")
     placed(volcano, filler=5, slot=1, large=6)
+    # Without DRF the older job comes first, and ages count in seconds.
+    time.sleep(1)
     volcano.submit(jobs, "small")
     await_(lambda: len(volcano.pods("small")) == 12, PATIENCE, "pods that wait")
     volcano.delete("slot")

@@ -1,0 +1,151 @@
+"""A notebook in a pod of a real node, in a browser: used, suspended when idle, and resumed."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.images.catalog import ToolImage
+from tests.cluster.platform import Platform, await_, kill_all
+from tests.operators import gateway, prometheus
+from tests.operators.browser import answers, chromium, wait
+
+TOKEN = "c0ffee5ea5"
+KUBECTL = ToolImage("kubectl:v1.34.3", "kubectl", "/bin/kubectl")
+IMAGE = {
+    "build": {
+        "dockerfile": "notebooks/Dockerfile",
+        "base_image": "127.0.0.1:5000/pytorch-notebook-cpu:2.15.0",
+        "args": {"KUBECTL_IMAGE": f"127.0.0.1:5000/{KUBECTL.reference}"},
+        "sources": [
+            "notebooks",
+            "gpu_platform",
+            "gitops",
+            "infra",
+            "policies",
+            "simulation",
+            "kube",
+            "training",
+            "workload",
+            "inference/config.py",
+            "requirements/workload.txt",
+            "requirements/notebook.txt",
+        ],
+    }
+}
+
+
+def clear(config: dict[str, Any]) -> None:
+    """Leave out the job and the service of the dev stack."""
+    config["gpu-platform:training"]["jobs"] = {}
+    config["gpu-platform:inference"]["services"] = {}
+    config["gpu-platform:images"]["workloads"].pop("inference")
+    # The base image of notebooks; the image itself needs kubectl in the registry.
+    config["gpu-platform:images"]["workloads"]["training"]["build"]["base_image"] = IMAGE["build"][
+        "base_image"
+    ]
+
+
+def add(config: dict[str, Any]) -> None:
+    """Add a notebook that is suspended after a minute."""
+    config["gpu-platform:images"]["workloads"]["notebook"] = IMAGE
+    classes = config["gpu-platform:volcano"]["priority_classes"]
+    classes["notebooks"] = {"value": 50, "preemption": "Never"}
+    config["gpu-platform:training"]["jobs"] = {
+        "anna": {
+            "kind": "notebook",
+            "image": "notebook",
+            "queue": "research",
+            "priority_class": "notebooks",
+            "gpus_per_node": 1,
+            "cpu": "200m",
+            "memory": "1536Mi",
+            "shm": "64Mi",
+            "notebook": {"home": "checkpoints", "token_secret": "anna", "idle_minutes": 1},
+        }
+    }
+
+
+def pods(real: Platform) -> list[dict[str, Any]]:
+    """Return the pods of the notebook that are ready."""
+    return [
+        pod
+        for pod in real.pods(real.run_name("anna"))
+        if any(status.get("ready") for status in pod["status"].get("containerStatuses", ()))
+    ]
+
+
+@contextlib.contextmanager
+def forwarded(real: Platform) -> Iterator[str]:
+    """Yield the notebook's URL on loopback."""
+    port = gateway.free_port()
+    await_(lambda: bool(pods(real)), 180, "a ready notebook")
+    (pod,) = pods(real)
+    command = ["kubectl", "port-forward", "-n", "ml-dev", pod["metadata"]["name"], f"{port}:8888"]
+    process = subprocess.Popen(
+        command, env=real.shell_environment, stdout=subprocess.DEVNULL, text=True
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await_(lambda: answers(f"{url}/api"), 60, "an answer of JupyterLab")
+        yield url
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        kill_all(process)
+
+
+@pytest.fixture(scope="module")
+def notebook(real: Platform) -> Platform:
+    real.edit(clear)
+    real.make("up", timeout=1500)
+    prometheus.push_images(real.state, [KUBECTL])
+    text = "kubectl create secret generic anna --namespace ml-dev --from-literal=token"
+    real.shell(f"{text}={TOKEN}")
+    real.edit(add)
+    output = real.make("up", timeout=900)
+    assert re.search(r"anna-\w+ \(1 x 1 GPU, notebook\)", output)
+    return real
+
+
+def test_a_notebook_is_used_suspended_and_resumed(
+    notebook: Platform, checkpoints: Path, tmp_path: Path
+) -> None:
+    run = notebook.run_name("anna")
+    file = checkpoints / "anna" / "Untitled.ipynb"
+    with (
+        forwarded(notebook) as url,
+        chromium(tmp_path / "first", url, TOKEN) as browser,
+    ):
+        browser.log_in()
+        browser.click('.jp-LauncherCard[data-category="Notebook"]')
+        browser.run("import torch; print(torch.arange(3) + 1)")
+        wait(lambda: browser.has("tensor([1, 2, 3])", ".jp-OutputArea-output"), "the tensor")
+        browser.run("!kubectl version --client; python3 -m gpu_platform run --help | head -1")
+        wait(lambda: browser.has("Client Version", ".jp-OutputArea-output"), "kubectl")
+        wait(lambda: browser.has("usage: python -m gpu_platform", ".jp-OutputArea-output"), "help")
+        browser.save()
+        browser.click(".jp-Dialog .jp-mod-accept")
+        wait(lambda: file.exists() and "tensor([1, 2, 3])" in file.read_text(), "the file")
+
+    def is_suspended() -> bool:
+        job = notebook.kubectl("get", "jobs.batch.volcano.sh", run, "-n", "ml-dev")
+        return bool(job["status"]["state"]["phase"] == "Aborted")
+
+    await_(is_suspended, 240, "a suspension")
+    await_(lambda: not pods(notebook), 60, "free GPUs")
+    (queue,) = notebook.kubectl("get", "podgroups", "-n", "ml-dev")["items"] or [{}]
+    assert queue.get("status", {}).get("phase") != "Running", json.dumps(queue)
+    notebook.shell(f"python -m gpu_platform resume {run} --namespace ml-dev")
+    with (
+        forwarded(notebook) as url,
+        chromium(tmp_path / "second", url, TOKEN) as browser,
+    ):
+        browser.log_in("/lab/tree/Untitled.ipynb")
+        wait(lambda: browser.has("tensor([1, 2, 3])", ".jp-OutputArea-output"), "the file")

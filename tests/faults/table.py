@@ -12,7 +12,7 @@ import psutil
 from tests.faults.plot import draw
 from tests.faults.row import Row
 
-HEAD = ("fault", "steps repeated", "training stood still", "requests lost", "new gang", "held")
+HEAD = ("fault", "steps repeated", "training paused", "requests lost", "new gang", "passed")
 
 
 class Table:

@@ -34,7 +34,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axes.set_yticks(places, names, fontsize="small")
     axes.margins(x=0.12, y=0.01)
     axes.invert_yaxis()
-    axes.set_title("training stood still, seconds", fontsize="small", loc="left")
+    axes.set_title("training paused, seconds", fontsize="small", loc="left")
     axes.grid(True, axis="x", lw=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

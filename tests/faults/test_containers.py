@@ -18,7 +18,7 @@ def test_a_killed_process_of_the_training_and_of_the_server(arena: Arena) -> Non
         _, trainer, *_ = arena.units.container(arena.container(gang.pods[1]))
         trainer.kill()
 
-    arena.survive("a training process and the server's worker", kill, intervals=1, lost=answered)
+    arena.survive("training process and a server's worker killed", kill, intervals=1, lost=answered)
 
 
 def test_a_killed_container_of_the_gang_and_of_the_service(arena: Arena) -> None:
@@ -26,7 +26,7 @@ def test_a_killed_container_of_the_gang_and_of_the_service(arena: Arena) -> None
         for pod in (gang.pods[1], arena.servers()[1]["metadata"]["name"]):
             arena.units.container(arena.container(pod))[0].kill()
 
-    fault = "a container (torchrun is its process 1), and one of the server's"
+    fault = "one training container (PID 1 is torchrun) and one server container killed"
     arena.survive(fault, kill, intervals=1, lost=of_one_server)
 
 
@@ -36,7 +36,7 @@ def test_all_containers_of_the_gang_are_killed(arena: Arena) -> None:
         for process in found:
             process.kill()
 
-    arena.survive("all containers of the gang", kill, intervals=1)
+    arena.survive("all containers of the gang killed", kill, intervals=1)
 
 
 def test_deleted_pods_of_the_gang_and_of_the_service(arena: Arena) -> None:
@@ -44,7 +44,7 @@ def test_deleted_pods_of_the_gang_and_of_the_service(arena: Arena) -> None:
         server = arena.servers()[0]["metadata"]["name"]
         arena.kubectl("delete", "pod", "-n", NAMESPACE, gang.pods[1], server, "--wait=false")
 
-    arena.survive("pods deleted, of the gang and of the service", delete, intervals=1)
+    arena.survive("pods of the gang and of the service deleted", delete, intervals=1)
 
 
 def test_the_kernel_ends_a_training_process_for_its_memory(arena: Arena) -> None:

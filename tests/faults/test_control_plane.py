@@ -68,7 +68,8 @@ def test_a_killed_cluster_component_does_not_disturb_training(
         for process in found:
             process.kill()
 
-    arena.bystanders(fault, gang, kill)
+    name, _, nodes = fault.partition(" on ")
+    arena.bystanders(f"{name} killed on {nodes}" if nodes else f"{name} killed", gang, kill)
 
 
 @pytest.mark.short

@@ -54,7 +54,7 @@ def test_two_updates_at_once(changed: Arena) -> None:
         assert first.returncode == 0, output
         assert re.search(r"accuracy (\d+\.\d+)%", output)
 
-    changed.survive("two `make up` at once", both, change=slowly(0.3))
+    changed.survive("two `make up` commands at once", both, change=slowly(0.3))
 
 
 def kill_after(arena: Arena, command: list[str], seconds: float) -> None:

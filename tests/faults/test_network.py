@@ -56,7 +56,7 @@ def test_names_do_not_resolve_while_a_gang_starts_again(arena: Arena) -> None:
         arena.units.container(arena.container(gang.pods[1]))[0].kill()
         arena.units.keep_down(NODES[0], "coredns", 15)
 
-    arena.survive("DNS down for 15 s while a gang starts again", kill, intervals=1, new_gang=True)
+    arena.survive("DNS down for 15 s while a gang restarts", kill, intervals=1, new_gang=True)
 
 
 def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) -> None:
@@ -75,7 +75,7 @@ def test_the_registry_is_down_while_a_new_version_is_rolled_out(arena: Arena) ->
         await_(lambda: rolled_out(arena), 120, "the new version is there")
 
     try:
-        arena.survive("registry down for 15 s in a rollout", roll_out)
+        arena.survive("registry down for 15 s during a rollout", roll_out)
     finally:
         arena.kubectl("rollout", "undo", *deployment)
         await_(lambda: rolled_out(arena), 120, "the old version is there")

@@ -19,7 +19,7 @@ def test_a_drained_node(arena: Arena) -> None:
         arena.kubectl("uncordon", NODE)
 
     try:
-        arena.survive("node drained, and back after it", drain, intervals=1)
+        arena.survive("node drained, then uncordoned", drain, intervals=1)
     finally:
         arena.kubectl("uncordon", NODE)
 
@@ -43,7 +43,7 @@ def test_a_node_that_loses_its_power(arena: Arena) -> None:
     def kill(gang: Gang) -> None:
         arena.units.node(NODE).kill()
 
-    arena.survive("node killed, and back after a second", kill, intervals=1, lost=of_one_server)
+    arena.survive("node killed, back after one second", kill, intervals=1, lost=of_one_server)
 
 
 def reports(arena: Arena) -> str:

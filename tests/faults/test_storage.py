@@ -27,7 +27,7 @@ def test_a_damaged_newest_checkpoint(arena: Arena) -> None:
         content[-1] ^= 1
         file.write_bytes(content)
 
-    fault = "all containers, and a bit of the newest checkpoint"
+    fault = "all containers killed, newest checkpoint corrupted by one bit"
     arena.survive(fault, damage, intervals=2, change=slowly(0.1))
 
 
@@ -54,6 +54,6 @@ def test_a_full_claim(arena: Arena) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}m,mode=777", "small", CLAIM]
     arena.units.inside(node, *mount)
     try:
-        arena.survive("claim full, until there is room again", fill, intervals=2, change=alone)
+        arena.survive("claim full, then space freed", fill, intervals=2, change=alone)
     finally:
         arena.units.inside(node, "umount", "--lazy", CLAIM)

@@ -1,4 +1,4 @@
-# `make` installs everything that a target needs. `make help` lists the targets.
+# Each target installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
@@ -86,8 +86,8 @@ clean:
 help:
 	@echo "Targets:"; sed -n 's/^## \([^:]*\): /  make \1\n      /p' Makefile
 
-# The environment: uv from its pinned wheel, then everything else with uv. `make up` needs no torch;
-# the tests need everything.
+# The Python environment: uv from its pinned wheel, then everything else with uv. `make up` does not
+# need torch; the tests need all packages.
 $(VENV)/uv.stamp: requirements/uv.txt
 	@requirements/environment.sh $(PYTHON) $(VENV)
 	@touch $@

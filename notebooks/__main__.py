@@ -1,6 +1,6 @@
-"""JupyterLab of a notebook: `python -m notebooks --home=… --token-file=…`.
+"""JupyterLab server of a notebook: `python -m notebooks --home=… --token-file=…`.
 
-Configuration files of the user are not read, so that they cannot disable the token.
+The server ignores the user's configuration files, so these cannot disable the token.
 """
 
 import argparse
@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).parent
 def main() -> None:
     """Run the server until it is idle or gets SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m notebooks", description="Run JupyterLab.")
-    parser.add_argument("--home", type=Path, required=True, help="directory of the files")
+    parser.add_argument("--home", type=Path, required=True, help="home directory of the user")
     parser.add_argument("--base-url", default="/", help="prefix of all paths")
     parser.add_argument("--port", type=int, default=8888)
     parser.add_argument("--token-file", type=Path, required=True, help="file with the token")
@@ -24,7 +24,7 @@ def main() -> None:
     options = parser.parse_args()
     token = options.token_file.read_text().strip()
     if not token:
-        parser.error(f"{options.token_file} is empty: write the token into the Secret")
+        parser.error(f"{options.token_file} is empty; set the token in the Secret")
     options.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(options.home)
     kept = options.home / ".jupyter" / "lab"

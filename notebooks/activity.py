@@ -1,8 +1,8 @@
-"""Extension of Jupyter Server that stops an idle server, so that its GPUs are free.
+"""Jupyter Server extension that stops an idle server to free its GPUs.
 
-Kernels, terminals and GPUs count as activity. The setting `shutdown_no_activity_timeout` of Jupyter
-Server ignores GPUs, shows no warning, and counts the requests of every open browser tab as
-activity.
+Kernels, terminals and GPUs count as activity. Jupyter Server's own setting,
+`shutdown_no_activity_timeout`, ignores GPUs, shows no warning, and counts requests from every open
+browser tab as activity.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _LONGEST_INTERVAL = 15.0
 
 
 class Idleness(ExtensionApp):
-    """Measures the time since the last activity, and stops the server at the limit."""
+    """Timer that stops the server when it has been idle for too long."""
 
     name = "notebooks"
     limit_seconds = Float(3600.0, help="Time (s) without activity until suspension").tag(
@@ -76,7 +76,7 @@ class Idleness(ExtensionApp):
 
 
 class _State(JupyterHandler):
-    """Reports the time until the suspension, null before the warning."""
+    """Endpoint with the time until suspension, or null if no warning is due."""
 
     def initialize(self, idleness: Idleness) -> None:
         self._idleness = idleness

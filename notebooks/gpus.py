@@ -19,7 +19,7 @@ class Gpus:
         return len(self._handles)
 
     def busy(self) -> bool:
-        """Return whether a GPU has computed within the last second or so.
+        """Return whether any GPU was busy within about the last second.
 
         A GPU whose activity is unknown, such as a MIG device, counts as idle.
         """

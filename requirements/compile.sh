@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Pins every requirement with == and hashes. `dev` is resolved first and constrains the others,
-# so that one version of a package is used everywhere. Run it after editing a *.in file.
+# Pins every requirement with == and hashes. `dev` is resolved first and constrains the others, so
+# that every environment uses the same version of a package. Run this script after editing a *.in
+# file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() {
@@ -18,7 +19,7 @@ done
 for name in cpu-image diffusion hugging-face lightning vision; do
   compile --no-deps "requirements/$name.in" -c requirements/dev.txt -o "requirements/$name.txt"
 done
-# The base image, or the tests' environment, has torch with what it needs for GPUs.
+# The base image and the test environment already have torch with its GPU packages.
 compile requirements/torchtitan.in $(uv pip compile --quiet --python-version 3.11 --no-header \
   --no-annotate requirements/torchtitan.in |
   sed -nE 's/^((nvidia|cuda)-[^=]+|torch|triton|setuptools)==.*/--no-emit-package \1/p') \
@@ -32,11 +33,11 @@ compile requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt
 for name in bentoml fastapi http litserve mlserver mosec; do
   compile "requirements/bench-$name.in" -o "requirements/bench-$name.txt"
 done
-# MLflow and W&B need another protobuf than Pulumi.
+# MLflow and W&B need a different protobuf version than Pulumi.
 compile requirements/tracking.in -o requirements/tracking.txt
-# Two clients of the model server's protocol. Their dependencies conflict with all others.
+# Clients of the model server's protocol. Their dependencies conflict with all other requirements.
 compile requirements/clients.in -o requirements/clients.txt
-# Replaces one package of the tests' environment and shares the others.
+# Replaces one package of the test environment and shares the others.
 compile --no-deps requirements/newest-sdk.in -o requirements/newest-sdk.txt
 compile requirements/schemas.in -o requirements/schemas.txt
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

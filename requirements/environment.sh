@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# environment.sh PYTHON FOLDER: makes the virtual environment with uv in it.
+# environment.sh PYTHON FOLDER: creates the virtual environment and installs uv in it.
 set -euo pipefail
 python=$1 folder=$2
 
@@ -12,8 +12,8 @@ command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$("$python" --version) is too old: Python 3.11 or newer is needed, or write PYTHON=…"
 
-# By its path, because the environment's directory is first on PATH: pyenv looks there each time.
-# The interpreter of an environment. It has no pip if the first start was interrupted.
+# Use the interpreter's real path: the environment's directory is first on PATH, and pyenv would
+# search there each time. An environment whose first start was interrupted has no pip.
 python=$("$python" -c 'import sys; print(sys._base_executable)')
 
 # Debian has a separate package for venv.
@@ -33,8 +33,8 @@ if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
 fi
 install=(install --quiet --disable-pip-version-check --require-hashes)
 install+=(--requirement "$(dirname "$0")/uv.txt")
-# The host's pip installs uv, which is twice as fast as creating the environment with pip. uv then
-# adds pip, with which Pulumi lists the packages.
+# The host's pip installs uv, which is twice as fast as creating the environment with pip. uv later
+# installs pip, which Pulumi uses to list packages.
 if "$python" -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 23)' 2>/dev/null; then
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
   "$python" -m pip --python "$folder" "${install[@]}"

@@ -86,8 +86,8 @@ clean:
 help:
 	@echo "Targets:"; sed -n 's/^## \([^:]*\): /  make \1\n      /p' Makefile
 
-# The Python environment: uv from its pinned wheel, then everything else with uv. `make up` does not
-# need torch; the tests need all packages.
+# The environment: uv from its pinned wheel, then everything else with uv. `make up` needs no torch;
+# the tests need everything.
 $(VENV)/uv.stamp: requirements/uv.txt
 	@requirements/environment.sh $(PYTHON) $(VENV)
 	@touch $@

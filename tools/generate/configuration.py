@@ -27,11 +27,12 @@ _INTRODUCTION: Final = f"""\
 
 <!-- Written by `make generate` from infra/settings/; edit it there. -->
 
-Every environment is a file `Pulumi.<stack>.yaml` with one structured key per concern. All values
-are validated before a preview: an error names the key, the value found and what is allowed. Unknown
-keys are errors. A key in bold has no default: it is required if its section is used.
+This page is for everyone who edits a stack file. Every environment is a file `Pulumi.<stack>.yaml`
+with one structured key per topic. All values are validated before a preview; errors state the key,
+the value found and the allowed values. Unknown keys are errors. A key in bold has no default and is
+required if its section is used.
 
-Set a single value by its path, for example
+To set a single value, use its path, for example
 `pulumi config set --path 'training.jobs.digits.nodes' 4`. All keys belong to the project
 `{PROJECT}`.
 
@@ -43,35 +44,37 @@ Set a single value by its path, for example
 | name | lower-case letters, digits and `-` |
 | qualified name | name with an optional domain, such as `nvidia.com/gpu` |
 | image | image reference with a digest, or with a tag other than `latest` |
-| section | keys that a later table lists |
+| section | object with the keys in a table below |
 
-One secret is not part of a section: `{PASSWORD}`, the password of `images.username`. Store it
+One secret is not part of a section: `{PASSWORD}`, the password for `images.username`. Store it
 with `pulumi config set --secret {PASSWORD_KEY}`.
 
 ## What `pulumi destroy` keeps
 
-`pulumi destroy` keeps the namespace of the workloads if a claim has `retain` or a job has
+`pulumi destroy` keeps the namespace of the workloads if a claim has `retain: true` or a job has
 `on_change: keep`, which are the defaults. It also keeps these claims, the volumes bound to them,
 and the runs. The next `pulumi up` adopts them. To remove them, run `kubectl delete namespace`; the
 reclaim policy of the volumes then applies to their data. If the stack installs Volcano,
-`pulumi destroy` also deletes its Jobs.
+`pulumi destroy` also deletes all Volcano Jobs.
 
 ## How a run is named
 
-The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the job's keys as
-you wrote them and of the identity of its image. The same specification is therefore always the same
-run, which is left alone, and an edit creates exactly one new run. Settings of other sections, new
-defaults and other templates of this project start no new run. `run` sets the name instead.
+The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the job's settings,
+as written in the file, and of the identity of its image. The same specification therefore always
+refers to the same run, which is not touched, and an edit creates exactly one new run. Settings of
+other sections, new defaults and template changes in this project do not start a new run. To choose
+the name yourself, set `run`.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
-engine uses the stored value, so set it at least one update before the edit. `kubectl delete`
-removes runs that are no longer needed. If you restore an earlier specification, its run is adopted
-if it still exists, and created again otherwise.
+engine uses the stored value, so set it at least one update before the edit. Delete runs that are no
+longer needed with `kubectl delete`. If you restore an earlier specification, the update adopts its
+run if it still exists, and re-creates it otherwise.
 
-The identity of an image is known before it is built: with `reference` it is the reference, with
-`build` it is a hash of Dockerfile, `sources`, base image, arguments and platform. Changed training
-code is therefore a new run, and an edit elsewhere in the repository is not. An image that is built
-again from the same sources may get another digest; existing runs keep the image they started with.
+The identity of an image is known before it is built. With `reference`, it is the reference; with
+`build`, it is a hash of the Dockerfile, `sources`, base image, arguments and platform. Changing the
+training code therefore starts a new run, and an edit elsewhere in the repository does not. An image
+that is rebuilt from the same sources may get another digest; existing runs keep the image they
+started with.
 """
 
 

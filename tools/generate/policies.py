@@ -58,7 +58,8 @@ _INTRODUCTION = """\
 
 <!-- Written by `make generate` from policies/; edit it there. -->
 
-These rules check every plan before anything changes:
+This page is for everyone whose plan a rule rejects, and for operators who configure the pack. The
+rules check every plan before anything changes:
 
 ```
 pulumi preview --policy-pack policies --policy-pack-config policies/config/dev.json
@@ -76,19 +77,19 @@ the rule has a remediation, or `disabled`) and its settings:
 }
 ```
 
-Unknown rules and unknown settings are refused, so that a typo cannot disable a rule, and so is a
-configuration that disables every rule. Reports of the check list the disabled rules.
+Unknown rules and settings are errors, so that a typo cannot disable a rule. A configuration that
+disables every rule is also an error. Reports list the disabled rules.
 
-The pack replaces private parts of `pulumi-policy` to decode each resource only once. It supports
-version 1.21 and refuses to start with another one. Custom rules are described in
+The pack replaces private parts of `pulumi-policy` so that each resource is decoded only once. It
+therefore only starts with version 1.21. To write custom rules, see
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
-Rules do not depend on kinds. A registry (`kube/workloads/`) has records of almost 180 kinds, of
-which about 100 run pods. A record states where objects of a kind contain pods and containers, how
-many pods they may run, and which fields set their queue, gang and retries. The kinds are those of
+Rules do not depend on kinds. A registry (`kube/workloads/`) describes almost 180 kinds, of which
+about 100 run pods. A record states where objects of a kind contain pods and containers, how many
+pods they may run, and which fields set their queue, gang and retries. The registry covers
 Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue, KServe, Knative, Argo,
 Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition, every list of containers
-is treated as part of a pod specification, even in an unknown kind.
+is treated as part of a pod spec, even in an unknown kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
 manifests as text) are checked like all others. Values that are unknown during a preview are
@@ -96,9 +97,9 @@ skipped; everything else is checked. If a rule itself fails, the failure is repo
 
 ## Custom kinds
 
-An object of an unknown kind that holds a pod, a container, an image, an accelerator or a manifest
-as text is refused by [kind-known](#kind-known). Add a record of the kind to the configuration file,
-by `Kind.group`:
+[kind-known](#kind-known) rejects an object of an unknown kind that contains a pod, a container, an
+image, an accelerator or a manifest as text. Add a record of the kind to the configuration file, by
+`Kind.group`:
 
 ```json
 {
@@ -119,36 +120,37 @@ by `Kind.group`:
 }
 ```
 
-A record has the fields of `WorkloadKind` in `kube/workloads/record.py`, which describes them; most
-records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a key
-with dots. A record of a known kind replaces the built-in one and must state all of its pods.
-Unknown fields, malformed paths and `patterns` that hide a whole object are refused.
+A record has the fields of `WorkloadKind` in `kube/workloads/record.py`, where they are described.
+Most records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a
+key that contains dots. A record of a known kind replaces the built-in one and must describe all of
+its pods. Unknown fields, malformed paths and `patterns` that hide a whole object are errors.
 
 ## Workload roles
 
-Some rules apply to training, some to servers, most to every pod. Each pod has one role:
+Some rules apply only to training or only to servers, but most apply to every pod. Each pod has one
+role:
 
-| role | pods | needs in addition to the rules for every pod |
+| role | pods | additional requirements |
 | --- | --- | --- |
 | `training` | Pods or GPUs that work together | Queue, gang, bounded retries, shared memory |
 | `batch` | Jobs of a single GPU, and steps of pipelines | Nothing |
 | `serving` | Servers | Probes, graceful shutdown, availability |
 | `interactive` | Notebooks and similar pods of a single GPU | Nothing |
-| `system` | Pods without GPUs that no label assigns to another role | Nothing |
+| `system` | Pods without GPUs, unless a label assigns another role | Nothing |
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an
 InferenceService is always `serving`. A bare Pod with one GPU that ends is `batch`.
 
-The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or on the
-resource chooses among the possible roles (`componentRoles`): `training`, `batch`, `inference` or
-`serving`, `interactive`. It cannot choose a role with fewer requirements than the GPUs need: if the
+The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or the
+resource selects one of the possible roles (`componentRoles`): `training`, `batch`, `inference` or
+`serving`, `interactive`. It cannot select a role with weaker requirements than the GPUs need: if the
 kind can be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor
 `interactive`, and a pod that runs to completion is not `serving`.
 
-Labels grant no privileges. A workload that needs what a rule forbids, such as the device plugin,
-must be listed in the `systemWorkloads` of the rule, or of the whole configuration file, which
-exempts it from every rule with that setting:
+Labels grant no privileges. If a workload, such as the device plugin, needs something that a rule
+forbids, list it in the `systemWorkloads` of the rule. To exempt it from every rule with that
+setting, list it in the `systemWorkloads` of the whole configuration file:
 
 ```json
 {
@@ -159,9 +161,9 @@ exempts it from every rule with that setting:
 ## Cluster
 
 `cluster` describes the cluster once for all rules: which resources are not accelerators
-(`otherDevices`), how many accelerators claims contain that the stack does not declare
-(`claimDevices`), and which systems queue training (`queueSystems`). Settings of the same name in a
-rule extend these lists. Without `queueSystems`, the label of Kueue is accepted even if Kueue is not
+(`otherDevices`), how many accelerators are in claims that the stack does not declare
+(`claimDevices`), and which systems queue training (`queueSystems`). Settings with the same name in a
+rule extend these lists. Without `queueSystems`, Kueue's label is accepted even if Kueue is not
 installed:
 
 ```json
@@ -176,11 +178,11 @@ installed:
 
 ## Addresses
 
-The configuration names an object as `namespace/Kind/name`, and a custom resource as
-`namespace/Kind.group/name`: `ml/Job/eval` is the Job of Kubernetes, and the Job of Volcano is
-`ml/Job.batch.volcano.sh/digits`. Kinds have no group here if their API group has no dot or ends in
-`.k8s.io`. The namespace is `default` if the manifest has none, also for resources without
-namespaces. In settings, `*` matches anything. The address of an exempt object must contain a
+The configuration refers to an object as `namespace/Kind/name`, and to a custom resource as
+`namespace/Kind.group/name`. For example, `ml/Job/eval` is a Kubernetes Job, and
+`ml/Job.batch.volcano.sh/digits` is a Volcano Job. Omit the group if it has no dot or ends in
+`.k8s.io`. The namespace is `default` if the manifest does not set one, even for cluster-scoped
+resources. In settings, `*` matches anything. The address of an exempt object must contain a
 namespace or a name. `otherDevices` must not match known GPUs, and `claimDevices` must not match
 every claim.
 
@@ -206,16 +208,16 @@ The configuration file can exempt a workload from a rule by name, with a reason 
 | key | meaning |
 | --- | --- |
 | `workload` | [Address](#addresses) of the workload. `*` matches anything if `wildcard` is set. |
-| `rule` or `rules` | One rule, or a list of rules. |
+| `rule` or `rules` | A rule, or a list of rules. |
 | `reason` | Why the workload cannot comply yet. |
 | `expires` | Last day on which the exemption is valid, at most a year ahead. |
-| `wildcard` | `true` if `workload` contains `*` on purpose. Default: `false`. |
+| `wildcard` | `true` if `workload` intentionally contains `*`. Default: `false`. |
 
-An exemption that is incomplete, has expired, or names no rule is a mandatory violation of
-`exemptions` and exempts nothing. A rule does not remediate a workload that is exempt from it. Rules
-about the whole stack, such as its cost, have no exemptions; raise the limit instead.
+An exemption that is incomplete, has expired, or names no existing rule is a mandatory violation of
+`exemptions` and has no effect. A rule does not remediate a workload that is exempt from it. Rules
+about the whole stack, such as its cost, do not support exemptions; raise the limit instead.
 
-## What the rules do not see
+## What the rules do not cover
 
 - Objects that are deployed or changed from elsewhere: the charts of Helm releases, the contents of
   repositories that Argo CD, Flux and Config Sync read, Stacks of the Pulumi operator, profiles of
@@ -223,36 +225,36 @@ about the whole stack, such as its cost, have no exemptions; raise the limit ins
   reports these objects. Check the rendered manifests with
   `helm template … | python -m policies.check -`, see
   [Check manifests without Pulumi](policies-without-pulumi.md).
-- Changes of pods by webhooks, such as sidecars, and by operators whose objects describe only a part
+- Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
-  The part in the object is checked.
-- Objects outside of the stack. List them in the configuration: `existingQueues`,
-  `existingNamespaces`, `existingObjects`. The same rules at admission see every Pod.
+  Only the part in the object is checked.
+- Objects outside of the stack. List them in the configuration (`existingQueues`,
+  `existingNamespaces`, `existingObjects`). [Admission policies](admission.md) check every pod.
 """
 
 
 _FRAMEWORKS = """\
-Rules implement these controls as far as manifests show them. Reports name the controls of a
-violated rule.
+Rules implement these controls as far as manifests can show compliance. Reports list the controls of
+each violated rule.
 """
 _SIMULATED = """\
 ## Simulations
 
-`python -m gitops preview --simulate` evaluates these rules on what the scheduler will do
-([Simulations](simulation.md#preview-a-plan)). The pack accepts their levels and settings,
+`python -m gitops preview --simulate` evaluates these rules on the simulated decisions of the
+scheduler ([Simulations](simulation.md#preview-a-plan)). The pack accepts their levels and settings,
 but does not evaluate them.
 """
 _SHARED = """\
 ## Shared settings
 
-Many rules have these settings. Each rule has its own, and [cluster](#cluster) sets the first two
-for all rules.
+Many rules have these settings. You can set them for each rule separately; [cluster](#cluster) sets
+the first two for all rules.
 """
 
 
 def page() -> str:
     """Return docs/policies.md."""
-    introduction, heading, limits = _INTRODUCTION.partition("## What the rules do not see\n")
+    introduction, heading, limits = _INTRODUCTION.partition("## What the rules do not cover\n")
     own = [_own_section(rule) for rule in OWN_RULES if rule.name != KEY]
     parts = [
         introduction.rstrip(),
@@ -350,7 +352,7 @@ def _examples(rule: Rule[Any]) -> str:
     example = EXAMPLES[rule.name]
     settings = SETTINGS.get(rule.name)
     given = f", with `{json.dumps(settings)}`" if settings else ""
-    verdict = "Refused" if rule.level is Level.MANDATORY else "Advised against"
+    verdict = "Rejected" if rule.level is Level.MANDATORY else "Advised against"
     bad = f"{verdict}{given}:\n\n```yaml\n{example.bad}\n```"
     return f"{bad}\n\nGood:\n\n```yaml\n{example.good}\n```"
 

@@ -144,8 +144,8 @@ InferenceService is always `serving`. A bare Pod with one GPU that ends is `batc
 
 The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or the
 resource selects one of the possible roles (`componentRoles`): `training`, `batch`, `inference` or
-`serving`, `interactive`. It cannot select a role with weaker requirements than the GPUs need: if the
-kind can be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor
+`serving`, `interactive`. It cannot select a role with weaker requirements than the GPUs need: if
+the kind can be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor
 `interactive`, and a pod that runs to completion is not `serving`.
 
 Labels grant no privileges. If a workload, such as the device plugin, needs something that a rule
@@ -162,8 +162,8 @@ setting, list it in the `systemWorkloads` of the whole configuration file:
 
 `cluster` describes the cluster once for all rules: which resources are not accelerators
 (`otherDevices`), how many accelerators are in claims that the stack does not declare
-(`claimDevices`), and which systems queue training (`queueSystems`). Settings with the same name in a
-rule extend these lists. Without `queueSystems`, Kueue's label is accepted even if Kueue is not
+(`claimDevices`), and which systems queue training (`queueSystems`). Settings with the same name in
+a rule extend these lists. Without `queueSystems`, Kueue's label is accepted even if Kueue is not
 installed:
 
 ```json

@@ -30,7 +30,7 @@ def _cidr(text: str) -> str:
 def _own_namespace(text: str) -> str:
     if text in _SYSTEM:
         raise ValueError(
-            "must be a namespace that only the stack uses, since its limits apply to all"
+            "must be a namespace that only the stack uses, because its limits apply to all pods"
         )
     return text
 
@@ -99,7 +99,7 @@ class NetworkSettings(Settings):
 
 
 def _off(value: object) -> object:
-    """Return the word that YAML reads as a boolean."""
+    """Return `off` if YAML has read it as a boolean."""
     return "off" if value is False else value
 
 
@@ -141,7 +141,7 @@ GroupName = Annotated[str, Field(min_length=1), AfterValidator(_of_identity_prov
 
 
 class GroupsSettings(Settings):
-    """Groups of users with rights in the namespace."""
+    """Groups of users with permissions in the namespace."""
 
     members: list[GroupName] = Field(
         default=[],
@@ -170,7 +170,7 @@ class TenancySettings(Settings):
         default=NetworkSettings(), description="Network policies of the namespace."
     )
     groups: GroupsSettings = Field(
-        default=GroupsSettings(), description="Groups of users with rights in the namespace."
+        default=GroupsSettings(), description="Groups of users with permissions in the namespace."
     )
     identities: IdentitiesSettings = Field(
         default=IdentitiesSettings(),
@@ -181,7 +181,7 @@ class TenancySettings(Settings):
         description="Evaluate the rules of the policy pack in the API server, for all namespaces "
         "of the cluster: audit counts violations, warn also reports them to clients, deny refuses "
         "them. The default changes nothing, because the policies apply to pods of other teams "
-        "and require the right to create them.",
+        "and require permission to create them.",
     )
     admission_config: str | None = Field(
         default=None,

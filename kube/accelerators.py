@@ -115,7 +115,7 @@ class Accelerators:
         return _is_accelerator(DEVICE_CLASS_PREFIX + device_class, self.other_devices)
 
     def in_claim(self, address: str) -> int | None:
-        """Return the configured number of accelerators in a claim, None if there is none."""
+        """Return the configured number of accelerators in a claim, or None."""
         return next((count for name, count in self.claims if _matches(address, [name])), None)
 
 

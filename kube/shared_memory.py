@@ -19,12 +19,12 @@ def default_shm(gpus: int, memory: str) -> str:
 
 
 def largest_shm(memory: Decimal, share: float = SHARE) -> Decimal:
-    """Return how many bytes of memory volumes fit a container with a limit of `memory` bytes."""
+    """Return the maximum size (bytes) of memory volumes for a limit of `memory` bytes."""
     return memory * Decimal(str(share))
 
 
 def shm_problem(shm: str, memory: str) -> str | None:
-    """Return the problem of a /dev/shm of size `shm`, None if it fits the memory limit."""
+    """Return an error message if a /dev/shm of size `shm` does not fit the memory limit."""
     largest = largest_shm(parse_quantity(memory))
     if parse_quantity(shm) <= largest:
         return None

@@ -71,7 +71,7 @@ WORKLOADS: Final = [
             ClaimTemplates(at="spec.volumeClaimTemplates.*", spec="spec", name="metadata.name"),
         ),
     ),
-    # As many as there are nodes, which a manifest does not state.
+    # One pod per node: a manifest does not state how many.
     WorkloadKind(
         group="apps",
         kind="DaemonSet",
@@ -183,7 +183,7 @@ _PATCHED: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
     *("spec.*.*.template.spec", "spec.*.*.template.spec.template.spec"),
 )
-"""Path of the pods in most kinds."""
+"""Paths of the pods in most kinds."""
 
 PATTERNS: Final = [
     WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),

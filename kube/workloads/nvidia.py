@@ -23,7 +23,7 @@ def _nim(spec: str) -> Pods:
             Count(
                 paths=(f"{spec}.replicas",),
                 maxima=(f"{spec}.scale.hpa.maxReplicas",),
-                # Several nodes are a LeaderWorkerSet.
+                # Several nodes form a LeaderWorkerSet.
                 rollout=replace(SURGING, without=f"{spec}.multiNode"),
             ),
             Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),
@@ -91,7 +91,7 @@ def _dynamo(component: str) -> Iterator[Pods]:
         metadata=component,
         count=replicas,
         devices=(
-            # The limits count where both are stated.
+            # If both are set, the limits count.
             Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
             Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
         ),
@@ -124,7 +124,7 @@ DYNAMO: Final = [
     WorkloadKind(
         group="nvidia.com",
         kind="DynamoGraphDeploymentRequest",
-        unseen="it makes a DynamoGraphDeployment of a profile",
+        unseen="it creates a DynamoGraphDeployment from a profile",
     ),
 ]
 

@@ -90,11 +90,11 @@ def _check(options: argparse.Namespace) -> int:
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
-    whole = not options.no_stack_rules
-    rules = [rule for rule, _, _ in applied(configuration, whole=whole)]
-    left_out = 0 if whole else len(applied(configuration, whole=True)) - len(rules)
+    whole_stack = not options.no_stack_rules
+    rules = [rule for rule, _, _ in applied(configuration, whole_stack=whole_stack)]
+    left_out = 0 if whole_stack else len(applied(configuration, whole_stack=True)) - len(rules)
     report = Report(
-        evaluate(found.documents, configuration, whole=whole),
+        evaluate(found.documents, configuration, whole_stack=whole_stack),
         found.sources,
         len(found.documents),
         rules,

@@ -34,18 +34,18 @@ class Demand:
     """Name of the resource, or of the device class of a claim; empty if it is unknown."""
     claimed: bool
     most: Decimal
-    """The largest number, infinite if nothing limits it."""
+    """The maximum number, infinite if nothing limits it."""
     least: Decimal
     """The number without autoscalers and updates."""
 
 
-def most_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the largest number of such pods that may ever run, autoscalers included.
+def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
+    """Return the maximum number of such pods that may ever run, autoscalers included.
 
     With `surge`, the additional pods of a rolling update are included.
     """
     run = pod.resource.record.runs if pod.resource.record is not None else None
-    most = pod.most(stack.scalings.maximum(pod.resource), surge=surge)
+    most = pod.max_replicas(stack.scalings.maximum(pod.resource), surge=surge)
     if most is None and run is not None:
         return _nodes(stack, pod.resource, run, None)
     return _run(stack, pod, most)
@@ -62,7 +62,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
     for workload in stack.workloads:
         for pod in (*workload.pods, *workload.machines):
             queue = queue_of(stack, workload, pod)
-            pods = most_pods(stack, pod), _run(stack, pod, pod.replicas)
+            pods = max_pods(stack, pod), _run(stack, pod, pod.replicas)
             for name, amount in _gpus(stack, pod, accelerators).items():
                 most, least = (_times(amount, number) for number in pods)
                 yield Demand(workload, pod, queue, name, False, most, least)
@@ -99,9 +99,9 @@ def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
 
 
 def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
-    """Return the largest number of nodes of all objects that refer to a runtime.
+    """Return the maximum number of nodes of all objects that refer to a runtime.
 
-    None if no object of the stack refers to it.
+    Return None if no object of the stack refers to it.
     """
     jobs = ((job, job.record.runs) for job in stack.runs_of(runtime) if job.record is not None)
     return max(

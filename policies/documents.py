@@ -58,7 +58,7 @@ class Document:
 def read(
     source: str, text: str | bytes, skip: Callable[[str], None] | None = None
 ) -> Iterator[Document]:
-    """Return the objects of a text, including the items of lists. Raises `DocumentError`.
+    """Yield the objects of a text, including the items of lists. Raises `DocumentError`.
 
     For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
     is called with its location and the reason; without `skip` it is an error.
@@ -89,7 +89,7 @@ def read(
 
 
 def _foreign(value: Any) -> str | None:
-    """Return why a document is not applied to a cluster, if it is not."""
+    """Return the reason why a document is not a Kubernetes object, or None if it is one."""
     if not isinstance(value, dict):
         return None
     version, kind = value.get("apiVersion", _KUSTOMIZE), value.get("kind")

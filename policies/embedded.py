@@ -15,7 +15,7 @@ _NAMES = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
-    """Yield the objects inside a resource, as the record of its kind states them."""
+    """Yield the objects inside a resource, from the paths in the record of its kind."""
     for node in resource.listed:
         yield resource.inside(node)
     record = resource.record

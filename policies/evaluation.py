@@ -32,18 +32,18 @@ class Finding:
 
 
 def evaluate(
-    documents: Sequence[Document], configuration: Configuration, *, whole: bool = True
+    documents: Sequence[Document], configuration: Configuration, *, whole_stack: bool = True
 ) -> list[Finding]:
     """Return findings in the order of the documents, then those about the stack.
 
-    If the documents are not the `whole` stack, rules about the stack are skipped. Rules about
+    If the documents are not the whole stack, rules about the stack are skipped. Rules about
     Pulumi itself are always skipped.
     """
     held = configuration.exemptions
     found = [_reported(exemptions.REFUSED, problem) for problem in held.refused]
     views = [View(resource_of(document.manifest, configuration.kinds)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
-    rules = applied(configuration, whole=whole)
+    rules = applied(configuration, whole_stack=whole_stack)
     for view in views:
         for rule, mandatory, config in rules:
             if rule.scope != "stack":
@@ -55,23 +55,23 @@ def evaluate(
             violations = _guarded(rule, rule.check(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
     # For a part of a stack, it is unknown what else needs an exemption.
-    unused = held.unused([rule.name for rule, _, _ in rules]) if whole else ()
+    unused = held.unused([rule.name for rule, _, _ in rules]) if whole_stack else ()
     return [*found, *(_reported(exemptions.UNUSED, problem) for problem in unused)]
 
 
 def applied(
-    configuration: Configuration, *, whole: bool
+    configuration: Configuration, *, whole_stack: bool
 ) -> list[tuple[Rule[Any], bool, RuleConfig]]:
     """Return the rules that apply without Pulumi."""
     return [
         entry
         for entry in configuration.rules
-        if not entry[0].about_pulumi and (whole or entry[0].scope != "stack")
+        if not entry[0].about_pulumi and (whole_stack or entry[0].scope != "stack")
     ]
 
 
 def resource_of(manifest: dict[str, Any], kinds: Registry = WORKLOAD_KINDS) -> Resource:
-    """Return a manifest as rules receive it."""
+    """Return the resource that rules receive for a manifest."""
     token = f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}"
     return Resource(token, manifest, kinds=kinds)
 
@@ -79,7 +79,7 @@ def resource_of(manifest: dict[str, Any], kinds: Registry = WORKLOAD_KINDS) -> R
 def _guarded(
     rule: Rule[Any], violations: Iterable[Violation], resource: Resource | None
 ) -> Iterator[Violation | str]:
-    """Return the violations, and the failure of the rule itself as text."""
+    """Yield the violations, and the failure of the rule itself as text."""
     try:
         yield from violations
     except Exception as error:

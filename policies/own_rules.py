@@ -1,4 +1,4 @@
-"""Custom rules in files of users, with the same decorators as those of the pack."""
+"""Custom rules in users' files, with the same decorators as those of the pack."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from policies.configuration import RESERVED
 from policies.rule import ConfigurationError, Rule
 
 VARIABLE = "GPU_POLICIES_RULES"
-"""Variable with the files of the pack that Pulumi starts, separated like those of PATH."""
+"""Environment variable with the rule files for the pack in Pulumi, separated as in PATH."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
-    """Return the rules of the pack and those in some files and in the files of `VARIABLE`.
+    """Return the rules of the pack, of `files` and of the files in `VARIABLE`.
 
-    Raises `ConfigurationError`.
+    Raises `ConfigurationError` if a file or the name of a rule is invalid.
     """
     configured = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     rules = list(RULES)

@@ -21,7 +21,7 @@ LISTS: Final[tuple[tuple[str, ContainerKind], ...]] = (
     ("ephemeralContainers", "ephemeral"),
 )
 _SIDECARS: Final = ("sidecars", "sidecarContainers")
-_WHOLE: Final = ("resourcesPerNode",)
+_REPLACING: Final = ("resourcesPerNode",)
 """Fields that replace inherited values instead of being merged with them."""
 
 
@@ -52,7 +52,7 @@ class LayeredNode(Node):
 
 
 class JoinedNode(Node):
-    """A list of the items of several lists."""
+    """A list that joins the items of several lists."""
 
     __slots__ = ("_nodes",)
 
@@ -67,7 +67,7 @@ class JoinedNode(Node):
         return all(node.complete for node in self._nodes)
 
     def items(self) -> Iterator[Node]:
-        """Return the known items of all lists."""
+        """Yield the known items of all lists."""
         for node in self._nodes:
             yield from node.items()
 
@@ -110,7 +110,7 @@ class ContainerNode(Node):
             found = self._inner[key]
         if found.absent and key in self._supplied:
             return Node(UNKNOWN, found.parent, found.key)
-        if path[-1] in _WHOLE and isinstance(found.value, dict):
+        if path[-1] in _REPLACING and isinstance(found.value, dict):
             return Node(found.value, found.parent, found.key)
         if key == "image":
             return _image(self, found)
@@ -123,7 +123,7 @@ class ContainerNode(Node):
 
 
 def _image(container: Node, image: Node) -> Node:
-    """Return the name of an image, also if repository and tag are separate fields."""
+    """Return the name of an image, even if repository and tag are separate fields."""
     if isinstance(image.value, dict):
         name, tag = image["repository"].text, image["tag"].text or image["version"].text
     elif isinstance(container.value, dict) and "repository" in container.value:

@@ -60,7 +60,7 @@ class Report:
 
     @property
     def listed(self) -> list[Rule[Any]]:
-        """Rules without findings, if they are to be listed."""
+        """Rules without findings, if the report is verbose."""
         return self.passed if self.verbose else []
 
     @property

@@ -185,7 +185,10 @@ class Resource:
         return declared.text or "default"
 
     def may_be(self, namespace: str | None, name: str) -> bool:
-        """Return whether it has, or might have (None is unknown), that name in that namespace."""
+        """Return whether the object has, or might have, that name in that namespace.
+
+        A namespace of None is unknown.
+        """
         declared = self.root["metadata"]["name"]
         same_name = declared.value is UNKNOWN or self.name == name
         return same_name and (namespace is None or self.namespace in (namespace, None))
@@ -203,7 +206,7 @@ class Resource:
         return address_of(self.namespace or "(unknown)", self.group, self.kind, self.name)
 
     def is_named(self, patterns: Sequence[str]) -> bool:
-        """Return whether configuration names it; `*` matches anything, such as a run's suffix.
+        """Return whether a pattern matches the address; `*` matches anything, such as a suffix.
 
         The namespace must be known, unless the pattern matches every namespace.
         """

@@ -55,7 +55,7 @@ class RoleSettings(Protocol):
 
     @property
     def role_key(self) -> tuple[Any, ...]:
-        """All of them, as a key of a cache."""
+        """All of these settings, as the key of a cache."""
 
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
@@ -101,7 +101,7 @@ def _total(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
     total = Decimal(0)
     for pod in pods:
         if pod.gpu_containers(accelerators):
-            most = pod.most()
+            most = pod.max_replicas()
             # If nothing limits the number of pods, the requested number determines the role.
             most = pod.replicas if most == UNLIMITED else most
             own = sum(pod.gpus(accelerators).values(), Decimal(0))

@@ -70,7 +70,7 @@ def is_secret(name: str, text: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def contains_secret(text: str) -> bool:
-    """Return whether a text contains what looks like a secret, also in base64."""
+    """Return whether a text contains what looks like a secret, even in base64."""
     return bool(VALUE.search(text)) or any(map(_hides_secret, _hidden_texts(text)))
 
 
@@ -79,7 +79,7 @@ def _hides_secret(text: str) -> bool:
 
 
 def _hidden_texts(text: str) -> Iterator[str]:
-    """Yield the texts that words in base64 contain."""
+    """Yield the decoded texts of words in base64."""
     whole = "".join(text.split())
     for word in {whole, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
         body = word.rstrip("=").replace("-", "+").replace("_", "/")

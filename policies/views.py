@@ -29,11 +29,11 @@ class View:
 
     @cached_property
     def workloads(self) -> list[Workload]:
-        """The resource as something that runs pods; empty if it runs none."""
+        """The workloads of the resource; empty if it runs no pods."""
         return find_workloads(self.resource)
 
     def parts(self, scope: Scope) -> list[Any]:
-        """Return the parts for a scope; stack rules have none, they are called with the stack."""
+        """Return the parts for a scope; stack rules have none, because they receive the stack."""
         if scope not in self._parts:
             nested = (part for view in self.nested for part in view.parts(scope))
             self._parts[scope] = [*self._own_parts(scope), *nested]
@@ -52,7 +52,7 @@ class View:
 
 
 def flat(views: Sequence[View]) -> Iterator[View]:
-    """Yield views and, after each, those of the objects inside."""
+    """Yield the views and, after each, those of the objects inside it."""
     for view in views:
         yield view
         yield from flat(view.nested)

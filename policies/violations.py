@@ -1,4 +1,4 @@
-"""Violations of rules, edits that correct them, and values as messages show them."""
+"""Violations of rules, edits that correct them, and the format of values in messages."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _times(count: Decimal, price: Decimal) -> Decimal:
 
 
 def _gpus(most: Decimal, least: Decimal) -> str:
-    """Return the largest number of GPUs, and the usual one if it differs."""
+    """Return the maximum number of GPUs, and the usual one if it differs."""
     usual = f" ({_number(least)} without updates and autoscalers)" if least < most else ""
     return f"{_number(most)} GPUs{usual}"
 

@@ -79,7 +79,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
 
 
 def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterator[Violation]:
-    """Return the violations of volumes that are together too large for a memory limit."""
+    """Yield violations if volumes are together too large for a memory limit."""
     memory = quantity_or_none(limit.value)
     if memory is None or not volumes:
         return

@@ -1,4 +1,4 @@
-"""The rule that namespaces of GPU workloads deny ingress by default and no policy undoes this."""
+"""The rule that namespaces with GPU workloads deny ingress and no policy undoes this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_CLUSTER: Final = (
 
 
 def _denies_by_default(policy: Resource) -> bool:
-    """Return whether it selects every pod and allows no ingress itself."""
+    """Return whether a policy selects every pod and allows no ingress itself."""
     spec = policy.root["spec"]
     selector, types = spec["podSelector"], spec["policyTypes"]
     if UNKNOWN in (spec.value, selector.value, types.value):
@@ -41,7 +41,7 @@ def _denies_by_default(policy: Resource) -> bool:
 
 
 def _undoing(policy: Resource) -> Iterator[Node]:
-    """Return the peers of an ingress rule that admit everybody to every pod."""
+    """Yield the peers of an ingress rule that admit everybody to every pod."""
     spec = policy.root["spec"]
     if not spec["podSelector"].absent and not matches_everything(spec["podSelector"]):
         return
@@ -57,7 +57,7 @@ def _undoing(policy: Resource) -> Iterator[Node]:
 
 
 def _is_everywhere(block: Node) -> bool:
-    """Return whether a block has at least half of all addresses and excludes no large part."""
+    """Return whether a block has half of all addresses or more and excludes no large part."""
     if _prefix(block["cidr"]) > _HALF:
         return False
     return not any(_prefix(excluded) <= _LARGE for excluded in block["except"].items())
@@ -70,7 +70,7 @@ def _prefix(cidr: Node) -> int:
 
 
 def _undoing_of_cluster(policy: Resource) -> Iterator[Node]:
-    """Return the rules of an AdminNetworkPolicy that admit every namespace."""
+    """Yield the rules of an AdminNetworkPolicy that admit every namespace."""
     for rule in policy.root["spec"]["ingress"].items():
         allows = rule["action"].value in ("Allow", "Accept")
         for peer in rule["from"].items() if allows else ():
@@ -80,7 +80,7 @@ def _undoing_of_cluster(policy: Resource) -> Iterator[Node]:
 
 
 def _undoing_of_cilium(policy: Resource) -> Iterator[Node]:
-    """Return the rules of a policy of Cilium that admit everybody to every pod."""
+    """Yield the rules of a Cilium policy that admit everybody to every pod."""
     spec = policy.root["spec"]
     if not matches_everything(spec["endpointSelector"]):
         return
@@ -93,7 +93,7 @@ def _undoing_of_cilium(policy: Resource) -> Iterator[Node]:
 
 
 def _undoing_of_calico(policy: Resource) -> Iterator[Node]:
-    """Return the rules of a policy of Calico that admit everybody to every pod."""
+    """Yield the rules of a Calico policy that admit everybody to every pod."""
     spec = policy.root["spec"]
     if spec["selector"].value not in (None, "", "all()"):
         return

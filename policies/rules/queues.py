@@ -69,7 +69,7 @@ def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[
 
 
 def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node | None:
-    """Return the field that lacks a queue of the installed systems, None if there is one."""
+    """Return the field that lacks a queue of the installed systems, or None if there is one."""
     if admitted_by_kueue(workload, pod, config):
         return None
     if "volcano" not in config.queue_systems:
@@ -140,7 +140,7 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
 
 
 def _granted(queue: Resource, resource: str) -> list[Decimal]:
-    """Return how much a queue grants of a resource, by flavor; infinite where nothing limits it.
+    """Return the amounts of a resource that a queue grants, by flavor; infinite if unlimited.
 
     Kueue never admits a resource that its queue does not cover, and places all pods of one
     specification in one flavor.

@@ -114,7 +114,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
 
 
 def _missing(value: Any, size: Decimal | None) -> int:
-    """Return how many pods an update may remove; Kubernetes rounds a percentage down."""
+    """Return the number of pods that an update may remove; a percentage is rounded down."""
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))
         return int(share * size / 100) if share is not None and size is not None else 0

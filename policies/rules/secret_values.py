@@ -47,7 +47,7 @@ class EnvironmentConfig(RuleConfig):
 
 
 def _words(container: Container) -> Iterator[tuple[Node, str]]:
-    """Return command and arguments, each as one line."""
+    """Yield command and arguments, each as one line."""
     for key in ("command", "args"):
         place = container.node[key]
         text = " ".join(word.text or "" for word in place.items())
@@ -177,9 +177,9 @@ def _is_command(key: str, value: Any) -> bool:
 
 
 def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
-    """Return the other strings of an object that are secrets.
+    """Yield the strings of an object that are secrets, except for those in pods.
 
-    What the rule about pods checks is left out: environment, arguments and annotations of pods.
+    The rule about pods checks their environment, arguments and annotations.
     """
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:

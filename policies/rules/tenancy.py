@@ -1,4 +1,4 @@
-"""The rule that namespaces of GPU workloads have a quota."""
+"""The rule that namespaces with GPU workloads have a quota."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterato
 
 
 def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
-    """Return what a quota allows all pods together, by accelerator; None if that is unknown."""
+    """Return the number of accelerators that a quota allows, by name, or None if unknown."""
     spec = quota.root["spec"]
     hard = spec["hard"]
     if not (hard.known and spec["scopes"].known and spec["scopeSelector"].known):
@@ -121,7 +121,7 @@ def _counted_as(demand: Demand) -> str:
 
 
 def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iterator[Violation]:
-    """Return the workloads that need more than their namespace may ever use."""
+    """Yield the workloads that need more than their namespace may ever use."""
     needed: dict[tuple[Workload, str], Decimal] = defaultdict(Decimal)
     for demand in demands:
         needed[demand.workload, _counted_as(demand)] += demand.least

@@ -94,7 +94,7 @@ class Repository:
             )
 
     def resolve(self, version: str) -> str:
-        """Return the digest of a tag or digest that the repository must have."""
+        """Return the digest of a tag or digest, which must exist in the repository."""
         if not version.startswith("sha256:"):
             return digest_of(self._manifest_bytes(version))
         self.manifest(version)
@@ -110,7 +110,7 @@ class Repository:
         return content
 
     def tags(self) -> list[str]:
-        """Return all tags but those of signatures; empty if the repository does not exist."""
+        """Return all tags except those of signatures; empty if the repository does not exist."""
         with self._errors("has tags that cannot be listed"):
             answer = self._request(f"{self._root}tags/list")
             if answer.status_code == 404:

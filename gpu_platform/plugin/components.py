@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import pulumi
 
 from gpu_platform.platform_stack import Platform, Problem, unpinned
-from gpu_platform.plugin.checking import checked, refused, whole
+from gpu_platform.plugin.checking import checked, refused, with_integers
 from infra import (
     failure_recorder,
     gpu_stack,
@@ -37,7 +37,7 @@ GPU = "nvidia.com/gpu"
 Values = dict[str, Any]
 Built = TypeVar("Built")
 
-_PLACE = ("platform", "namespace", "claims", "gpu_nodes")
+_PLACEMENT = ("platform", "namespace", "claims", "gpu_nodes")
 
 
 class Arguments(TypedDict):
@@ -67,7 +67,7 @@ class Deferred(Component):
 
 
 class TrainingJob(Deferred):
-    """A run of a training job, whose pods are scheduled as a gang. It does not wait for the end."""
+    """A run of a training job, whose pods are scheduled as a gang. It does not wait for the run."""
 
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
@@ -86,7 +86,7 @@ class TrainingJob(Deferred):
 
         async def build(values: Values) -> training_job.Run:
             image, account = values.pop("image"), values.pop("service_account", "training")
-            platform = await _platform(name, _taken(values, _PLACE), self)
+            platform = await _platform(name, _pop(values, _PLACEMENT), self)
             job = checked(TrainingSettings, values, "jobs", name).jobs[name]
             _fits(platform.problems_of_job(job, image))
             placed = platform.training_job(name, job, image=image, service_account=account)
@@ -122,9 +122,9 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # In the settings, a name here states that the canary has its own image.
+                # In the settings, any name here means that the canary has its own image.
                 values["canary"] = {**values["canary"], "image": "canary"}
-            platform = await _platform(name, _taken(values, _PLACE), self)
+            platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = checked(InferenceSettings, values, "services", name).services.values()
             images = [each for each in (image, canary_image) if each is not None]
             _fits(platform.problems_of_service(service, *images))
@@ -148,7 +148,7 @@ class GpuStack(Deferred):
     """NVIDIA's device plugin and the runtime class, for clusters without them."""
 
     gpu_nodes: pulumi.Output[Values]
-    """How pods request GPUs: `gpuNodes` of jobs and services."""
+    """How pods request GPUs; the argument `gpuNodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -158,7 +158,7 @@ class GpuStack(Deferred):
         async def build(values: Values) -> Values:
             settings = checked(GpuSettings, values)
             made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
-            return _written(made.gpu_nodes)
+            return _nodes_output(made.gpu_nodes)
 
         self.gpu_nodes = self.when_known(args, build)
         self.register_outputs({"gpuNodes": self.gpu_nodes})
@@ -247,7 +247,7 @@ class FailureRecorder(Deferred):
 
 
 class NodeHealth(Deferred):
-    """A controller that cordons nodes with unhealthy GPUs and moves the runs on them."""
+    """A controller that cordons nodes with unhealthy GPUs and moves their runs."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -255,7 +255,7 @@ class NodeHealth(Deferred):
         super().__init__("NodeHealth", name, opts)
 
         async def build(values: Values) -> None:
-            runs, own = values.pop("runs_namespace"), _taken(values, ("namespace",))
+            runs, own = values.pop("runs_namespace"), _pop(values, ("namespace",))
             values, placed = _pod({**values, "namespace": runs})
             made = node_health.NodeHealthArgs(
                 health=checked(NodeHealthSettings, {**values, **own}), **placed
@@ -277,7 +277,7 @@ class Monitoring(Deferred):
             placed = {
                 "namespace": values.pop("namespace"),
                 "volcano_namespace": values.pop("volcano_namespace", "volcano-system"),
-                "ports": tuple(whole(values.pop("ports", []))),
+                "ports": tuple(with_integers(values.pop("ports", []))),
                 "isolated": values.pop("isolated", True),
                 "gpu_nodes": _gpu_nodes(values),
             }
@@ -302,42 +302,42 @@ COMPONENTS: tuple[type[Deferred], ...] = (
 )
 
 
-def _taken(values: Values, keys: tuple[str, ...]) -> Values:
+def _pop(values: Values, keys: tuple[str, ...]) -> Values:
     return {key: values.pop(key) for key in keys if key in values}
 
 
-async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
+async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
     """Return the platform of a stack, with the arguments that override it."""
-    nodes = _gpu_nodes(written) if "gpu_nodes" in written else None
-    if "platform" in written:
+    nodes = _gpu_nodes(values) if "gpu_nodes" in values else None
+    if "platform" in values:
         # The component's provider may be unable to read kube-system, which no argument could allow.
         options = pulumi.ResourceOptions(parent=parent)
-        stack = await Platform.read(written["platform"], options, name=name, check_cluster=False)
+        stack = await Platform.read(values["platform"], options, name=name, check_cluster=False)
         return Platform(
-            namespace=written.get("namespace", stack.namespace),
-            claims=written.get("claims", stack.claims),
+            namespace=values.get("namespace", stack.namespace),
+            claims=values.get("claims", stack.claims),
             gpu_nodes=nodes or stack.gpu_nodes,
             queues=stack.queues,
             images=stack.images,
         )
-    if missing := [key for key in ("namespace", "claims") if key not in written]:
+    if missing := [key for key in ("namespace", "claims") if key not in values]:
         raise refused((key, "is missing: set it, or set platform") for key in missing)
     return Platform(
-        namespace=written["namespace"],
-        claims=written["claims"],
+        namespace=values["namespace"],
+        claims=values["claims"],
         gpu_nodes=nodes or GpuNodes(resource=GPU),
         images={},
     )
 
 
-def _gpu_nodes(written: Values) -> GpuNodes:
-    nodes = written.pop("gpu_nodes", None)
-    return GpuNodes(**whole(nodes)) if nodes is not None else GpuNodes(resource=GPU)
+def _gpu_nodes(values: Values) -> GpuNodes:
+    nodes = values.pop("gpu_nodes", None)
+    return GpuNodes(**with_integers(nodes)) if nodes is not None else GpuNodes(resource=GPU)
 
 
-def _pod(written: Values) -> tuple[Values, Values]:
+def _pod(values: Values) -> tuple[Values, Values]:
     """Return the settings of a program that uses the API, and the arguments of its pod."""
-    rest = dict(written)
+    rest = dict(values)
     placed = {
         "namespace": rest.pop("namespace"),
         "image": rest.pop("image"),
@@ -354,7 +354,7 @@ def _fits(problems: Any) -> None:
         raise refused((problem.key, problem.reason) for problem in found)
 
 
-def _written(nodes: GpuNodes) -> Values:
+def _nodes_output(nodes: GpuNodes) -> Values:
     found: Values = {
         "resource": nodes.resource,
         "node_selector": dict(nodes.node_selector),

@@ -37,7 +37,7 @@ Properties = dict[str, PropertyDefinition]
 _RUN: Final = "RunOutput"
 _SERVICE: Final = "InferenceOutput"
 
-_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
+_OMITTED: Final[Mapping[str, frozenset[str]]] = {
     "TrainingJob": frozenset({"image"}),
     "InferenceService": frozenset({"image", "job"}),
     "Canary": frozenset({"image"}),
@@ -102,8 +102,8 @@ _GPU_NODES: Final = {
     "tolerations": PropertyDefinition(
         optional=True,
         type=PropertyType.ARRAY,
-        items=_type("Toleration", "Taints of these nodes."),
-        description="Taints of these nodes.",
+        items=_type("Toleration", "Toleration of a taint of these nodes."),
+        description="Tolerations of the taints of these nodes.",
     ),
     "runtime_class": _text("Runtime class of pods with GPUs; omit it if they need none."),
 }
@@ -225,7 +225,7 @@ def _properties(
     """Return the properties of a section, and add the types in them to `types`."""
     made = {}
     for field in fields(section):
-        if field.name in _LEFT_OUT.get(owner, ()):
+        if field.name in _OMITTED.get(owner, ()):
             continue
         for _, definition in nested(field.schema):
             if (name := _type_name(definition, owner)) not in types:

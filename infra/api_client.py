@@ -149,7 +149,7 @@ class ApiClient:
         )
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return a Deployment of one replica, by default with the strategy of Kubernetes."""
+        """Return a Deployment with one replica. A strategy of None is Kubernetes' default."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",

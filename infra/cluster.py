@@ -125,8 +125,8 @@ def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[s
 
 def _recorded() -> pulumi.Output[Mapping[str, Any]]:
     """Return the outputs of the stack's last update."""
-    own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
-    return pulumi.StackReference("recorded-cluster", stack_name=own).outputs
+    stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    return pulumi.StackReference("recorded-cluster", stack_name=stack_name).outputs
 
 
 def _identity(

@@ -292,7 +292,7 @@ def _volumes(pod: Pod) -> list[Manifest]:
 def _claim_volumes(pod: Pod) -> dict[str, str]:
     """Return the name of the volume for each mount of a claim.
 
-    Mounts of one claim share a volume: a kubelet never starts a pod in which two volumes have the
+    Mounts of one claim share a volume: the kubelet never starts a pod in which two volumes have the
     same claim.
     """
     claims: dict[str, Any] = {mount.name: mount.claim for mount in pod.mounts}

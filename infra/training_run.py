@@ -1,4 +1,4 @@
-"""One run of a training job: its name and its objects, made from the job's settings."""
+"""One run of a training job: its name and its objects, built from the job's settings."""
 
 import hashlib
 import json

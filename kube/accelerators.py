@@ -92,7 +92,7 @@ _BUILT_IN: Final = (
 NOT_ACCELERATORS: Final = "|".join(
     sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*") for name in (*_BUILT_IN, *OTHER_DEVICES)
 )
-"""Regular expression of all other resources as kube-state-metrics names them."""
+"""Regular expression for all other resources, in the spelling of kube-state-metrics."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Final
 from kube.quantities import MEBIBYTE, parse_quantity, spell_bytes
 
 SHARE: Final = 0.8
-"""The part of a container's memory limit that its memory volumes may take."""
+"""Share of a container's memory limit that its memory volumes may use."""
 
 _MEBIBYTES_PER_GPU: Final = 4096
 

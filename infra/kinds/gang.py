@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Gang:
-    """A run of `size` pods made from `pod`.
+    """A run of `size` pods built from `pod`.
 
     `pod.command` holds torchrun's arguments (`-m`, module, arguments), and the kind adds the
     rendezvous. With `custom_command` it is a complete command. `launcher` is the pod that starts

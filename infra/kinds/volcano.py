@@ -1,4 +1,4 @@
-"""Kind `volcano`: a Volcano Job. Other kinds that are Volcano Jobs share its objects.
+"""Kind `volcano`: a Volcano Job. Also builds the other kinds that are Volcano Jobs.
 
 Volcano places all pods or none, and restarts them together.
 """

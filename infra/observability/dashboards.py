@@ -52,14 +52,14 @@ def config_maps(
 
 def _cluster() -> Page:
     total = f"sum(kube_node_status_allocatable{{{GPU_MATCHER}}})"
-    taken = "sum(gpu_platform:pod_gpus)"
+    allocated = "sum(gpu_platform:pod_gpus)"
     return Page(
         "GPU cluster",
         {
             "GPUs": [
                 Panel("Total", {"": total}, shape="number"),
-                Panel("Allocated", {"": taken}, shape="number"),
-                Panel("Share allocated", {"": f"{taken} / {total}"}, "percentunit", "number"),
+                Panel("Allocated", {"": allocated}, shape="number"),
+                Panel("Share allocated", {"": f"{allocated} / {total}"}, "percentunit", "number"),
                 Panel(
                     "Alerts",
                     {"": 'count(ALERTS{alertstate="firing"}) or vector(0)'},

@@ -72,7 +72,7 @@ class InferenceServiceArgs:
         sweeps: Mapping[str, Sweep],
         shared: SharedResources,
     ) -> Self:
-        """Return the arguments of one of the configured services.
+        """Build the arguments of one of the configured services.
 
         `runs` maps jobs to the names of their current runs, and `sweeps` keys to sweeps.
         """

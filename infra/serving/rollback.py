@@ -38,8 +38,8 @@ def identity(args: InferenceServiceArgs) -> dict[str, Any]:
     without_images = replace(args, image="", canary_image="")
     version = replace(canary, image="")
     template = deployment(without_images, version, {})["spec"]["template"]
-    described = json.dumps([template, limits.model_dump(mode="json")], sort_keys=True)
-    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+    content = json.dumps([template, limits.model_dump(mode="json")], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     return {CANARY_ANNOTATION: digest, CANARY_IMAGE_ANNOTATION: canary.image}
 
 

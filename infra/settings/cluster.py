@@ -263,13 +263,13 @@ class GpuSettings(Settings):
 
     @model_validator(mode="after")
     def _only_settings_of_the_provider(self) -> Self:
-        written = self.model_fields_set
-        if self.provider != "gpu-operator" and "operator" in written:
+        configured = self.model_fields_set
+        if self.provider != "gpu-operator" and "operator" in configured:
             raise ValueError(
                 f"has operator, but provider is {self.provider}: write provider: gpu-operator, or "
                 "remove operator"
             )
-        unused = sorted(written & _DEVICE_PLUGIN_KEYS)
+        unused = sorted(configured & _DEVICE_PLUGIN_KEYS)
         if self.provider == "gpu-operator" and unused:
             raise ValueError(
                 f"has {', '.join(unused)}, which the GPU Operator does not read: remove "

@@ -124,7 +124,7 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
 
 
 def _can_serve_metrics(job: TrainingJobSettings) -> bool:
-    # A custom command and the TensorFlow program have no such setting.
+    # A custom command and the TensorFlow program do not have this setting.
     if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
     return not job.hyperparameters.metrics_port

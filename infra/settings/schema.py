@@ -75,7 +75,7 @@ def fields(section: Schema) -> Iterator[Field]:
 
 
 def alternatives(schema: Schema) -> list[Schema]:
-    """Return the schemas of which a value must match at least one."""
+    """Return the alternatives of a schema; a value must match at least one of them."""
     found: list[Schema] = schema.get("anyOf", [schema])
     return found
 
@@ -163,7 +163,7 @@ class _Generator(GenerateJsonSchema):
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
         """Return the default, even if a factory builds it."""
         factory = schema.get("default_factory")
-        return factory() if factory is not None else super().get_default_value(schema)  # type: ignore[call-arg]  # none takes data
+        return factory() if factory is not None else super().get_default_value(schema)  # type: ignore[call-arg]  # no factory takes data
 
     def encode_default(self, dft: Any) -> Any:
         """Return the default as JSON; for a section, only the keys that are set."""

@@ -98,12 +98,12 @@ class NetworkSettings(Settings):
     )
 
 
-def _off(value: object) -> object:
+def _word_off(value: object) -> object:
     """Return `off` if YAML has read it as a boolean."""
     return "off" if value is False else value
 
 
-AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_off)]
+AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_word_off)]
 
 
 class IdentitySettings(Settings):
@@ -128,7 +128,7 @@ class IdentitiesSettings(Settings):
     )
 
 
-def _of_identity_provider(name: str) -> str:
+def _not_system_group(name: str) -> str:
     if name.startswith("system:"):
         raise ValueError(
             "groups with the prefix system: are those of the API server, such as all users: write "
@@ -137,7 +137,7 @@ def _of_identity_provider(name: str) -> str:
     return name
 
 
-GroupName = Annotated[str, Field(min_length=1), AfterValidator(_of_identity_provider)]
+GroupName = Annotated[str, Field(min_length=1), AfterValidator(_not_system_group)]
 
 
 class GroupsSettings(Settings):

@@ -54,7 +54,7 @@ class State(StrEnum):
 class Resource:
     """An API resource, and how the status of its objects is read.
 
-    `phase` is the path of the phase in the status, empty if the conditions state it. `states` maps
+    `phase` is the path of the phase in the status, empty if conditions report it. `states` maps
     phases, or types of conditions with status True in order of precedence, to states. Anything
     else means waiting or running, which the pods decide. `restarts` counts past restarts.
     """

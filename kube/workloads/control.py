@@ -84,7 +84,7 @@ class Rollout:
     unavailable: int | str = 0
     """Default of `maxUnavailable`."""
     least: int = 0
-    """Number of pods that every update removes at a time, whatever `maxUnavailable` is."""
+    """Number of pods that every update removes at a time, regardless of `maxUnavailable`."""
     type: str = ""
     """Path of the type of the update strategy."""
     stopping: tuple[str, ...] = ("Recreate", "OnDelete")

@@ -174,7 +174,7 @@ PLAIN: Final = [
     for group, kinds in _PLAIN_KINDS.items()
     for kind in kinds.split()
 ]
-"""Kinds that run nothing, whatever resources and images they name."""
+"""Kinds that run nothing, even if they name resources and images."""
 
 _CHANGES: Final = "it changes objects when they are created"
 _CREATES: Final = "it creates objects next to others"

@@ -13,7 +13,7 @@ from kube.workloads.serving import PROBES, SERVING
 
 
 def _nim(spec: str) -> Pods:
-    """Return the pods of a NIM service; the operator adds what the object does not state."""
+    """Return the pods of a NIM service; the operator adds what the object leaves out."""
     return Pods(
         at=spec,
         containers=("", "sidecarContainers.*"),
@@ -33,7 +33,7 @@ def _nim(spec: str) -> Pods:
 
 
 def _images(at: str, *images: str) -> Pods:
-    """Return pods of which an object states only the images."""
+    """Return pods of which an object specifies only the images."""
     return Pods(at=at, images=images, count=NOT_RUN, partial=True)
 
 

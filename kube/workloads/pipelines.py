@@ -162,7 +162,7 @@ _CONFIGURED: Final = (
     "spark.executor.instances",
     "spark.*.resource.*.vendor",
 )
-"""Spark settings that override what the fields of the object state about its pods."""
+"""Spark settings that override the fields of the object that specify its pods."""
 
 
 def _opaque(spec: str) -> tuple[str, ...]:

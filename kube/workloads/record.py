@@ -166,6 +166,6 @@ class WorkloadKind:
     opaque: tuple[str, ...] = ()
     """Paths of fields that change pods in a way that rules cannot read."""
     json_patches: tuple[str, ...] = ()
-    """Paths of JSON patches, of which rules read only the changes of metadata."""
+    """Paths of JSON patches. Rules read only their changes of metadata."""
     unseen: str = ""
     """What the object deploys that rules cannot see."""

@@ -55,8 +55,8 @@ def claims_can_be_mounted_by_their_pods(
         claim = storage.claims.get(job.checkpoints)
         if claim is None:
             continue
-        several = job.several_pods or key not in training.jobs
-        if several and "ReadWriteMany" not in claim.access_modes:
+        multiple_pods = job.several_pods or key not in training.jobs
+        if multiple_pods and "ReadWriteMany" not in claim.access_modes:
             yield (
                 f"{job_key(key, 'checkpoints')} is {job.checkpoints!r}, whose access_modes are "
                 f"{', '.join(claim.access_modes)}, but several pods mount it for checkpoints: it "

@@ -205,8 +205,8 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
         yield (
             f"has route.grpc_hostnames, but runtime {service.runtime} has no gRPC API: leave it out"
         )
-    several = service.runtime != "torch" and service.gpus > 1
-    if several and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
+    multi_gpu = service.runtime != "torch" and service.gpus > 1
+    if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
         yield (
             f"has shm {service.shm} with {service.gpus} GPUs, which communicate over /dev/shm: "
             f"write at least {_MULTI_GPU_SHM}"

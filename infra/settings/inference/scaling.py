@@ -57,7 +57,7 @@ class KedaSettings(Settings):
 
 
 class AutoscalingSettings(Settings):
-    """Autoscaling: the number of replicas depends on the load."""
+    """Autoscaling: how the number of replicas follows the load."""
 
     min: int = Field(default=1, ge=0, description="Minimum number of replicas. 0 requires keda.")
     max: PositiveInt = Field(description="Maximum number of replicas.")

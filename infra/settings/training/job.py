@@ -152,7 +152,7 @@ class StepSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that this one follows: those in `after`, and those whose outputs it takes."""
+        """Steps that this one follows: those in `after`, and those whose outputs it uses."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
 
@@ -435,7 +435,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that the training follows: those in `after`, and those whose outputs it takes."""
+        """Steps that the training follows: those in `after`, and those whose outputs it uses."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
     @property

@@ -1,4 +1,4 @@
-"""Checks of a job's steps: their order, and the outputs that they take from each other."""
+"""Checks of a job's steps: their order, and the outputs that they use from each other."""
 
 from __future__ import annotations
 

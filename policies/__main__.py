@@ -4,7 +4,7 @@ import gc
 import sys
 from pathlib import Path
 
-# Imports create no garbage, and collecting takes a fifth of their time.
+# Imports create no garbage, and garbage collection takes a fifth of their time.
 gc.disable()
 
 # The engine runs this directory as a program, not as a package: its modules must not hide others.

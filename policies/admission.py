@@ -33,7 +33,7 @@ CONTROLLERS: Final = (
     ),
     "system:serviceaccount:kube-system:statefulset-controller",
 )
-"""Users whose ownerReferences are trusted; anybody else can write any owner into a pod."""
+"""Users whose ownerReferences are trusted; anyone else could write any owner into a pod."""
 _LABELS: Final = {"app.kubernetes.io/part-of": "gpu-platform"}
 _EPILOG = """\
 examples:

@@ -69,7 +69,7 @@ class Cel:
     by its name in the configuration file, `pattern(settings.x)` for a list of patterns with `*` as
     one regular expression, and `pairs(settings.x)` for an object as a list of such an expression of
     each key with its value as a string. `partial` marks a rule that can only partly be evaluated on
-    one object. Without a value of the setting `requires`, there is no policy for the rule.
+    one object. If the setting `requires` has no value, the rule has no policy.
     """
 
     violations: str

@@ -71,7 +71,7 @@ PODS: Final = Target(
     },
     f"{_OBJECT}.spec != {_OLD_OBJECT}.spec",
 )
-"""Pods, whatever created them, and the templates of Kubernetes' own kinds."""
+"""Pods, regardless of their creator, and the templates of Kubernetes' own kinds."""
 ANNOTATED_PODS: Final = Target(
     "annotated-pods",
     PODS.resources,

@@ -62,7 +62,7 @@ same file as Pulumi's --policy-pack-config:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
-    # Such a short run creates little garbage, and collecting takes a third of its time.
+    # Such a short run creates little garbage, and garbage collection takes a third of its time.
     with _without_collection():
         return _check(options)
 

@@ -95,7 +95,7 @@ def system_workloads(values: Mapping[str, Any]) -> list[str]:
 
 
 def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the cluster that a configuration states, by name.
+    """Return the configured settings of the cluster, by name.
 
     Raise `ConfigurationError` if one is invalid.
     """

@@ -1,7 +1,7 @@
 """Properties of a whole workload: gang, queue, retries, and whether Pulumi waits for it.
 
 Each controller has different fields for these. The registry of kinds contains their paths, so that
-a rule reads `queue` whatever the kind is.
+a rule reads `queue` regardless of the kind.
 """
 
 from __future__ import annotations

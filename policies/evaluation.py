@@ -39,8 +39,8 @@ def evaluate(
     If the documents are not the whole stack, rules about the stack are skipped. Rules about
     Pulumi itself are always skipped.
     """
-    held = configuration.exemptions
-    found = [_reported(exemptions.REFUSED, problem) for problem in held.refused]
+    granted = configuration.exemptions
+    found = [_reported(exemptions.REFUSED, problem) for problem in granted.refused]
     views = [View(resource_of(document.manifest, configuration.kinds)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
     rules = applied(configuration, whole_stack=whole_stack)
@@ -55,7 +55,7 @@ def evaluate(
             violations = _guarded(rule, rule.check(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
     # For a part of a stack, it is unknown what else needs an exemption.
-    unused = held.unused([rule.name for rule, _, _ in rules]) if whole_stack else ()
+    unused = granted.unused([rule.name for rule, _, _ in rules]) if whole_stack else ()
     return [*found, *(_reported(exemptions.UNUSED, problem) for problem in unused)]
 
 
@@ -100,7 +100,7 @@ def _findings(
             continue
         resource = violation.resource
         title = resource.title if resource is not None else "The stack"
-        place: dict[str, Any] = {
+        location: dict[str, Any] = {
             "field": violation.node.path,
             "resource": resource,
             "document": origin.get(id(resource)),
@@ -109,11 +109,13 @@ def _findings(
         exemption = configuration.exemptions.covering(rule.name, resource)
         if exemption is None:
             message = f"{title}: {violation.text}"
-            yield Finding(rule.name, mandatory, rule.severity, message, rule.remediation, **place)
+            yield Finding(
+                rule.name, mandatory, rule.severity, message, rule.remediation, **location
+            )
         else:
             message = f"{title}: {exemption.text(rule.name)}. Exempted: {violation.text}"
             used = exemptions.USED
-            yield Finding(used.name, False, rule.severity, message, used.remediation, **place)
+            yield Finding(used.name, False, rule.severity, message, used.remediation, **location)
 
 
 def _reported(rule: Rule[Any], problem: str) -> Finding:

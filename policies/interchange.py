@@ -134,9 +134,9 @@ def junit(report: Report) -> str:
 
 
 def _line(finding: Finding) -> str:
-    place = "".join(f"{part}:" for part in position(finding) or ())
+    location = "".join(f"{part}:" for part in position(finding) or ())
     effect = f"{level(finding)} ({finding.severity.value})"
-    return f"{place} {effect}: {finding.message}".lstrip()
+    return f"{location} {effect}: {finding.message}".lstrip()
 
 
 def _xml(text: str) -> str:

@@ -106,21 +106,21 @@ class Loader(BoundedLoader):
         if id(node) in self._flattened:
             return
         self._flattened[id(node)] = node
-        written: set[str] = set()
+        seen: set[str] = set()
         pairs: dict[str, tuple[Any, Any]] = {}
         for key, value in node.value:
             if key.tag == _MERGE:
                 pairs |= self._merged(value)
                 continue
             name = key_of(key)
-            if name in written:
+            if name in seen:
                 raise _error(key, f"the key {name!r} is written twice")
-            written.add(name)
+            seen.add(name)
             pairs[name] = (key, value)
         node.value = list(pairs.values())
 
     def _merged(self, node: Any) -> dict[str, tuple[Any, Any]]:
-        """Return the keys of one object or of several, of which the first takes precedence."""
+        """Return the keys of one or several objects; the first object takes precedence."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         pairs: dict[str, tuple[Any, Any]] = {}
         for source in reversed(sources):

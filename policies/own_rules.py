@@ -28,14 +28,14 @@ def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
     configured = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     rules = list(RULES)
     for file in dict.fromkeys(Path(name).absolute() for name in [*configured, *files]):
-        taken = {*RESERVED, *(rule.name for rule in rules)}
+        used_names = {*RESERVED, *(rule.name for rule in rules)}
         for rule in _load(file):
-            if not _NAME.fullmatch(rule.name) or rule.name in taken:
+            if not _NAME.fullmatch(rule.name) or rule.name in used_names:
                 raise ConfigurationError(
                     f"{file}: found the rule {rule.name!r}; write a name of lower-case words and "
                     "hyphens that no other rule has"
                 )
-            taken.add(rule.name)
+            used_names.add(rule.name)
             rules.append(rule)
     return rules
 

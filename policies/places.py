@@ -176,8 +176,8 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
             if name and isinstance(node.value, dict) and count is not None and count is not UNKNOWN:
                 amount = quantity_or_none(count)
                 known = quantity_or_none(summed.get(name, 0))
-                whole = amount is not None and known is not None
-                summed[name] = str(known + amount) if whole else count  # type: ignore[operator]
+                both_known = amount is not None and known is not None
+                summed[name] = str(known + amount) if both_known else count  # type: ignore[operator]
         for name, amount in summed.items():
             known, new = quantity_or_none(found.get(name, 0)), quantity_or_none(amount)
             if known is None or new is None or new > known:

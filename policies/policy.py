@@ -1,4 +1,4 @@
-"""Parts of policies of the policy SDK that do not depend on the state of a run."""
+"""Adapters from rules to the policy SDK that do not depend on the state of a run."""
 
 from __future__ import annotations
 

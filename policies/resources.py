@@ -14,7 +14,7 @@ from policies.values import UNKNOWN, Node
 
 _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
-# The only type token that the provider itself looks at: a release passes values to Helm.
+# The only type token that the provider itself inspects: a release passes values to Helm.
 _RELEASE = "kubernetes:helm.sh/v3:Release"
 # Components, whose children are registered one by one.
 _COMPONENTS = frozenset(
@@ -94,7 +94,7 @@ class Resource:
     def is_manifest(self) -> bool:
         """True if the provider creates a Kubernetes object from it.
 
-        As in the provider, `apiVersion` and `kind` of the properties decide: anybody may register
+        As in the provider, `apiVersion` and `kind` of the properties decide: anyone may register
         an object under the type token of a component.
         """
         if not self.pulumi_type.startswith(_PULUMI_PREFIX) or self.pulumi_type == _RELEASE:
@@ -131,7 +131,7 @@ class Resource:
     def is_partial(self) -> bool:
         """True if the rest of the object is declared elsewhere.
 
-        A patch is evaluated as a whole object unless the configuration states that it exists.
+        A patch is evaluated as a whole object unless the configuration lists it as existing.
         """
         return self.is_patch and self.is_named(self._existing)
 

@@ -80,8 +80,8 @@ def _hides_secret(text: str) -> bool:
 
 def _hidden_texts(text: str) -> Iterator[str]:
     """Yield the decoded texts of words in base64."""
-    whole = "".join(text.split())
-    for word in {whole, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
+    without_spaces = "".join(text.split())
+    for word in {without_spaces, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
         body = word.rstrip("=").replace("-", "+").replace("_", "/")
         found = decoded(body + "=" * (-len(body) % 4))
         if found and all(letter.isprintable() or letter.isspace() for letter in found):

@@ -90,11 +90,11 @@ class ClusterConfig(GpuConfig):
 
 
 class RoleConfig(GpuConfig):
-    """Labels that state the role of pods."""
+    """Labels that determine the role of pods."""
 
     component_labels: list[str] = Field(
         default=[COMPONENT_LABEL, WORKLOAD_LABEL],
-        description="Labels that state the role of a pod; the first with a known value decides.",
+        description="Labels that determine the role of a pod; the first with a known value counts.",
     )
     component_roles: dict[str, Role] = Field(
         default={

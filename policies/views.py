@@ -60,9 +60,9 @@ def flat(views: Sequence[View]) -> Iterator[View]:
 
 def _sees(resource: Resource, other: Resource) -> bool:
     """Return whether an object may refer to another one by name alone."""
-    of_cluster = other.record is not None and not other.record.namespaced
+    cluster_scoped = other.record is not None and not other.record.namespaced
     return (
-        of_cluster
+        cluster_scoped
         or None in (resource.namespace, other.namespace)
         or (resource.namespace == other.namespace)
     )
@@ -112,7 +112,7 @@ class Stack:
         return found
 
     def runs_of(self, runtime: Resource) -> list[Resource]:
-        """Return the objects that run the pods of another one, as their records state."""
+        """Return the objects that run the pods of another one, according to their records."""
         return self._runs.get(id(runtime), [])
 
     def runtime_of(self, resource: Resource) -> Resource | None:

@@ -44,7 +44,7 @@ class Pod:
 
     @cached_property
     def steps(self) -> tuple[Key, ...]:
-        """The keys from the object that states the pod down to its specification."""
+        """The keys from the object that contains the pod down to its specification."""
         return self.spec.steps[len(self.resource.root.steps) :]
 
     @cached_property
@@ -58,7 +58,7 @@ class Pod:
 
     @property
     def partial(self) -> bool:
-        """True if the rest of the pod is stated elsewhere."""
+        """True if the rest of the pod is defined elsewhere."""
         return self.spec.partial
 
     @cached_property
@@ -177,7 +177,7 @@ class Pod:
         """Return the GPUs of one pod by resource, as the scheduler counts them.
 
         Init containers run one after the other before the main ones and next to the sidecars that
-        precede them. Claims count as unlimited, because other objects state their devices.
+        precede them. Claims count as unlimited, because other objects define their devices.
         """
         running: dict[str, Decimal] = {}
         peak: dict[str, Decimal] = {}

@@ -134,8 +134,8 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
-        of_cluster = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_system(resource)
-        powerful = _POWERFUL if of_cluster else ("cluster-admin", "system:controller:*")
+        cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_system(resource)
+        powerful = _POWERFUL if cluster_wide else ("cluster-admin", "system:controller:*")
         if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with the permissions that are needed")
         for subject in root["subjects"].items():
@@ -144,8 +144,8 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
                 yield Violation(subject["name"], wanted)
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
-            of_cluster = resource.is_kind(_RBAC, "ClusterRole") or _is_system(resource)
-            yield from _excess(rule, of_cluster=of_cluster)
+            cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_system(resource)
+            yield from _excess(rule, cluster_wide=cluster_wide)
         yield from _aggregated(root)
 
 
@@ -166,7 +166,7 @@ def _aggregated(role: Node) -> Iterator[Violation]:
                     yield Violation(verb, "get, list or watch: everybody who may read has it")
 
 
-def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
+def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
     """Yield the parts of a rule of a role that grant control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
@@ -186,7 +186,7 @@ def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
             yield Violation(verb, "get, list or watch: these objects are those of every team")
         if verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants the rights of others")
-    forbidden = (*_ESCALATING_RESOURCES, *(_IN_NAMESPACE if of_cluster and not named else ()))
+    forbidden = (*_ESCALATING_RESOURCES, *(_IN_NAMESPACE if cluster_wide and not named else ()))
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]
         if not signers or any(name.startswith("kubernetes.io/") for name in signers):

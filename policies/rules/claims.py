@@ -171,7 +171,7 @@ def claimed_devices(
 ) -> Iterator[tuple[str, str, Decimal]]:
     """Yield (shared claim, device class, number) of the accelerators that a pod claims.
 
-    The name of the shared claim is empty for a template, of which every pod gets its own devices.
+    The name of the shared claim is empty for a template, because every pod gets its own devices.
     """
     for claim in pod.spec["resourceClaims"].items():
         direct = claim["resourceClaimTemplateName"].absent

@@ -83,7 +83,7 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         if tls.absent:
             yield Violation(tls, "the certificate")
     elif resource.group not in _OWN_GROUPS and any_field(resource.properties, _may_expose):
-        yield from _nested(resource.root["spec"], of_service=False)
+        yield from _nested(resource.root["spec"], in_service=False)
 
 
 def _may_expose(key: str, value: Any) -> bool:
@@ -153,13 +153,13 @@ def _encrypted(protocol: Node) -> Iterator[Violation]:
         yield Violation(protocol, '"HTTPS" with a certificate')
 
 
-def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:
+def _nested(node: Node, *, in_service: bool) -> Iterator[Violation]:
     """Yield the settings by which a controller creates a public Service or an Ingress."""
     for key, child in node.fields():
         name = key.lower()
         flag = child if name == "enableingress" else child["enabled"]
         if child.value in _PUBLIC_TYPES and (
-            name == "servicetype" or (name == "type" and of_service)
+            name == "servicetype" or (name == "type" and in_service)
         ):
             yield Violation(child, '"ClusterIP"')
         elif name == "externalips" and child.present and child.value != []:
@@ -167,10 +167,10 @@ def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:
         elif name in ("enableingress", "ingress") and flag.present and flag.value is not False:
             yield Violation(child, "nothing: route to it by a Gateway with TLS")
         elif isinstance(child.value, dict | list):
-            yield from _nested(child, of_service=of_service or "service" in name)
+            yield from _nested(child, in_service=in_service or "service" in name)
     for item in node.items():
         if isinstance(item.value, dict | list):
-            yield from _nested(item, of_service=of_service)
+            yield from _nested(item, in_service=in_service)
 
 
 RULES: list[Rule[Any]] = [service_not_public]

@@ -78,8 +78,8 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
     while pending:
         node = pending.pop()
         for key, child in node.fields():
-            of_pod = child.steps[:2] == place or place == _TRAINER
-            if key == "storageUri" and child.text and of_pod:
+            in_pod = child.steps[:2] == place or place == _TRAINER
+            if key == "storageUri" and child.text and in_pod:
                 yield child
             pending.append(child)
         pending.extend(node.items())

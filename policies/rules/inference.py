@@ -85,8 +85,8 @@ def _has_replicas(workload: Workload, stack: Stack | None = None) -> bool:
     """Return whether a workload or its autoscaler requests more than one replica."""
     if workload.size is None:
         return False
-    least = stack.scalings.minimum(workload.resource) if stack is not None else None
-    return workload.size > 1 or (least is not None and least > 1)
+    minimum = stack.scalings.minimum(workload.resource) if stack is not None else None
+    return workload.size > 1 or (minimum is not None and minimum > 1)
 
 
 @workload_rule(

@@ -64,7 +64,7 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label gives the pod the role serving, whatever other labels state."""
+    """Return whether any label gives the pod the role serving, regardless of its other labels."""
     labels = pod.metadata["labels"]
     found = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in found)

@@ -114,14 +114,14 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
     needed: dict[tuple[Workload, Resource, str], list[Decimal]] = defaultdict(list)
     for demand in demanded_gpus(stack, config.accelerators):
         for queue in _queues(stack, demand, config):
-            needed[demand.workload, queue, demand.resource].append(demand.least)
+            needed[demand.workload, queue, demand.resource].append(demand.usual)
     for (workload, queue, name), numbers in needed.items():
         if not training_pods(workload, config):
             continue
-        most = _granted(queue, name)
-        if sum(numbers) > sum(most) or max(numbers) > max(most):
+        granted = _granted(queue, name)
+        if sum(numbers) > sum(granted) or max(numbers) > max(granted):
             found = f"{sum(numbers):f} of {name} in one workload"
-            limit = max(most) if sum(numbers) <= sum(most) else sum(most)
+            limit = max(granted) if sum(numbers) <= sum(granted) else sum(granted)
             wanted = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
             yield Violation(Node(None), wanted, found=found, resource=workload.resource)
 

@@ -133,8 +133,8 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
 
 def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
     """Yield a violation if there are several pods that nothing starts together."""
-    several = workload.size is not None and workload.size > 1
-    if several and not all(_is_grouped(workload, pod) for pod in pods):
+    multiple_pods = workload.size is not None and workload.size > 1
+    if multiple_pods and not all(_is_grouped(workload, pod) for pod in pods):
         annotation = pods[0].metadata["annotations"][GROUP_ANNOTATION]
         yield Violation(annotation, f"the name of a PodGroup, or the label {KUEUE_QUEUE_LABEL}")
 

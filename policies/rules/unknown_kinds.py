@@ -89,7 +89,7 @@ def _names_image(key: str, node: Node) -> bool:
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
-    """Rules read pods, containers and numbers only where the registry states them."""
+    """Rules read pods, containers and numbers only where the registry lists them."""
     if resource.record is not None:
         yield from _opaque(resource, resource.record.opaque)
         for path in resource.record.json_patches:

@@ -50,7 +50,7 @@ class Platform:
     queues: Collection[str] | None = None
     images: Mapping[str, str]
     cluster_uid: str | None = None
-    """UID of the namespace kube-system; None if the platform does not state its cluster."""
+    """UID of the namespace kube-system; None if the platform has no output `cluster`."""
 
     @classmethod
     async def read(

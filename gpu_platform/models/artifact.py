@@ -151,7 +151,7 @@ def signature_manifest(subject: Descriptor, bundle: bytes) -> bytes:
 
 
 class Layer(BaseModel):
-    """Descriptor of a file, as it is found in a registry."""
+    """Descriptor of a file, as stored in a registry."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -173,7 +173,7 @@ class Layer(BaseModel):
 
 
 class Model(BaseModel):
-    """Manifest of an artifact, as it is found in a registry."""
+    """Manifest of an artifact, as stored in a registry."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

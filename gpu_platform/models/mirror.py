@@ -89,8 +89,8 @@ class Mirror:
             request.add_header("Authorization", f"Bearer {token}")
         try:
             opener = urllib.request.build_opener(_NoRedirect)
-            with opener.open(request, timeout=SECONDS) as answer:
-                found: dict[str, Any] = json.load(answer)
+            with opener.open(request, timeout=SECONDS) as response:
+                found: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             if known and known in text:

@@ -69,7 +69,7 @@ def publish(
     subject = artifact.descriptor(content, artifact.MANIFEST_TYPE)
     repository.push_manifest(content, digest)
     repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
-    # The tag comes last: whoever finds it finds the signature.
+    # The tag is pushed last, so that whoever finds it also finds the signature.
     repository.push_manifest(content, manifest.run)
     return Version(digest, artifact.Model.parse(content, digest).layers, lineage)
 

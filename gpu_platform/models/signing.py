@@ -89,6 +89,6 @@ def fingerprint(key: Path) -> str:
 
 
 def _hashing() -> hashing.Config:
-    """Return a configuration that leaves out no file, whatever its name."""
+    """Return a hashing configuration that ignores no file."""
     config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
     return config.use_file_serialization(ignore_paths=())

@@ -58,16 +58,16 @@ class Deferred(Component):
             return await build(values)
 
         # Output.apply accepts a coroutine function, unlike its annotation.
-        made: pulumi.Output[Built] = known.apply(create)
-        return made
+        built: pulumi.Output[Built] = known.apply(create)
+        return built
 
-    def register_after(self, made: pulumi.Output[None]) -> None:
+    def register_after(self, built: pulumi.Output[None]) -> None:
         """Register a component without attributes: Pulumi waits for outputs, not for resources."""
-        self.register_outputs({"made": made})
+        self.register_outputs({"made": built})
 
 
 class TrainingJob(Deferred):
-    """A run of a training job, whose pods are scheduled as a gang. It does not wait for the run."""
+    """A run of a training job, scheduled as a gang. The component does not wait for its end."""
 
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
@@ -88,14 +88,14 @@ class TrainingJob(Deferred):
             image, account = values.pop("image"), values.pop("service_account", "training")
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             job = checked(TrainingSettings, values, "jobs", name).jobs[name]
-            _fits(platform.problems_of_job(job, image))
-            placed = platform.training_job(name, job, image=image, service_account=account)
-            return training_job.create_run(self, placed)
+            _raise_if_any(platform.problems_of_job(job, image))
+            arguments = platform.training_job(name, job, image=image, service_account=account)
+            return training_job.create_run(self, arguments)
 
-        made = self.when_known(args, build)
-        self.run = made.apply(lambda run: run.name)
-        self.namespace = made.apply(lambda run: run.summary["namespace"])
-        self.summary = made.apply(lambda run: dict(run.summary))
+        built = self.when_known(args, build)
+        self.run = built.apply(lambda run: run.name)
+        self.namespace = built.apply(lambda run: run.summary["namespace"])
+        self.summary = built.apply(lambda run: dict(run.summary))
         self.register_outputs(
             {"run": self.run, "namespace": self.namespace, "summary": self.summary}
         )
@@ -127,8 +127,8 @@ class InferenceService(Deferred):
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = checked(InferenceSettings, values, "services", name).services.values()
             images = [each for each in (image, canary_image) if each is not None]
-            _fits(platform.problems_of_service(service, *images))
-            placed = platform.inference_service(
+            _raise_if_any(platform.problems_of_service(service, *images))
+            arguments = platform.inference_service(
                 name,
                 service,
                 image=image,
@@ -136,11 +136,11 @@ class InferenceService(Deferred):
                 domain=domain,
                 service_account=account,
             )
-            return inference_service.InferenceService(name, placed, self.options())
+            return inference_service.InferenceService(name, arguments, self.options())
 
-        made = self.when_known(args, build)
-        self.url = made.apply(lambda service: service.url)
-        self.summary = made.apply(lambda service: dict(service.summary))
+        built = self.when_known(args, build)
+        self.url = built.apply(lambda service: service.url)
+        self.summary = built.apply(lambda service: dict(service.summary))
         self.register_outputs({"url": self.url, "summary": self.summary})
 
 
@@ -157,8 +157,8 @@ class GpuStack(Deferred):
 
         async def build(values: Values) -> Values:
             settings = checked(GpuSettings, values)
-            made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
-            return _nodes_output(made.gpu_nodes)
+            built = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
+            return _nodes_output(built.gpu_nodes)
 
         self.gpu_nodes = self.when_known(args, build)
         self.register_outputs({"gpuNodes": self.gpu_nodes})
@@ -199,8 +199,8 @@ class Tenancy(Deferred):
         async def build(values: Values) -> str:
             resource = values.pop("gpu_resource", GPU)
             settings = checked(TenancySettings, values)
-            made = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
-            return tenancy.Tenancy(name, made, self.options()).namespace
+            built = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
+            return tenancy.Tenancy(name, built, self.options()).namespace
 
         self.namespace = self.when_known(args, build)
         self.register_outputs({"namespace": self.namespace})
@@ -220,8 +220,8 @@ class Storage(Deferred):
         async def build(values: Values) -> dict[str, str]:
             namespace = values.pop("namespace")
             settings = checked(StorageSettings, values)
-            made = storage.StorageArgs(storage=settings, namespace=namespace)
-            return storage.Storage(name, made, self.options()).claims
+            built = storage.StorageArgs(storage=settings, namespace=namespace)
+            return storage.Storage(name, built, self.options()).claims
 
         self.claims = self.when_known(args, build)
         self.register_outputs({"claims": self.claims})
@@ -236,12 +236,12 @@ class FailureRecorder(Deferred):
         super().__init__("FailureRecorder", name, opts)
 
         async def build(values: Values) -> None:
-            values, placed = _pod(values)
+            values, arguments = _pod(values)
             settings = checked(RecorderSettings, values)
-            made = failure_recorder.FailureRecorderArgs(
-                recorder=settings, claims={name: name for name in settings.claims}, **placed
+            built = failure_recorder.FailureRecorderArgs(
+                recorder=settings, claims={name: name for name in settings.claims}, **arguments
             )
-            failure_recorder.FailureRecorder(name, made, self.options())
+            failure_recorder.FailureRecorder(name, built, self.options())
 
         self.register_after(self.when_known(args, build))
 
@@ -256,11 +256,11 @@ class NodeHealth(Deferred):
 
         async def build(values: Values) -> None:
             runs, own = values.pop("runs_namespace"), _pop(values, ("namespace",))
-            values, placed = _pod({**values, "namespace": runs})
-            made = node_health.NodeHealthArgs(
-                health=checked(NodeHealthSettings, {**values, **own}), **placed
+            values, arguments = _pod({**values, "namespace": runs})
+            built = node_health.NodeHealthArgs(
+                health=checked(NodeHealthSettings, {**values, **own}), **arguments
             )
-            node_health.NodeHealth(name, made, self.options())
+            node_health.NodeHealth(name, built, self.options())
 
         self.register_after(self.when_known(args, build))
 
@@ -274,17 +274,17 @@ class Monitoring(Deferred):
         super().__init__("Monitoring", name, opts)
 
         async def build(values: Values) -> None:
-            placed = {
+            arguments = {
                 "namespace": values.pop("namespace"),
                 "volcano_namespace": values.pop("volcano_namespace", "volcano-system"),
                 "ports": tuple(with_integers(values.pop("ports", []))),
                 "isolated": values.pop("isolated", True),
                 "gpu_nodes": _gpu_nodes(values),
             }
-            made = monitoring.MonitoringArgs(
-                monitoring=checked(MonitoringSettings, values), **placed
+            built = monitoring.MonitoringArgs(
+                monitoring=checked(MonitoringSettings, values), **arguments
             )
-            monitoring.Monitoring(name, made, self.options())
+            monitoring.Monitoring(name, built, self.options())
 
         self.register_after(self.when_known(args, build))
 
@@ -338,17 +338,17 @@ def _gpu_nodes(values: Values) -> GpuNodes:
 def _pod(values: Values) -> tuple[Values, Values]:
     """Return the settings of a program that uses the API, and the arguments of its pod."""
     rest = dict(values)
-    placed = {
+    arguments = {
         "namespace": rest.pop("namespace"),
         "image": rest.pop("image"),
         "isolated": rest.pop("isolated", True),
         "gpu_nodes": _gpu_nodes(rest),
     }
-    _fits(unpinned(placed["image"]))
-    return rest, placed
+    _raise_if_any(unpinned(arguments["image"]))
+    return rest, arguments
 
 
-def _fits(problems: Any) -> None:
+def _raise_if_any(problems: Any) -> None:
     found: list[Problem] = list(problems)
     if found:
         raise refused((problem.key, problem.reason) for problem in found)

@@ -150,27 +150,27 @@ class Member:
     def follow(self, run: str) -> State:
         """Print the logs of a run's pods, restarted ones included, and return its final state.
 
-        Raises GitopsError if there is no such run, or it is deleted meanwhile.
+        Raises GitopsError if there is no such run, or it is deleted in the meantime.
         """
         since: datetime | None = None
         announced = False
         while True:
-            ended = self._ended(run)
+            final_state = self._ended(run)
             pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
-            # kubectl ends with an error if a container of one of the pods has not started.
+            # kubectl fails if a container of one of the pods has not started.
             if pods and all(map(_has_started, pods)):
                 now = datetime.now(UTC)
                 self._print_logs(run, "--follow", since=since)
                 since, announced = now, False
-            elif not ended and not announced:
+            elif not final_state and not announced:
                 sys.stderr.write(f"{run} waits for its pods; Ctrl-C leaves it in the queue\n")
                 announced = True
-            if ended:
-                return ended
+            if final_state:
+                return final_state
             time.sleep(_POLL_SECONDS)
 
     def _ended(self, run: str) -> State | None:
-        """Return the state of a run that is over, otherwise None."""
+        """Return the final state of a run, or None if it has not ended."""
         states = [
             resource.state(item.get("status", {}))
             for resource, item in self.find(run)

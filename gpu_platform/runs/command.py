@@ -208,7 +208,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _sweeps(options: argparse.Namespace) -> int:
-    from gpu_platform.runs.sweeps import described
+    from gpu_platform.runs.sweeps import sweep_lines
 
     found = _member(options).sweeps()
     if options.html is not None:
@@ -217,7 +217,7 @@ def _sweeps(options: argparse.Namespace) -> int:
         options.html.write_text(page(found), "utf-8")
         sys.stdout.write(f"written to {options.html}\n")
         return 0
-    for line in described(found):
+    for line in sweep_lines(found):
         sys.stdout.write(f"{line}\n")
     return 0
 

@@ -176,8 +176,10 @@ def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
 
 def exported(jobs: Mapping[str, TrainingJobSettings]) -> str:
     """Return the configuration that gives a stack the same runs."""
-    written = {
+    configuration = {
         key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         for key, job in jobs.items()
     }
-    return yaml.safe_dump({"config": {"gpu-platform:training": {"jobs": written}}}, sort_keys=False)
+    return yaml.safe_dump(
+        {"config": {"gpu-platform:training": {"jobs": configuration}}}, sort_keys=False
+    )

@@ -1,4 +1,4 @@
-"""The stack: settings, components in the order of creation, outputs."""
+"""The Pulumi program: settings, components in the order of creation, and outputs."""
 
 import pulumi
 
@@ -25,12 +25,12 @@ settings = load_settings()
 prices = stack_prices(settings)
 login = RegistryLogin.of(settings.images)
 cluster = Target.of(settings.cluster)
-after = cluster.options
+depends_on = cluster.options
 
-gpu = GpuStack("gpu", GpuStackArgs.of(settings, login), after())
-volcano = Volcano("volcano", VolcanoArgs.of(settings, login), after())
-tenancy = Tenancy("tenancy", TenancyArgs.of(settings, login), after())
-storage = Storage("storage", StorageArgs.of(settings), after(tenancy))
+gpu = GpuStack("gpu", GpuStackArgs.of(settings, login), depends_on())
+volcano = Volcano("volcano", VolcanoArgs.of(settings, login), depends_on())
+tenancy = Tenancy("tenancy", TenancyArgs.of(settings, login), depends_on())
+storage = Storage("storage", StorageArgs.of(settings), depends_on(tenancy))
 images = {
     key: WorkloadImage(f"image-{key}", WorkloadImageArgs.of(settings.images, key, login))
     for key in settings.images.workloads
@@ -45,28 +45,34 @@ shared = SharedResources(
     pull_secret=PULL_SECRET if login else None,
 )
 if settings.logs.recorder is not None:
-    FailureRecorder("recorder", FailureRecorderArgs.of(settings, shared), after(tenancy, storage))
+    FailureRecorder(
+        "recorder", FailureRecorderArgs.of(settings, shared), depends_on(tenancy, storage)
+    )
 if settings.gpu.node_health is not None:
-    NodeHealth("node-health", NodeHealthArgs.of(settings, shared, login), after(gpu, tenancy))
+    NodeHealth("node-health", NodeHealthArgs.of(settings, shared, login), depends_on(gpu, tenancy))
 
 jobs = training_jobs(settings, shared)
-training = TrainingJobs("training", jobs, after(gpu, volcano, storage), recorded=cluster.runs)
-searched = sweeps(settings, shared, prices)
-if searched:
-    SweepController("sweeps", sweep_args(settings, searched, shared), after(gpu, volcano, storage))
+training = TrainingJobs("training", jobs, depends_on(gpu, volcano, storage), recorded=cluster.runs)
+stack_sweeps = sweeps(settings, shared, prices)
+if stack_sweeps:
+    SweepController(
+        "sweeps", sweep_args(settings, stack_sweeps, shared), depends_on(gpu, volcano, storage)
+    )
 
 services = {
     key: InferenceService(
         f"inference-{key}",
-        InferenceServiceArgs.of(settings, key, training.names, searched, shared),
-        after(gpu, storage),
+        InferenceServiceArgs.of(settings, key, training.names, stack_sweeps, shared),
+        depends_on(gpu, storage),
     )
     for key in settings.inference.services
 }
 if settings.monitoring.prometheus != "none":
-    Monitoring("monitoring", MonitoringArgs.of(settings, gpu.gpu_nodes, login), after(tenancy))
+    Monitoring("monitoring", MonitoringArgs.of(settings, gpu.gpu_nodes, login), depends_on(tenancy))
 if settings.tenancy.groups.members:
-    PlatformDescription("platform", PlatformDescriptionArgs.of(settings, shared), after(tenancy))
+    PlatformDescription(
+        "platform", PlatformDescriptionArgs.of(settings, shared), depends_on(tenancy)
+    )
 
 for name, value in shared.outputs.items():
     pulumi.export(name, value)

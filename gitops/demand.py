@@ -19,7 +19,7 @@ from kube.workloads.record import Role
 from policies.containers import Container
 from policies.controllers import Workload
 from policies.counts import UNLIMITED
-from policies.demand import most_pods, queue_of
+from policies.demand import max_pods, queue_of
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.values import Node
@@ -78,7 +78,7 @@ def demands(views: Iterable[View]) -> list[Demand]:
 
 def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
     resource = workload.resource
-    pods = _known(most_pods(stack, pod, surge=False), pod)
+    pods = _known(max_pods(stack, pod, surge=False), pod)
     min_pods = stack.scalings.minimum(resource)
     jobs = stack.runs_of(resource)
     if is_suspended(resource) or (jobs and all(is_suspended(job) for job in jobs)):
@@ -108,7 +108,7 @@ def seconds(node: Node | None) -> Decimal | None:
 
 def _known(most: Decimal, pod: Pod) -> Decimal | None:
     """Return a number of pods; None if it is unknown or nothing limits it."""
-    return None if most == UNLIMITED or pod.most() is None else most
+    return None if most == UNLIMITED or pod.max_replicas() is None else most
 
 
 def is_suspended(resource: Resource) -> bool:

@@ -38,7 +38,7 @@ class PlatformError(pulumi.RunError):
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """Platform on which workloads of another stack run.
+    """The platform on which the workloads of another stack run.
 
     `claims` maps logical names to names in the cluster. `queues` is None if the queues are unknown.
     Namespace and claims may be outputs of resources, because no run's name depends on them.
@@ -50,7 +50,7 @@ class Platform:
     queues: Collection[str] | None = None
     images: Mapping[str, str]
     cluster_uid: str | None = None
-    """UID of the namespace kube-system; None if the platform does not state its cluster."""
+    """UID of the namespace kube-system; None if the platform has no output `cluster`."""
 
     @classmethod
     async def read(
@@ -82,7 +82,7 @@ class Platform:
         platform = cls.of(stack, values)
         if check_cluster and platform.cluster_uid is not None:
             found_uid = await _cluster_of(name or stack, opts, provider)
-            # It is unknown in a preview if the provider is.
+            # The UID is unknown in a preview if the provider is.
             if found_uid not in (None, platform.cluster_uid):
                 raise PlatformError(
                     f"Stack {stack!r} is the platform of the cluster {platform.cluster_uid}, but "
@@ -127,7 +127,7 @@ class Platform:
         """Return the arguments of a job on this platform. `image` is pinned by digest.
 
         It may be an output, such as the reference of a WorkloadImage, if `image_identity` is the
-        text that stands for it in the names of runs.
+        string that represents it in the names of runs.
 
         Raises PlatformError with every key that does not fit the platform.
         """
@@ -154,7 +154,7 @@ class Platform:
         domain: str = "cluster.local",
         service_account: str = "inference",
     ) -> InferenceServiceArgs:
-        """Return the arguments of a service on this platform. Images as text are pinned by digest.
+        """Return the arguments of a service on this platform. Image strings are pinned by digest.
 
         `run` is the run that is served if the settings name a job. Raises PlatformError with every
         key that does not fit the platform.
@@ -182,7 +182,7 @@ class Platform:
     def problems_of_job(
         self, job: TrainingJobSettings, image: pulumi.Input[str], image_identity: str | None = None
     ) -> Iterator[Problem]:
-        """Return every key of a job that does not fit this platform."""
+        """Yield every key of a job that does not fit this platform."""
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {_known('queue', self.queues)}")
         yield from self._missing_claim("checkpoints", job.checkpoints)
@@ -210,7 +210,7 @@ class Platform:
         *images: pulumi.Input[str],
         run: str | None = None,
     ) -> Iterator[Problem]:
-        """Return every key of a service that does not fit this platform."""
+        """Yield every key of a service that does not fit this platform."""
         if service.job is not None and run is None:
             yield Problem("job", f"is {service.job!r}, but its run is missing: pass run")
         if service.sweep is not None:
@@ -240,14 +240,14 @@ async def _cluster_of(
     return uid
 
 
-def _known(what: str, names: Collection[str]) -> str:
+def _known(noun: str, names: Collection[str]) -> str:
     if not names:
-        return f"the platform has no {what}s"
-    return f"the platform has only the {what}s {', '.join(sorted(names))}: write one of them"
+        return f"the platform has no {noun}s"
+    return f"the platform has only the {noun}s {', '.join(sorted(names))}: write one of them"
 
 
 def unpinned(image: object) -> Iterator[Problem]:
-    """Return the problem of an image that is not pinned by digest."""
+    """Yield a problem if an image is not pinned by digest."""
     try:
         _PINNED.validate_python(image)
     except ValidationError as error:

@@ -41,8 +41,8 @@ def readable(value: Any) -> Any:
 
 def _sentences(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
     name = model.__name__
-    described = describe(error, model, name)
-    for detail, sentence in zip(error.errors(include_url=False), described, strict=True):
+    sentences = describe(error, model, name)
+    for detail, sentence in zip(error.errors(include_url=False), sentences, strict=True):
         if isinstance(detail["input"], pulumi.Output):
             yield _output(name, detail)
         else:

@@ -1,7 +1,7 @@
 """Build of the package `gpu_platform_run` from workload/run and the modules that it uses.
 
 In the checkout they are part of the package `workload`, whose name is too common for the
-environments of others, so their imports are rewritten.
+environments of other projects, so their imports are rewritten.
 """
 
 import re
@@ -17,17 +17,17 @@ IMPORT = re.compile(r"^(\s*from )workload(\.run)?\b", re.MULTILINE)
 
 
 class BuildLibrary(build_py):
-    """Copies the modules into one package."""
+    """Build step that copies the modules into one package."""
 
     def run(self) -> None:
-        """Write the package."""
-        folder = Path(self.build_lib) / PACKAGE
-        self.mkpath(str(folder))
+        """Write the modules to the package."""
+        directory = Path(self.build_lib) / PACKAGE
+        self.mkpath(str(directory))
         found = [*WORKLOAD.glob("run/*.py"), *(WORKLOAD / f"{name}.py" for name in SHARED)]
         for path in found:
             text = IMPORT.sub(rf"\1{PACKAGE}", path.read_text())
-            (folder / path.name).write_text(text)
-        (folder / "py.typed").touch()
+            (directory / path.name).write_text(text)
+        (directory / "py.typed").touch()
 
 
 setup(packages=[PACKAGE], package_dir={PACKAGE: "."}, cmdclass={"build_py": BuildLibrary})

@@ -1,4 +1,4 @@
-"""The rules of the policy pack in the API server, as ValidatingAdmissionPolicies."""
+"""Rules of the policy pack as ValidatingAdmissionPolicies, which the API server enforces."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +25,7 @@ class AdmissionArgs:
 
 
 class Admission(Component):
-    """A policy and a binding for each rule of the pack that one object decides alone."""
+    """A policy and a binding for each rule that can be evaluated on a single object."""
 
     def __init__(
         self, name: str, args: AdmissionArgs, opts: pulumi.ResourceOptions | None = None
@@ -37,18 +37,18 @@ class Admission(Component):
             kind = manifest["kind"]
             suffix = {_BINDING: "-binding", _POLICY: ""}.get(kind, f"-{kind.lower()}")
             rule = manifest["metadata"]["name"].removeprefix(admission.PREFIX)
-            # Policies follow the objects that they read, and bindings their policies.
+            # Policies depend on the objects that they read, and bindings on their policies.
             options = self.options(after=policies[-1:] if kind == _BINDING else objects)
-            made = self.create(f"{name}-{rule}{suffix}", manifest, options)
+            created = self.create(f"{name}-{rule}{suffix}", manifest, options)
             if kind != _BINDING:
-                (policies if kind == _POLICY else objects).append(made)
+                (policies if kind == _POLICY else objects).append(created)
         self.register_outputs({})
 
 
 def manifests(args: AdmissionArgs) -> list[Manifest]:
-    """Return each policy, followed by its binding; nothing if admission is off.
+    """Return each policy, followed by its binding, or an empty list if admission is off.
 
-    Raises SettingsError if the pack's configuration file is missing or wrong.
+    Raises SettingsError if the pack's configuration file is missing or invalid.
     """
     tenancy = args.tenancy
     if tenancy.admission == "off":

@@ -1,4 +1,4 @@
-"""Objects of an in-cluster program that uses the Kubernetes API: account, permissions and token."""
+"""Objects of an in-cluster client of the Kubernetes API: service account, permissions, token."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, kw_only=True)
 class ApiClient:
-    """A program, identified by its name and namespace."""
+    """An in-cluster program, identified by its name and namespace."""
 
     name: str
     namespace: str
@@ -23,7 +23,7 @@ class ApiClient:
 
     @property
     def metadata(self) -> Manifest:
-        """Metadata of its objects."""
+        """Metadata of the program's objects."""
         return {"namespace": self.namespace, **self._metadata}
 
     @property
@@ -37,12 +37,12 @@ class ApiClient:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Labels of its pods. A run may have the same name, but not the instance."""
+        """Labels that select its pods. A run may have the same name label, but not its instance."""
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}
 
     def account(self, pull_secret: str | None) -> Manifest:
-        """Return the service account. Only pods that ask for a token get one."""
+        """Return the service account, whose token is not mounted automatically."""
         account: Manifest = {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -54,7 +54,7 @@ class ApiClient:
         return account
 
     def role(self, rules: Sequence[Mapping[str, Any]], namespace: str | None = None) -> Manifest:
-        """Return a Role in a namespace, by default its own."""
+        """Return a Role in `namespace`, by default the program's."""
         metadata = {**self.metadata, "namespace": namespace or self.namespace}
         return {
             "apiVersion": f"{_RBAC}/v1",
@@ -64,7 +64,7 @@ class ApiClient:
         }
 
     def binding(self, namespace: str | None = None) -> Manifest:
-        """Return the binding of the Role in a namespace."""
+        """Return the RoleBinding in `namespace`, by default the program's."""
         return {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
@@ -92,9 +92,9 @@ class ApiClient:
         ]
 
     def allow_ports(self, ports: Iterable[int]) -> Manifest:
-        """Allow connections to the API server, whose address no NetworkPolicy can select.
+        """Return the NetworkPolicy that allows egress to these ports and nothing else.
 
-        It serves nothing, so no other connection reaches or leaves it.
+        No NetworkPolicy can select the API server by its address, so any address is allowed.
         """
         allowed = [
             {"port": port, "protocol": protocol}
@@ -126,7 +126,7 @@ class ApiClient:
         volumes: Sequence[Volume] = (),
         node_selector: Mapping[str, str] | None = None,
     ) -> Pod:
-        """Return its pod, which has a token but no GPU, and prefers nodes without GPUs.
+        """Return the program's pod, which has a token but no GPU, and prefers nodes without GPUs.
 
         It has no workload label, so it may run on the node of a `whole_node` job.
         """
@@ -145,11 +145,11 @@ class ApiClient:
             mounts=mounts,
             volumes=[TOKEN, *volumes],
             node_selector=node_selector or {},
-            affinity=_elsewhere(gpu_nodes),
+            affinity=_avoid_gpu_nodes(gpu_nodes),
         )
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return the Deployment of its only pod. Strategy None is the default of Kubernetes."""
+        """Return a Deployment with one replica. A strategy of None is Kubernetes' default."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -168,7 +168,7 @@ class ApiClient:
         return {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
 
 
-def _elsewhere(gpu_nodes: GpuNodes) -> Manifest:
+def _avoid_gpu_nodes(gpu_nodes: GpuNodes) -> Manifest:
     """Return an affinity that prefers nodes without GPUs."""
     without = [{"key": key, "operator": "DoesNotExist"} for key in gpu_nodes.node_selector]
     if not without:
@@ -194,4 +194,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""The volume that the kubelet would mount if automounting were not disabled."""
+"""The volume that pods would get if the token were mounted automatically."""

@@ -1,7 +1,7 @@
-"""The provider of the stack's cluster, and the cluster's identity.
+"""The Kubernetes provider of the stack, and the identity of its cluster.
 
-A cluster is identified by the UID of its namespace `kube-system`. Names of contexts, addresses and
-certificates change while the cluster stays the same.
+A cluster is identified by the UID of its namespace `kube-system`. Context names, addresses and
+certificates may change while the cluster stays the same.
 """
 
 import os
@@ -20,13 +20,16 @@ from infra.outputs import ClusterOutput
 from infra.settings.cluster import IN_CLUSTER, MOVES, ClusterSettings
 
 OUTPUT: Final = "cluster"
-"""Output of the stack with the cluster's identity."""
+"""Stack output with the identity of the cluster."""
 
 STARTED_RUNS: Final = "startedRuns"
-"""Output with the names of the runs whose jobs exist. Only successful updates write it."""
+"""Stack output with the names of the runs whose jobs exist. Only successful updates write it."""
 
 _AMBIENT: Final = ""
-"""Find the kubeconfig as kubectl does. If it is unset, $KUBECONFIG becomes part of the state."""
+"""Makes the provider find the kubeconfig as kubectl does.
+
+If the argument were left out, the value of $KUBECONFIG would become part of the state.
+"""
 
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -34,15 +37,15 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    The stack gets the output `cluster`, by which the next update recognises the cluster: the
-    provider fails with RunError if the stack is deployed to another one.
+    Exports the stack output `cluster`, by which the next update recognises the cluster. The
+    provider fails with RunError if the stack is already deployed to another cluster.
     """
     return Target.of(settings).provider
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The cluster that the stack's components are created in."""
+    """The cluster in which the stack's components are created."""
 
     provider: kubernetes.Provider
     settings: ClusterSettings
@@ -71,7 +74,7 @@ class Target:
         return pulumi.ResourceOptions(
             providers=[self.provider],
             depends_on=list(after),
-            # Components pass it on to their children.
+            # Components pass transformations on to their children.
             transformations=[self._with_metadata],
         )
 
@@ -89,8 +92,8 @@ def identity(
 ) -> ClusterOutput:
     """Return the identity to record, from the cluster's UID and the stack's last outputs.
 
-    Pulumi replaces every resource when the provider's identifier changes, so it is kept as it was
-    recorded. Stacks of releases that recorded none have the context's name as identifier.
+    Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
+    is kept. Stacks of releases that recorded none use the context's name as identifier.
 
     Raises RunError if the stack would move to another cluster and `allow_move` is False.
     """
@@ -102,15 +105,16 @@ def identity(
     if not allow_move:
         raise pulumi.RunError(
             f"The stack {MOVES}: it is deployed to the cluster whose kube-system namespace has the "
-            f"UID {known['uid']}, but the context {context!r} is of the cluster {uid}. Everything "
-            "would be created there and deleted here. Correct gpu-platform:cluster.context, or set "
-            "gpu-platform:cluster.allow_move to true (docs/moving.md)."
+            f"UID {known['uid']}, but the context {context!r} points to the cluster {uid}. "
+            "Everything would be created there and deleted here. Correct "
+            "gpu-platform:cluster.context, or set gpu-platform:cluster.allow_move to true "
+            "(docs/moving.md)."
         )
     return {"uid": uid, "identifier": uid}
 
 
 def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
-    """Return the runs that a stack's outputs list as started, none if of another cluster.
+    """Return the runs that a stack's outputs list as started, none if in another cluster.
 
     The output `runs` does not count: a failed update writes it as well.
     """
@@ -121,14 +125,15 @@ def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[s
 
 def _recorded() -> pulumi.Output[Mapping[str, Any]]:
     """Return the outputs of the stack's last update."""
-    own = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
-    return pulumi.StackReference("recorded-cluster", stack_name=own).outputs
+    stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    return pulumi.StackReference("recorded-cluster", stack_name=stack_name).outputs
 
 
 def _identity(
     settings: ClusterSettings, recorded: pulumi.Output[Mapping[str, Any]]
 ) -> pulumi.Output[ClusterOutput]:
-    # Read before the provider exists, with one whose identifier never changes.
+    # The UID is read before the stack's provider exists, with a provider whose identifier never
+    # changes.
     reader = _provider("cluster-identity", settings, "identity")
     system = kubernetes.core.v1.Namespace.get(
         "kube-system", "kube-system", pulumi.ResourceOptions(provider=reader)
@@ -155,7 +160,7 @@ def _provider(
 
 
 def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
-    """Return a kubeconfig of the pod's own cluster, with the files of its service account.
+    """Return a kubeconfig for the pod's own cluster that uses the files of its service account.
 
     Raises RunError outside of a pod.
     """

@@ -1,4 +1,4 @@
-"""Base of all components: child objects and chart releases."""
+"""The base class of all components, and the creation of Helm releases."""
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -46,7 +46,7 @@ class Component(pulumi.ComponentResource):
         self._before = _dependencies(opts)
 
     def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
-        """Make children that are created later depend on these resources, too."""
+        """Make children that are created from now on depend on these resources as well."""
         self._before = [*self._before, *resources]
 
     def options(
@@ -86,9 +86,9 @@ class Component(pulumi.ComponentResource):
 
 
 def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOptions:
-    """Return options with a function that decides whether to retry failed operations.
+    """Return options with a hook that decides whether to retry failed operations.
 
-    Pulumi's mocks cannot call functions: in unit tests of users' programs there are no options.
+    Pulumi's mocks cannot call hooks, so the options are empty in unit tests of users' programs.
     """
     if isinstance(get_monitor(), MockMonitor):
         return pulumi.ResourceOptions()
@@ -99,7 +99,7 @@ def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOp
 def before_create(name: str, function: pulumi.ResourceHookFunction) -> pulumi.ResourceOptions:
     """Return options with a hook that may reject the creation of a resource, also in previews.
 
-    Pulumi's mocks cannot call functions: in unit tests of users' programs there are no options.
+    Pulumi's mocks cannot call hooks, so the options are empty in unit tests of users' programs.
     """
     if isinstance(get_monitor(), MockMonitor):
         return pulumi.ResourceOptions()
@@ -133,12 +133,12 @@ def chart_release(
     rendering: bool,
     login: RegistryLogin | None = None,
 ) -> list[pulumi.Resource]:
-    """Create the release of a chart in a namespace for system pods.
+    """Create a Helm release in a namespace for system pods.
 
-    `prefix` is prepended to the logical names, `release` is the name in the cluster. When manifests
-    are only rendered, the release is left out with a warning, because it needs a cluster. With a
-    `login` the namespace gets its pull secret. Returns the resources that objects of the chart's
-    types depend on.
+    `prefix` is prepended to the logical names, `release` is the name in the cluster. If manifests
+    are only rendered, the release is skipped with a warning, because it needs a cluster. If `login`
+    is given, the namespace gets its pull secret. Returns the resources on which objects of the
+    chart's types must depend.
     """
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)
@@ -150,8 +150,7 @@ def chart_release(
     if rendering:
         pulumi.log.warn(
             f"The release of chart {chart.chart} {chart.version} is not rendered, because it needs "
-            "a cluster: install it from "
-            f"{chart.repository} with the values of this stack.",
+            f"a cluster: install it from {chart.repository} with the values of this stack.",
             parent,
         )
         return after
@@ -164,7 +163,7 @@ def chart_release(
                 chart=f"{chart.repository.rstrip('/')}/{chart.chart}" if oci else chart.chart,
                 version=chart.version,
                 namespace=chart.namespace,
-                # Helm takes an OCI registry as part of the chart's name only.
+                # Helm accepts an OCI registry only as part of the chart's name.
                 repository_opts=None if oci else RepositoryOptsArgs(repo=chart.repository),
                 values=values,
                 timeout=chart.timeout_seconds,

@@ -1,4 +1,4 @@
-"""The stack's configuration, the only module that reads `pulumi.Config`."""
+"""The stack's configuration. Only this module reads `pulumi.Config`."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ class RegistryLogin:
 
     @classmethod
     def of(cls, images: ImagesSettings) -> Self | None:
-        """Return the configured credentials, None if the registry needs none."""
+        """Return the configured credentials, or None if the registry needs none."""
         if images.registry is None or images.username is None:
             return None
         password = pulumi.Config(PROJECT).require_secret(PASSWORD_KEY)
@@ -38,7 +38,7 @@ class RegistryLogin:
         return image.partition("/")[0] == self.server
 
     def secret(self, namespace: str) -> Manifest:
-        """Return the Secret with which nodes pull images of a namespace's pods."""
+        """Return the pull secret for the pods of a namespace."""
 
         def document(password: str) -> str:
             token = base64.b64encode(f"{self.username}:{password}".encode()).decode()
@@ -57,16 +57,16 @@ class RegistryLogin:
 def load_settings() -> StackSettings:
     """Read and check the configuration of the current stack, and log warnings about it.
 
-    Raises RunError, which Pulumi prints without a traceback, with every problem found.
+    Raises RunError with all problems found. Pulumi prints it without a traceback.
     """
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"
-    _refuse_misspelt_projects(get_config_env())
+    _reject_misspelt_projects(get_config_env())
     # pulumi.Config cannot list its keys; the engine's environment can, and unknown keys are errors.
-    written = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
+    names = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
     values = {
         key: text if key == PASSWORD_KEY else _parse(text)
-        for key in sorted(written | {*CONCERNS, PASSWORD_KEY})
+        for key in sorted(names | {*CONCERNS, PASSWORD_KEY})
         if (text := config.get(key)) is not None
     }
     secrets = frozenset(key for key in values if is_config_secret(config.full_key(key)))
@@ -79,7 +79,7 @@ def load_settings() -> StackSettings:
     return settings
 
 
-def _refuse_misspelt_projects(keys: Iterable[str]) -> None:
+def _reject_misspelt_projects(keys: Iterable[str]) -> None:
     for key in sorted(keys):
         project, _, rest = key.partition(":")
         if project != PROJECT and get_close_matches(project, [PROJECT], cutoff=0.8):
@@ -87,7 +87,7 @@ def _refuse_misspelt_projects(keys: Iterable[str]) -> None:
 
 
 def _parse(text: str) -> Any:
-    """Return the object of a JSON text, and any other text unchanged."""
+    """Parse a value as JSON, or return it unchanged if it is not JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The failure recorder: archives the last log lines and events of failed pods."""
+"""The failure recorder, which archives the last log lines and events of failed pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _STRATEGY: Final = {
     "type": "RollingUpdate",
     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
 }
-_READS: Final = [
+_READ_RULES: Final = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
@@ -42,7 +42,7 @@ class FailureRecorderArgs:
 
     @classmethod
     def of(cls, settings: StackSettings, shared: SharedResources) -> Self:
-        """Return the arguments for a stack that has `logs.recorder`."""
+        """Build the arguments from the settings of a stack that has `logs.recorder`."""
         recorder = settings.logs.recorder or RecorderSettings()
         return cls(
             recorder=recorder,
@@ -72,7 +72,7 @@ def manifests(args: FailureRecorderArgs) -> list[Manifest]:
     ports = args.recorder.api_ports
     return [
         client.account(args.pull_secret),
-        client.role(_READS),
+        client.role(_READ_RULES),
         client.binding(),
         *([client.allow_ports(ports)] if args.isolated else []),
         client.deployment(_pod(client, args), _STRATEGY),

@@ -1,4 +1,4 @@
-"""Values of the chart of NVIDIA's GPU Operator."""
+"""Helm values of NVIDIA's GPU Operator."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -17,7 +17,7 @@ _CONTROL_PLANE: Final = {
 
 
 def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest:
-    """Return the chart's values, which override what the typed settings determine.
+    """Return the values that the typed settings determine, overridden by the configured ones.
 
     `plugin_config` is the configuration of the device plugin.
     """
@@ -31,7 +31,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
         "devicePlugin": {"config": _config(gpu, plugin_config)},
         "gfd": {"enabled": operator.gpu_feature_discovery},
         "nfd": {"enabled": operator.node_feature_discovery},
-        # The stack scrapes it itself, with honorLabels and also without the Prometheus operator.
+        # The stack configures scraping itself: with honorLabels, and for any kind of Prometheus.
         "dcgmExporter": {
             "enabled": operator.dcgm_exporter,
             "serviceMonitor": {"enabled": False},
@@ -43,7 +43,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
 
 
 def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
-    """Return the values with which components pull their images with the login of the registry.
+    """Return the values that make components use the pull secret of the registry.
 
     `serves` returns whether an image, or a prefix of images, is in the registry.
     """
@@ -55,7 +55,7 @@ def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Ma
             found[name] = {"imagePullSecrets": [PULL_SECRET]}
         image = section.get("image")
         if isinstance(image, Mapping) and serves(str(image.get("repository"))):
-            # Node Feature Discovery, whose chart is not NVIDIA's.
+            # The chart of Node Feature Discovery, which is not NVIDIA's, expects objects.
             found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}
     return found
 

@@ -14,7 +14,7 @@ from infra.manifests import (
     PULL_SECRET,
     Manifest,
     compact,
-    connections,
+    network_policy,
     overlay,
     standard_labels,
     system_namespace,
@@ -42,7 +42,7 @@ class GpuStackArgs:
 
     @classmethod
     def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
-        """Return the arguments that the stack's settings determine."""
+        """Build the arguments from the stack's settings."""
         return cls(
             gpu=settings.gpu,
             login=login,
@@ -52,10 +52,10 @@ class GpuStackArgs:
 
 
 class GpuStack(Component):
-    """The device plugin or the GPU Operator, and how pods of this cluster get GPUs."""
+    """The device plugin or the GPU Operator, and how pods request GPUs in this cluster."""
 
     gpu_nodes: GpuNodes
-    """How pods request GPUs: `gpu_nodes` of jobs and services."""
+    """How pods request GPUs; the argument `gpu_nodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: GpuStackArgs, opts: pulumi.ResourceOptions | None = None
@@ -92,7 +92,7 @@ def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
 def manifests(args: GpuStackArgs) -> list[Manifest]:
     """Return all objects that are not part of a chart, in the order of creation."""
     gpu, login = args.gpu, args.login
-    pulls = login is not None and login.serves(gpu.image)
+    use_pull_secret = login is not None and login.serves(gpu.image)
     built: list[Manifest] = []
     if gpu.runtime_class is not None and gpu.runtime_class.create:
         built.append(
@@ -107,10 +107,10 @@ def manifests(args: GpuStackArgs) -> list[Manifest]:
         config = yaml.safe_dump(plugin_config(gpu), sort_keys=False)
         built += [
             *system_namespace(gpu.namespace, "gpu-stack"),
-            *([login.secret(gpu.namespace)] if login is not None and pulls else []),
-            *([connections(gpu.namespace, PLUGIN, [])] if args.isolated else []),
+            *([login.secret(gpu.namespace)] if login is not None and use_pull_secret else []),
+            *([network_policy(gpu.namespace, PLUGIN, [])] if args.isolated else []),
             _config_map(gpu, config),
-            _daemon_set(gpu, config, pulls=pulls),
+            _daemon_set(gpu, config, use_pull_secret=use_pull_secret),
         ]
     return built
 
@@ -155,7 +155,7 @@ def _config_map(gpu: GpuSettings, config: str) -> Manifest:
     }
 
 
-def _daemon_set(gpu: GpuSettings, config: str, *, pulls: bool) -> Manifest:
+def _daemon_set(gpu: GpuSettings, config: str, *, use_pull_secret: bool) -> Manifest:
     selector = {"app.kubernetes.io/name": PLUGIN}
     checksum = hashlib.sha256(config.encode()).hexdigest()[:16]
     nodes = gpu_nodes(gpu)
@@ -176,7 +176,7 @@ def _daemon_set(gpu: GpuSettings, config: str, *, pulls: bool) -> Manifest:
                     {
                         "priorityClassName": "system-node-critical",
                         "runtimeClassName": nodes.runtime_class,
-                        "imagePullSecrets": [{"name": PULL_SECRET}] if pulls else None,
+                        "imagePullSecrets": [{"name": PULL_SECRET}] if use_pull_secret else None,
                         "automountServiceAccountToken": False,
                         "enableServiceLinks": False,
                         "nodeSelector": dict(nodes.node_selector),
@@ -242,9 +242,9 @@ def _container(gpu: GpuSettings) -> Manifest:
 
 
 def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
-    """Return the directories of the node that the plugin needs, with their mount paths.
+    """Return the host path and mount path of the directories that the plugin needs, by volume.
 
-    For CDI, it reads the files of the driver and writes a CDI specification for the runtime.
+    For CDI, the plugin reads the driver's files and writes a CDI specification for the runtime.
     """
     uses_cdi = any(each.startswith("cdi-") for each in gpu.device_lists or ())
     mounts: dict[str, tuple[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Inference services: models that are served over HTTP."""
+"""Inference services: models served over HTTP."""
 
 import pulumi
 
@@ -8,7 +8,7 @@ from infra.outputs import CanaryOutput, InferenceOutput, VersionOutput
 from infra.serving.autoscaling import autoscaler
 from infra.serving.deployment import deployment
 from infra.serving.description import InferenceServiceArgs, Version
-from infra.serving.rollback import program
+from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import (
     disruption_budget,
     grpc_route,
@@ -23,14 +23,14 @@ class InferenceService(Component):
     """Deployment, Service, disruption budget, autoscaler, canary and route of one model.
 
     Pulumi does not wait for the stable pods, which become ready when training has exported the
-    model. It waits for the canary's pods and changes the route after that, so that a new version
+    model. It waits for the canary's pods and only then changes the route, so that a new version
     receives requests only when it can answer them.
     """
 
     url: str
     """URL for clients in the cluster."""
     summary: InferenceOutput
-    """The service as an output of a stack."""
+    """The service's entry in the stack output `inference`."""
 
     def __init__(
         self, name: str, args: InferenceServiceArgs, opts: pulumi.ResourceOptions | None = None
@@ -42,7 +42,7 @@ class InferenceService(Component):
         for manifest in build_canary(args):
             resource_name = f"{name}-canary-{manifest['kind'].lower()}"
             ready.append(self.create(resource_name, manifest, self.options(after=list(ready))))
-        for manifest in program(args, stable_backends(args)):
+        for manifest in rollback_objects(args, stable_backends(args)):
             resource_name = f"{name}-rollback-{manifest['kind'].lower()}"
             ready.append(self.create(resource_name, manifest, self.options(after=list(ready))))
         for manifest in routes(args):
@@ -54,7 +54,7 @@ class InferenceService(Component):
 
 
 def build(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return Service, Deployment, PodDisruptionBudget and, if configured, the autoscaler.
+    """Return the Service, Deployment, PodDisruptionBudget and, if configured, autoscaler.
 
     Pulumi does not wait for them, because the model may still be in training.
     """
@@ -87,7 +87,7 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
 def routes(args: InferenceServiceArgs) -> list[Manifest]:
     """Return the HTTPRoute and GRPCRoute, or Ingresses.
 
-    They refer to the canary and so are created after it.
+    They refer to the canary, so they are created after it.
     """
     route = args.service.route
     if route is None:
@@ -101,7 +101,7 @@ def routes(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def summary(args: InferenceServiceArgs) -> InferenceOutput:
-    """Return the service's entry in the output `inference`, without asking its pods."""
+    """Return the service's entry in the stack output `inference`, without querying its pods."""
     entry: InferenceOutput = {
         "url": args.url,
         "service": args.key,

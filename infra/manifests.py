@@ -18,10 +18,10 @@ ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
 
 
 DNS_PORTS: Final = (53, 5353)
-"""Ports of DNS pods. A policy sees the pod's port, which is 5353 on OpenShift."""
+"""Ports of DNS pods. A NetworkPolicy applies to the pod's port, which is 5353 on OpenShift."""
 
 PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
-"""Secret with which nodes pull images, in each namespace that needs it."""
+"""Name of the pull secret in each namespace that needs one."""
 
 
 def compact(fields: Mapping[str, Any]) -> Manifest:
@@ -29,13 +29,13 @@ def compact(fields: Mapping[str, Any]) -> Manifest:
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
-def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """Merge values as Helm does: mappings key by key, anything else as a whole."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = below.get(key)
-        both = isinstance(under, Mapping) and isinstance(value, Mapping)
-        merged[key] = overlay(under, value) if both else value  # type: ignore[arg-type]
+    merged = dict(base)
+    for key, value in override.items():
+        earlier = base.get(key)
+        both = isinstance(earlier, Mapping) and isinstance(value, Mapping)
+        merged[key] = overlay(earlier, value) if both else value  # type: ignore[arg-type]
     return merged
 
 
@@ -54,10 +54,11 @@ def with_metadata(
 ) -> Manifest:
     """Return an object with labels and annotations added to it and to its pods' templates.
 
-    What the object itself has takes precedence.
+    The object's own values take precedence.
     """
     added = {"labels": labels, "annotations": annotations}
-    return {key: _with_metadata(value, added) for key, value in _described(manifest, added).items()}
+    described = _add_metadata(manifest, added)
+    return {key: _with_metadata(value, added) for key, value in described.items()}
 
 
 def _with_metadata(value: Any, added: Mapping[str, Mapping[str, str]]) -> Any:
@@ -67,18 +68,18 @@ def _with_metadata(value: Any, added: Mapping[str, Mapping[str, str]]) -> Any:
         return value
     spec = value.get("spec")
     is_pod = isinstance(spec, Mapping) and "containers" in spec
-    found = _described(value, added) if is_pod else value
+    found = _add_metadata(value, added) if is_pod else value
     return {key: _with_metadata(item, added) for key, item in found.items()}
 
 
-def _described(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str]]) -> Manifest:
+def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str]]) -> Manifest:
     metadata = value.get("metadata", {})
     merged = {name: {**more, **metadata.get(name, {})} for name, more in added.items()}
     return {**value, "metadata": compact({**metadata, **merged})}
 
 
-def connections(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
-    """Return the NetworkPolicy of an app's pods: these incoming connections, and no others."""
+def network_policy(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
+    """Return the NetworkPolicy that allows an app's pods these incoming connections only."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -94,10 +95,10 @@ def connections(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
 
 
 def from_namespaces(names: Iterable[str], ports: Iterable[int]) -> Manifest:
-    """Return the rule of a NetworkPolicy that admits pods of these namespaces to TCP ports."""
-    where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(names)}
+    """Return the NetworkPolicy rule that admits pods of these namespaces to TCP ports."""
+    selector = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(names)}
     return {
-        "from": [{"namespaceSelector": {"matchExpressions": [where]}}],
+        "from": [{"namespaceSelector": {"matchExpressions": [selector]}}],
         "ports": [{"port": port, "protocol": "TCP"} for port in ports],
     }
 
@@ -106,9 +107,9 @@ _CRITICAL: Final = ("system-cluster-critical", "system-node-critical")
 
 
 def system_namespace(name: str, app: str) -> list[Manifest]:
-    """Return a namespace for pods that mount directories of their node, with its quota.
+    """Return a namespace for pods that mount host paths, and its quota.
 
-    GKE admits pods of the system's priority classes only where a ResourceQuota names the classes.
+    GKE admits pods of the system's priority classes only if a ResourceQuota names the classes.
     """
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": list(_CRITICAL)}
     return [
@@ -132,7 +133,7 @@ def system_namespace(name: str, app: str) -> list[Manifest]:
                 "labels": standard_labels(app, name),
             },
             "spec": {
-                # More than any cluster has: the quota only permits such pods.
+                # More pods than any cluster has: the quota permits such pods without limiting them.
                 "hard": {"pods": "1000000"},
                 "scopeSelector": {"matchExpressions": [scope]},
             },

@@ -25,9 +25,9 @@ from kube.names import WORKLOAD_LABEL
 class MonitoringArgs:
     """Settings of the monitoring and the namespaces to scrape.
 
-    `ports` are the ports of workloads that serve metrics. `servers` are the servers of
-    services that are not the one of this project. `rollback_seconds` are the intervals at which
-    canaries are evaluated. `rendering` is True without a cluster.
+    `ports` are the metrics ports of workloads. `servers` are the runtimes of services that do not
+    use this project's server. `rollback_seconds` are the intervals at which canaries are evaluated.
+    `rendering` is True if there is no cluster.
     """
 
     monitoring: MonitoringSettings
@@ -43,7 +43,7 @@ class MonitoringArgs:
 
     @classmethod
     def of(cls, settings: StackSettings, gpu_nodes: GpuNodes, login: RegistryLogin | None) -> Self:
-        """Return the arguments that the stack's settings determine."""
+        """Build the arguments from the stack's settings."""
         return cls(
             monitoring=settings.monitoring,
             namespace=settings.tenancy.namespace,
@@ -70,8 +70,8 @@ class Monitoring(Component):
         chart, grafana = args.monitoring.kube_prometheus_stack, args.monitoring.grafana
         mirrored = str(chart.values.get("global", {}).get("imageRegistry"))
         login = args.login if args.login and args.login.serves(mirrored) else None
-        values = scraping.chart_values(chart, grafana, pulls=login is not None)
-        # Its node exporters mount directories of their nodes, so its namespace is privileged.
+        values = scraping.chart_values(chart, grafana, use_pull_secret=login is not None)
+        # The chart's node exporters mount host paths, so its namespace is privileged.
         earlier: list[pulumi.Resource] = []
         if chart.install:
             earlier = chart_release(
@@ -79,9 +79,9 @@ class Monitoring(Component):
             )
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
-            made = self.create(resource_name, manifest, self.options(after=earlier))
+            created = self.create(resource_name, manifest, self.options(after=earlier))
             if manifest["kind"] == "Namespace":
-                earlier = [*earlier, made]
+                earlier = [*earlier, created]
         self.register_outputs({})
 
 
@@ -105,7 +105,7 @@ def manifests(args: MonitoringArgs) -> list[Manifest]:
     if settings.grafana.dashboards:
         built += config_maps(settings, lambda name: _metadata(args, name))
     if settings.prometheus == "plain":
-        return [*built, _files(args)]
+        return [*built, _config_map(args)]
     monitors = [
         scraping.monitor(each, _metadata(args, each.name), settings.interval_seconds)
         for each in targets(args)
@@ -114,7 +114,7 @@ def manifests(args: MonitoringArgs) -> list[Manifest]:
 
 
 def targets(args: MonitoringArgs) -> list[scraping.Target]:
-    """Return everything that Prometheus scrapes."""
+    """Return all scrape targets."""
     exporter, existing = args.monitoring.dcgm_exporter, args.monitoring.dcgm_exporter.existing
     gpus = []
     if exporter.install:
@@ -145,23 +145,23 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the interval of the series that canaries are evaluated by."""
+    """Return the scrape interval of the series by which canaries are evaluated."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 
-def _files(args: MonitoringArgs) -> Manifest:
-    """Return the ConfigMap for a Prometheus without operator.
+def _config_map(args: MonitoringArgs) -> Manifest:
+    """Return the ConfigMap for a Prometheus without the operator.
 
-    It is created in Prometheus' namespace, because pods mount only ConfigMaps of their namespace.
+    It is created in Prometheus' namespace, because pods can only mount ConfigMaps of their own.
     """
     configs = [
         scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)
     ]
-    where = next(iter(args.monitoring.scraped_from), args.namespace)
+    namespace = next(iter(args.monitoring.scraped_from), args.namespace)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {**_metadata(args, "gpu-platform-prometheus"), "namespace": where},
+        "metadata": {**_metadata(args, "gpu-platform-prometheus"), "namespace": namespace},
         "data": {
             "scrape.yaml": yaml.safe_dump({"scrape_configs": configs}, sort_keys=False),
             "rules.yaml": yaml.safe_dump({"groups": _groups(args)}, sort_keys=False, width=1000),

@@ -1,4 +1,4 @@
-"""The controller that cordons nodes with unhealthy GPUs, with its permissions."""
+"""The controller that cordons nodes with unhealthy GPUs, and its permissions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from infra.settings.node_health import NodeHealthSettings
 from infra.shared import SharedResources
 
 CONTROLLER: Final = "node-health"
-_EVENTS: Final = "default"
+_EVENTS_NAMESPACE: Final = "default"
 """The API server accepts events of nodes in this namespace only."""
-_OF_NODES: Final = [
+_NODE_RULES: Final = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
 ]
-_OF_PODS: Final = [
+_POD_RULES: Final = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
 ]
-_OF_EVENTS: Final = [{"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}]
+_EVENT_RULES: Final = [{"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class NodeHealthArgs:
     def of(
         cls, settings: StackSettings, shared: SharedResources, login: RegistryLogin | None
     ) -> Self:
-        """Return the arguments for a stack that has `gpu.node_health`."""
+        """Build the arguments from the settings of a stack that has `gpu.node_health`."""
         health = settings.gpu.node_health or NodeHealthSettings()
         return cls(
             health=health,
@@ -73,20 +73,20 @@ class NodeHealth(Component):
 
 def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
     """Return the objects in the order of creation, by their logical names."""
-    own = args.health.namespace
-    client = ApiClient(name=CONTROLLER, namespace=own)
-    cluster_role, cluster_binding = client.cluster_role(_OF_NODES)
-    built = {"namespace": _namespace(own)}
+    namespace = args.health.namespace
+    client = ApiClient(name=CONTROLLER, namespace=namespace)
+    cluster_role, cluster_binding = client.cluster_role(_NODE_RULES)
+    built = {"namespace": _namespace(namespace)}
     if args.login is not None:
-        built["registry"] = args.login.secret(own)
+        built["registry"] = args.login.secret(namespace)
     built |= {
         "account": client.account(PULL_SECRET if args.login else None),
         "nodes-role": cluster_role,
         "nodes-binding": cluster_binding,
-        "pods-role": client.role(_OF_PODS, args.namespace),
+        "pods-role": client.role(_POD_RULES, args.namespace),
         "pods-binding": client.binding(args.namespace),
-        "events-role": client.role(_OF_EVENTS, _EVENTS),
-        "events-binding": client.binding(_EVENTS),
+        "events-role": client.role(_EVENT_RULES, _EVENTS_NAMESPACE),
+        "events-binding": client.binding(_EVENTS_NAMESPACE),
     }
     if args.isolated:
         built["network"] = client.allow_ports(_ports(args.health))
@@ -99,7 +99,7 @@ def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
         command=["python3", "-m", "recorder.node_health", *_options(args)],
         node_selector=args.health.node_selector,
     )
-    # Two controllers at once could exceed the limit of cordoned nodes.
+    # Two controllers at once could exceed the limit on cordoned nodes.
     return {**built, "deployment": client.deployment(pod, {"type": "Recreate"})}
 
 

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from infra.pods import GpuNodes
 from kube.kinds import JobKind
 
-# A later version may add outputs, which must not break a stack that reads this version's.
+# A later version may add outputs, which must not break stacks that read them with this version.
 _OPEN: Final = ConfigDict(extra="ignore")
 
 
@@ -23,7 +23,7 @@ class TolerationOutput(TypedDict):
     operator: Annotated[Literal["Exists", "Equal"], Field(description="How the value is compared.")]
     value: NotRequired[Annotated[str, Field(description="Value of the taint, with Equal.")]]
     effect: NotRequired[
-        Annotated[str, Field(description="Effect of the taint. Absent for every effect.")]
+        Annotated[str, Field(description="Effect of the taint. Absent if all are tolerated.")]
     ]
 
 
@@ -33,7 +33,9 @@ class GpuNodesOutput(TypedDict):
 
     resource: Annotated[str, Field(description="Name of the GPU resource.")]
     nodeSelector: Annotated[dict[str, str], Field(description="Labels of the nodes with GPUs.")]
-    tolerations: Annotated[list[TolerationOutput], Field(description="Their taints.")]
+    tolerations: Annotated[
+        list[TolerationOutput], Field(description="Tolerations of their taints.")
+    ]
     runtimeClass: NotRequired[
         Annotated[
             str,
@@ -76,7 +78,7 @@ class VersionOutput(TypedDict):
             str,
             Field(
                 description="SHA-256 of the weights, if the settings require one. Otherwise it is "
-                "known when the run has ended."
+                "only known once the run has ended."
             ),
         ]
     ]
@@ -139,7 +141,7 @@ PLATFORM_OUTPUTS: Final = TypeAdapter(PlatformOutputs)
 
 
 def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:
-    """Return the output for other stacks."""
+    """Return the GPU nodes as an output for other stacks."""
     found: GpuNodesOutput = {
         "resource": nodes.resource,
         "nodeSelector": dict(nodes.node_selector),
@@ -151,7 +153,7 @@ def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:
 
 
 def gpu_nodes_input(output: GpuNodesOutput) -> GpuNodes:
-    """Return the builders' type of another stack's output."""
+    """Return the GPU nodes that another stack has as its output."""
     return GpuNodes(
         resource=output["resource"],
         node_selector=output["nodeSelector"],

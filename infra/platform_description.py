@@ -30,7 +30,7 @@ class PlatformDescriptionArgs:
 
     @classmethod
     def of(cls, settings: StackSettings, shared: SharedResources) -> Self:
-        """Return the arguments for a stack."""
+        """Build the arguments from the stack's settings."""
         cluster = settings.cluster
         return cls(shared=shared, labels=cluster.labels, annotations=cluster.annotations)
 

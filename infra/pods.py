@@ -51,7 +51,7 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class InitContainer:
-    """A container that runs in the pod's image before the pod starts. `mounts`: path by volume.
+    """A container that runs in the pod's image before the main one. `mounts`: path by volume.
 
     It has the resources of the main container, but no GPU.
     """
@@ -74,10 +74,10 @@ class Rdma:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod with one container. `image` is text or a Pulumi output; sizes are quantities.
+    """A pod with one container. `image` is a string or a Pulumi output; sizes are quantities.
 
-    Without a command, the image's command runs. Values of `env` are text, or objects as in the API,
-    such as {"valueFrom": …}.
+    Without a command, the image's command runs. Values of `env` are strings, or objects as in the
+    API, such as {"valueFrom": …}.
     """
 
     container: str
@@ -131,7 +131,7 @@ def pod_template(pod: Pod) -> Manifest:
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
             "hostNetwork": pod.host_network or None,
-            # The node's resolver does not know Services, and therefore not the peers.
+            # The node's resolver cannot resolve Services, and therefore not the peers.
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,
@@ -157,7 +157,7 @@ def pod_template(pod: Pod) -> Manifest:
 
 
 def _container(pod: Pod) -> Manifest:
-    shared = _names_of_claims(pod)
+    shared = _claim_volumes(pod)
     return compact(
         {
             "name": pod.container,
@@ -178,7 +178,7 @@ def _container(pod: Pod) -> Manifest:
                 *(_volume_mount(mount, shared) for mount in pod.mounts),
                 *(_volume_mount(volume, shared) for volume in pod.volumes),
             ],
-            # The kubelet sleeps: the image needs no shell.
+            # The kubelet does the waiting, so the image needs no shell.
             "lifecycle": {"preStop": {"sleep": {"seconds": pod.pre_stop_seconds}}}
             if pod.pre_stop_seconds
             else None,
@@ -188,7 +188,7 @@ def _container(pod: Pod) -> Manifest:
 
 
 def rdma_variables(rdma: Rdma | None) -> dict[str, str]:
-    """Return the NCCL variables of a container with the device."""
+    """Return the NCCL variables of a container that uses the RDMA device."""
     if rdma is None:
         return {}
     adapters = {} if rdma.hca is None else {"NCCL_IB_HCA": rdma.hca}
@@ -197,7 +197,7 @@ def rdma_variables(rdma: Rdma | None) -> dict[str, str]:
 
 def _init_container(pod: Pod, init: InitContainer) -> Manifest:
     sizes = {"requests": {"cpu": pod.cpu, "memory": pod.memory}, "limits": {"memory": pod.memory}}
-    shared = _names_of_claims(pod)
+    shared = _claim_volumes(pod)
     return {
         "name": init.name,
         "image": pod.image,
@@ -239,7 +239,7 @@ def _environment(
 ) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": TMP_PATH, "PYTHONUNBUFFERED": "1"}
     if gpus == 0:
-        # CUDA images ask for all GPUs, and NVIDIA's runtime provides them without a request.
+        # CUDA images set it to `all`, and NVIDIA's runtime then provides GPUs without a request.
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     variables |= {**rdma_variables(rdma), **env}
     return [
@@ -261,7 +261,7 @@ def _resources(pod: Pod) -> Manifest:
 
 
 def _volumes(pod: Pod) -> list[Manifest]:
-    shared = _names_of_claims(pod)
+    shared = _claim_volumes(pod)
     writable = {shared[mount.name] for mount in pod.mounts if not mount.read_only}
     writable |= {
         shared[volume.name]
@@ -289,10 +289,10 @@ def _volumes(pod: Pod) -> list[Manifest]:
     ]
 
 
-def _names_of_claims(pod: Pod) -> dict[str, str]:
-    """Return the volume of each mounted claim by the name of its mount.
+def _claim_volumes(pod: Pod) -> dict[str, str]:
+    """Return the name of the volume for each mount of a claim.
 
-    Mounts of one claim share a volume: a kubelet never starts a pod in which two volumes have the
+    Mounts of one claim share a volume: the kubelet never starts a pod in which two volumes have the
     same claim.
     """
     claims: dict[str, Any] = {mount.name: mount.claim for mount in pod.mounts}
@@ -306,7 +306,7 @@ def _names_of_claims(pod: Pod) -> dict[str, str]:
 def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Manifest]:
     """Return constraints that spread the pods with these labels evenly over suitable nodes.
 
-    Without `strict` they are a preference. With it, a gang may stay pending next to a free node.
+    Without `strict` they are a preference. With it, a gang may be pending although nodes are free.
     """
     return [
         {
@@ -329,15 +329,15 @@ def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Man
     return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
 
 
-def alone_on_its_node(label: str, but: Mapping[str, str]) -> Manifest:
+def alone_on_its_node(label: str, exempt: Mapping[str, str]) -> Manifest:
     """Return an affinity that keeps pods with the label off the node, in any namespace.
 
-    Pods with the labels `but`, which use no GPU, are exempt.
+    Pods with the labels `exempt`, which use no GPU, may share it.
     """
-    spared = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in but.items()]
+    others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()]
     term = {
         "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}, *spared]},
+        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}, *others]},
         "namespaceSelector": {},
     }
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -369,7 +369,7 @@ def additional_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
 
 
 def secret_source(name: str) -> Manifest:
-    """Return the volume of a Secret that only the pod's group may read."""
+    """Return the source of a Secret volume that only the pod's group may read."""
     return {"secret": {"secretName": name, "defaultMode": 0o440}}
 
 

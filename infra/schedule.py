@@ -1,4 +1,4 @@
-"""Objects of a schedule: a CronJob, and the rights of the program that starts the runs."""
+"""Objects of a schedule: a CronJob, and the permissions of the program that starts the runs."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from kube.kinds.volcano import ATTEMPT_FAILED, FLOW, TEMPLATE, TRAINING_STEP, te
 PROGRAM: Final = "schedule"
 _CONTAINER: Final = "attempt"
 _RESTARTS: Final = 10
-"""Restarts of the program, which finds the run that it has started again."""
+"""Maximum number of restarts. A restarted program finds the run that it had started."""
 
 
 def schedule_objects(
@@ -64,7 +64,7 @@ def schedule_objects(
     }
     return [
         client.account(pull_secret),
-        client.role(_rights([template_name(gang.name, step) for step in steps])),
+        client.role(_rules([template_name(gang.name, step) for step in steps])),
         client.binding(),
         *([client.allow_ports(settings.api_ports)] if isolated else []),
         {
@@ -76,7 +76,7 @@ def schedule_objects(
                     "schedule": settings.cron,
                     "timeZone": settings.time_zone,
                     "suspend": settings.suspend,
-                    # The program ends with its run, so a run is never started during another.
+                    # The program exits when its run ends, so no run starts during another.
                     "concurrencyPolicy": "Forbid",
                     "startingDeadlineSeconds": settings.start_within_seconds,
                     "successfulJobsHistoryLimit": settings.keep_succeeded,
@@ -88,8 +88,8 @@ def schedule_objects(
     ]
 
 
-def _rights(templates: list[str]) -> list[dict[str, Any]]:
-    """Return the rights to read the templates and to create copies and their JobFlow."""
+def _rules(templates: list[str]) -> list[dict[str, Any]]:
+    """Return the rules that allow reading the templates, and creating copies and a JobFlow."""
     group = [FLOW.group]
     return [
         {

@@ -1,4 +1,4 @@
-"""Resources of a stack that the pods of all its components use."""
+"""Resources that the components of a stack share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from infra.pods import GpuNodes
 class SharedResources:
     """Namespace, queues, claims, GPU nodes and images of a stack.
 
-    `images` maps keys to references: text or Pulumi outputs. Their `identities` are always known
-    and change only if their author changes them. `claims` maps keys to names in the cluster.
+    `images` maps keys to references: strings or Pulumi outputs. `identities` are always known and
+    change only if the author of an image changes it. `claims` maps keys to names in the cluster.
     """
 
     namespace: str
@@ -27,7 +27,7 @@ class SharedResources:
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """The stack outputs that describe them."""
+        """The stack outputs that describe these resources."""
         return {
             "namespace": self.namespace,
             "queues": self.queues,

@@ -26,12 +26,12 @@ class StorageArgs:
 
     @classmethod
     def of(cls, settings: StackSettings) -> Self:
-        """Return the arguments that the stack's settings determine."""
+        """Build the arguments from the stack's settings."""
         return cls(storage=settings.storage, namespace=settings.tenancy.namespace)
 
 
 class Storage(Component):
-    """Storage classes, then volumes, then claims, which are bound when the component is ready."""
+    """Storage classes, volumes and claims, which are bound when the component is ready."""
 
     claims: dict[str, str]
 

@@ -38,7 +38,7 @@ class Price:
 class Sweep:
     """A sweep, and the arguments of its template, whose job has no searched hyperparameters.
 
-    It has a price if its budget has money.
+    It has a price if its budget limits money.
     """
 
     settings: SweepSettings
@@ -72,7 +72,7 @@ class Sweep:
 
 
 def template(sweep: Sweep) -> Manifest:
-    """Return the template of the trials, which starts nothing.
+    """Return the JobTemplate of the trials, which itself starts nothing.
 
     Policies and the report of a preview evaluate it for all trials that run at the same time.
     """
@@ -98,7 +98,7 @@ def template_name(key: str) -> str:
 
 
 def winner_path(sweep: Sweep) -> str:
-    """Return the link to the run of the winner, relative to the claim of its checkpoints.
+    """Return the path of the link to the winner's run, relative to the claim of its checkpoints.
 
     Each search, and each change of its limits, gets a new link, so that a link never changes and
     all pods of a service have the same model.
@@ -110,7 +110,7 @@ def winner_path(sweep: Sweep) -> str:
 
 
 def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
-    """Return what the controller reads: everything that its trials depend on.
+    """Return the plan that the controller reads: everything on which its trials depend.
 
     Values may be Pulumi outputs.
     """
@@ -132,7 +132,7 @@ def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
 
 
 def parse_plan(text: str) -> dict[str, Sweep]:
-    """Return the sweeps of a plan. Raises ValueError if it is of another version."""
+    """Return the sweeps of a plan. Raises ValueError if another version wrote it."""
     found = {}
     for key, document in json.loads(text).items():
         settings = SweepSettings.model_validate(document.pop("settings"))
@@ -173,7 +173,7 @@ def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
     client = ApiClient(name=CONTROLLER, namespace=args.namespace)
     return [
         client.account(args.pull_secret),
-        client.role(_rights(args)),
+        client.role(_rules(args)),
         client.binding(),
         *([client.allow_ports(args.controller.api_ports)] if args.isolated else []),
         {
@@ -187,7 +187,7 @@ def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
     ]
 
 
-def _rights(args: SweepControllerArgs) -> list[dict[str, Any]]:
+def _rules(args: SweepControllerArgs) -> list[dict[str, Any]]:
     templates = sorted(template_name(key) for key in args.sweeps)
     return [
         {"apiGroups": [JOB.group], "resources": [JOB.plural], "verbs": ["list", "create"]},

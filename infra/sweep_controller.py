@@ -1,4 +1,4 @@
-"""Component of the hyperparameter sweeps of a stack."""
+"""The component that runs the hyperparameter sweeps of a stack."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The trials are not resources of the stack; it only limits them. Pulumi does not wait for it.
+    The trials are not resources of the stack, which only limits them. Pulumi does not wait for any.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class SweepController(Component):
 def sweeps(
     settings: StackSettings, shared: SharedResources, prices: Mapping[str, Price]
 ) -> dict[str, Sweep]:
-    """Return the sweeps of a stack by key; `prices` has those whose budget has money."""
+    """Return the sweeps of a stack by key; `prices` are those of trials, by sweep."""
     return {
         key: Sweep(
             settings=sweep,
@@ -46,13 +46,13 @@ def sweeps(
 
 
 def sweep_args(
-    settings: StackSettings, searched: Mapping[str, Sweep], shared: SharedResources
+    settings: StackSettings, stack_sweeps: Mapping[str, Sweep], shared: SharedResources
 ) -> SweepControllerArgs:
-    """Return the arguments for a stack with sweeps."""
+    """Build the arguments from the settings of a stack with sweeps."""
     return SweepControllerArgs(
         controller=settings.training.sweep_controller,
-        sweeps=searched,
-        plan=pulumi.Output.json_dumps(plan(searched), sort_keys=True),
+        sweeps=stack_sweeps,
+        plan=pulumi.Output.json_dumps(plan(stack_sweeps), sort_keys=True),
         namespace=shared.namespace,
         image=shared.images[settings.training.sweep_controller.image],
         claims=shared.claims,

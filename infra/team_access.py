@@ -26,13 +26,13 @@ VIEWERS: Final = "team-viewers"
 
 
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
-    """Return the Roles with their bindings; nothing for a role without groups.
+    """Return the Role and RoleBinding of members and of viewers, if they have groups.
 
     Anyone who creates pods can mount every Secret of the namespace and use its service accounts, so
-    members have these rights too, although no role names them.
+    members have these permissions too, although no role names them.
     """
     groups = {MEMBERS: tenancy.groups.members, VIEWERS: tenancy.groups.viewers}
-    rules = {MEMBERS: [*_reading(), *_running()], VIEWERS: [*_reading()]}
+    rules = {MEMBERS: [*_read_rules(), *_run_rules()], VIEWERS: [*_read_rules()]}
     return [
         manifest
         for name, bound in groups.items()
@@ -41,23 +41,23 @@ def team_access(tenancy: TenancySettings) -> list[Manifest]:
     ]
 
 
-def _reading() -> Iterator[Manifest]:
+def _read_rules() -> Iterator[Manifest]:
     """Yield the rules to read everything about runs and services, but no Secret."""
     yield _rule("", ("pods/log",), ("get",))
-    for group, resources in (*_READABLE.items(), *_runs().items()):
+    for group, resources in (*_READABLE.items(), *_run_resources().items()):
         yield _rule(group, resources, _READ)
 
 
-def _running() -> Iterator[Manifest]:
+def _run_rules() -> Iterator[Manifest]:
     """Yield the rules to submit, suspend, resume, change and delete runs."""
-    for group, resources in _runs().items():
+    for group, resources in _run_resources().items():
         yield _rule(group, resources, _WRITE)
     yield _rule(COMMAND.group, (COMMAND.plural,), ("create",))
-    described = _rule("", ("configmaps",), ("get",))
-    yield described | {"resourceNames": [DESCRIPTION]}
+    description = _rule("", ("configmaps",), ("get",))
+    yield description | {"resourceNames": [DESCRIPTION]}
 
 
-def _runs() -> dict[str, list[str]]:
+def _run_resources() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for resource in (*RESOURCES, TEMPLATE):
         found.setdefault(resource.group, []).append(resource.plural)

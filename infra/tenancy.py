@@ -33,7 +33,7 @@ class TenancyArgs:
 
     @classmethod
     def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
-        """Return the arguments that the stack's settings determine."""
+        """Build the arguments from the stack's settings."""
         return cls(
             tenancy=settings.tenancy,
             gpu_resource=settings.gpu.resource,
@@ -64,7 +64,7 @@ class Tenancy(Component):
         if args.login is not None:
             self.create(f"{name}-registry", args.login.secret(self.namespace), inside)
         if args.tenancy.admission != "off":
-            # Imported only here, because it adds a fifth to the imports of a program (all rules).
+            # Imported only here, because all rules add a fifth to the imports of a program.
             from infra.admission import Admission, AdmissionArgs
 
             admission = AdmissionArgs(
@@ -76,9 +76,9 @@ class Tenancy(Component):
 
 def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
     """Return the namespaces in which the stack installs privileged pods."""
-    monitoring, of_gpus = settings.monitoring, settings.gpu.system_namespace
+    monitoring, gpu_namespace = settings.monitoring, settings.gpu.system_namespace
     installed = {
-        **({of_gpus: True} if of_gpus is not None else {}),
+        **({gpu_namespace: True} if gpu_namespace is not None else {}),
         settings.volcano.namespace: settings.volcano.install,
         monitoring.kube_prometheus_stack.namespace: monitoring.kube_prometheus_stack.install,
         monitoring.dcgm_exporter.namespace: monitoring.dcgm_exporter.install
@@ -88,7 +88,7 @@ def system_namespaces(settings: StackSettings) -> tuple[str, ...]:
 
 
 def namespace(tenancy: TenancySettings) -> Manifest:
-    """Return the namespace with its Pod Security Standard."""
+    """Return the namespace, which enforces the Pod Security Standard."""
     level = tenancy.pod_security
     return {
         "apiVersion": "v1",
@@ -107,7 +107,7 @@ def namespace(tenancy: TenancySettings) -> Manifest:
 
 
 def manifests(args: TenancyArgs) -> list[Manifest]:
-    """Return everything inside the namespace except the pull secret."""
+    """Return all objects in the namespace except the pull secret."""
     tenancy = args.tenancy
     built = [
         *quotas(tenancy, args.gpu_resource),
@@ -139,7 +139,7 @@ def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
 
 
 def limit_range(tenancy: TenancySettings) -> Manifest:
-    """Return the defaults of containers. There is no CPU limit: throttling starves GPUs."""
+    """Return the limits of containers, without a CPU limit, because throttling starves GPUs."""
     limits = tenancy.limits
     return _object(
         "v1",
@@ -189,7 +189,7 @@ def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Man
 
 
 def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...]) -> list[Manifest]:
-    """Deny all traffic, then allow DNS, gangs, callers of inference and configured addresses."""
+    """Return policies that allow only DNS, gangs, callers of inference and configured ranges."""
     training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
     inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
     callers: list[Manifest] = [

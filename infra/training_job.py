@@ -29,14 +29,14 @@ class Run:
 
 
 class TrainingJob(Component):
-    """A run of a training job. The component never waits until the run ends."""
+    """A run of a training job. The component does not wait for the run to end."""
 
     run: str
     """Name of the run and of its directory on the claim: `<key of the job>-<8 digits>`."""
     namespace: pulumi.Input[str]
     """Namespace of its pods."""
     summary: RunOutput
-    """The run as an output of a stack."""
+    """The run's entry in the stack output `runs`."""
 
     def __init__(
         self, name: str, args: TrainingJobArgs, opts: pulumi.ResourceOptions | None = None
@@ -54,9 +54,9 @@ class TrainingJobs(Component):
     A file or bucket backend rewrites the whole state at each step, and a component costs three
     steps in addition to two per object; docs/scale.md has the measurements.
 
-    `recorded` has the names of the runs whose jobs the last update found or created. If the job of
-    one of them would be created, it was deleted in the cluster, and the update is refused unless
-    the settings permit it.
+    `recorded` has the names of the runs whose jobs the last update found or created. If such a job
+    would be created again, it was deleted in the cluster, and the update is refused unless the
+    settings permit it.
     """
 
     runs: dict[str, Run]
@@ -83,7 +83,7 @@ class TrainingJobs(Component):
 
 
 def training_jobs(settings: StackSettings, shared: SharedResources) -> list[TrainingJobArgs]:
-    """Return the jobs of a stack with what their pods need."""
+    """Return the arguments of all jobs of a stack."""
     isolated = settings.tenancy.network.isolate
     return [
         TrainingJobArgs.of(key, job, shared, isolated=isolated)
@@ -103,16 +103,16 @@ def create_run(
     earlier: list[pulumi.CustomResource] = []
     starting: list[pulumi.Output[str]] = []
     if args.job.schedule is not None:
-        pulumi.log.info(f"{args.key}: {_starts(args.job.schedule)}", component)
+        pulumi.log.info(f"{args.key}: {_next_start(args.job.schedule)}", component)
     for manifest in manifests(args, run, args.image):
-        of_run = manifest["metadata"]["labels"].get(RUN_LABEL) == run
-        ignored = ignored_paths(manifest, suspendable=suspendable) if of_run else []
+        has_run_name = manifest["metadata"]["labels"].get(RUN_LABEL) == run
+        ignored = ignored_paths(manifest, suspendable=suspendable) if has_run_name else []
         options = component.options(after=earlier, retain=args.job.outlives_change, ignore=ignored)
-        starts = (manifest["apiVersion"], manifest["kind"]) in _STARTING
+        starts = (manifest["apiVersion"], manifest["kind"]) in _STARTING_KINDS
         if starts and not args.job.recreate:
             options = pulumi.ResourceOptions.merge(options, once)
         # The objects of a schedule keep their names when the specification changes.
-        resource_name = f"{run if of_run else args.key}-{manifest['kind'].lower()}"
+        resource_name = f"{run if has_run_name else args.key}-{manifest['kind'].lower()}"
         if manifest["metadata"]["name"] != run:
             resource_name += f"-{manifest['metadata']['name']}"
         earlier = [*earlier, component.create(resource_name, manifest, options)]
@@ -131,14 +131,14 @@ def create_run(
     )
 
 
-def _starts(schedule: ScheduleSettings) -> str:
-    """Return when a run of a schedule starts next."""
+def _next_start(schedule: ScheduleSettings) -> str:
+    """Return a message with the time of the next run of a schedule."""
     if schedule.suspend:
         return "the schedule is suspended"
     return f"the next run starts at {schedule.next_start(datetime.now(UTC)):%Y-%m-%d %H:%M %Z}"
 
 
-_STARTING: Final = {(resource.api_version, resource.kind) for resource in RESOURCES}
+_STARTING_KINDS: Final = {(resource.api_version, resource.kind) for resource in RESOURCES}
 """Kinds of the objects whose creation starts a run."""
 
 
@@ -165,7 +165,7 @@ def refuse_recorded(
 
 
 def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:
-    """Return the paths that an update leaves alone: the specification except `suspend`.
+    """Return the paths that an update ignores: the specification except `suspend`.
 
     A run keeps the specification that it was created with: its name is a hash of the job's
     settings, so any difference comes from a rebuilt image, shared settings or a new release.
@@ -188,6 +188,6 @@ _TEMPLATE: Final = (
     "spec.template.metadata.annotations",
     "spec.template.metadata.labels[*]",
 )
-"""Paths of a Job's pod template. The provider applies an ignored path as it is in the cluster, but
-skips a wildcard. It would apply the labels `controller-uid` and `job-name` of the API server, and
-the next update would remove them by replacing the Job."""
+"""Paths of a Job's pod template. The provider applies the cluster's value of an ignored path, but
+skips a wildcard. Without it, the provider would apply the labels `controller-uid` and `job-name`,
+which the API server adds, and the next update would replace the Job to remove them."""

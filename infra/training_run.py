@@ -1,4 +1,4 @@
-"""One run of a training job: its name and its objects, made from the job's settings."""
+"""One run of a training job: its name and its objects, built from the job's settings."""
 
 import hashlib
 import json
@@ -57,10 +57,10 @@ _UNDISTURBED: Final = {
 class TrainingJobArgs:
     """A job, and what its pods need in addition to its settings.
 
-    `image` is text or a Pulumi output, which a preview may not know; `image_identity` is known and
-    identifies the image's contents.
+    `image` is a string or a Pulumi output, which a preview may not know; `image_identity` is always
+    known and identifies the image's contents.
     `claims` maps the claims' keys to their names in the cluster. These names and the namespace are
-    text or Pulumi outputs.
+    strings or Pulumi outputs.
     """
 
     key: str
@@ -86,7 +86,7 @@ class TrainingJobArgs:
         *,
         isolated: bool = False,
     ) -> Self:
-        """Return a job of a stack with what its pods need."""
+        """Build the arguments of a job from what the stack shares."""
         return cls(
             key=key,
             job=job,
@@ -109,9 +109,9 @@ def run_name(args: TrainingJobArgs) -> str:
     """
     if args.job.run is not None:
         return args.job.run
-    written = args.job.model_dump(mode="json", exclude_unset=True, exclude=NOT_IN_RUN_NAME)
+    settings = args.job.model_dump(mode="json", exclude_unset=True, exclude=NOT_IN_RUN_NAME)
     canonical = json.dumps(
-        {**written, "image": args.image_identity}, sort_keys=True, separators=(",", ":")
+        {**settings, "image": args.image_identity}, sort_keys=True, separators=(",", ":")
     )
     return f"{args.key}-{hashlib.sha256(canonical.encode()).hexdigest()[:8]}"
 
@@ -257,7 +257,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
 
 
 def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
-    """Return the command of a step, with the program that evaluates conditions and outputs."""
+    """Return the command of a step, run by the program that handles conditions and outputs."""
     job = args.job
     step = job.steps[name]
     conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]
@@ -279,7 +279,7 @@ def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
 def _step_program(
     run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the beginning of a command that needs `workload.step`; empty if it does not."""
+    """Return the prefix of a command that needs `workload.step`, or an empty list."""
     given = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
     if not options and not given:
         return []
@@ -309,7 +309,7 @@ def _metrics_port(job: TrainingJobSettings) -> dict[str, int]:
 
 
 def _scrape_annotations(job: TrainingJobSettings) -> dict[str, str]:
-    """Return annotations for a Prometheus that has no PodMonitor."""
+    """Return annotations for a Prometheus without PodMonitors."""
     return {
         f"{PROMETHEUS_ANNOTATION}{name}": value
         for port in _metrics_port(job).values()

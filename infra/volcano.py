@@ -27,7 +27,7 @@ from infra.settings.volcano import (
 
 @dataclass(frozen=True, kw_only=True)
 class VolcanoArgs:
-    """Settings of Volcano. `rendering` is True without a cluster.
+    """Settings of Volcano. `rendering` is True if there is no cluster.
 
     If `isolated`, only the API server and Prometheus in `scraped_from` may connect to its pods.
     """
@@ -40,7 +40,7 @@ class VolcanoArgs:
 
     @classmethod
     def of(cls, settings: StackSettings, login: RegistryLogin | None) -> Self:
-        """Return the arguments that the stack's settings determine."""
+        """Build the arguments from the stack's settings."""
         return cls(
             volcano=settings.volcano,
             rendering=settings.cluster.rendering,
@@ -62,7 +62,7 @@ class Volcano(Component):
         settings = args.volcano
         mirrored = str(settings.values.get("basic", {}).get("image_registry"))
         login = args.login if args.login and args.login.serves(mirrored) else None
-        values = chart_values(settings, pulls=login is not None)
+        values = chart_values(settings, use_pull_secret=login is not None)
         release: list[pulumi.Resource] = []
         if settings.install:
             release = chart_release(
@@ -73,22 +73,22 @@ class Volcano(Component):
         for key, priority in settings.priority_classes.items():
             options = self.options(after=release)
             self.create(f"{name}-priority-{key}", priority_class(key, priority), options)
-        made: dict[str, pulumi.Resource] = {}
-        retried = on_error(f"{name}-queue", retry_queue)
+        created: dict[str, pulumi.Resource] = {}
+        retry = on_error(f"{name}-queue", retry_queue)
         for key in parents_first(settings.queues):
-            parent = made.get(settings.queues[key].parent or "")
+            parent = created.get(settings.queues[key].parent or "")
             options = self.options(after=[*release, *([parent] if parent else [])])
             manifest = queue(key, settings.queues[key])
-            options = pulumi.ResourceOptions.merge(options, retried)
-            made[key] = self.create(f"{name}-queue-{key}", manifest, options)
+            options = pulumi.ResourceOptions.merge(options, retry)
+            created[key] = self.create(f"{name}-queue-{key}", manifest, options)
         self.queues = sorted(settings.queues)
         self.register_outputs({"queues": self.queues})
 
 
-def chart_values(settings: VolcanoSettings, *, pulls: bool = False) -> dict[str, Any]:
-    """Return the chart's values, which override what the typed settings determine.
+def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) -> dict[str, Any]:
+    """Return the values that the typed settings determine, overridden by the configured ones.
 
-    `pulls` if the namespace has the pull secret of the registry.
+    `use_pull_secret` is True if the namespace has the pull secret of the registry.
     """
     typed = {**settings.controllers.chart_values(), **settings.log_values}
     custom = {**typed, **settings.values.get("custom", {})}
@@ -100,7 +100,7 @@ def chart_values(settings: VolcanoSettings, *, pulls: bool = False) -> dict[str,
             topology=settings.release >= FIRST_WITH_TOPOLOGY,
         )
     values = {**settings.values, "custom": custom}
-    if pulls:
+    if use_pull_secret:
         values["basic"] = {"image_pull_secret": PULL_SECRET, **settings.values["basic"]}
     return values
 
@@ -120,13 +120,13 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
 
 
 _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
-"""Seconds before each further attempt at an operation that Volcano's webhook did not answer."""
+"""Delay (s) before each retry of an operation that Volcano's webhook did not answer."""
 
 
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     """Return whether to retry a failed operation on a queue, after a pause.
 
-    Helm's installation ends when the pod of the webhook runs, which is before it listens.
+    Helm's installation ends when the pod of the webhook runs, but before the webhook listens.
     """
     error, attempts = failed.errors[0], len(failed.errors)
     if "timed out waiting" in error:
@@ -140,8 +140,8 @@ async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     return True
 
 
-# Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. A closed
-# queue also has a state.
+# Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. Any state is
+# accepted, because a queue may be closed.
 _AWAITED: Final = {
     "pulumi.com/waitFor": "jsonpath={.status.state}",
     "pulumi.com/timeoutSeconds": "120",
@@ -225,7 +225,7 @@ def scheduler_configuration(
 ) -> str:
     """Return the text of `volcano-scheduler.conf`.
 
-    `hierarchical` if queues have parents, `topology` if Volcano has the plugin that reads the
+    `hierarchical` is True if queues have parents, `topology` if Volcano has the plugin for the
     network topology of jobs. The names are those of Volcano's `pkg/scheduler/conf`, the same from
     1.10 to 1.15.
     """
@@ -284,7 +284,7 @@ def _sla(settings: SlaSettings) -> dict[str, Any]:
 
 
 def _node_order(settings: SchedulerSettings) -> dict[str, Any]:
-    # By default it prefers the emptiest node, the opposite of binpack.
+    # By default, nodeorder prefers the emptiest node, the opposite of binpack.
     least = 0 if settings.placement == "binpack" else _PACKED
     return {"arguments": {"leastrequested.weight": least}}
 

@@ -33,7 +33,7 @@ class WorkloadImageArgs:
 
     @classmethod
     def of(cls, images: ImagesSettings, key: str, login: RegistryLogin | None) -> Self:
-        """Return the arguments of one of the configured images."""
+        """Build the arguments of one of the configured images."""
         repository = "/".join(part for part in (images.registry, images.repository) if part)
         image = images.workloads[key]
         return cls(key=key, image=image, repository=repository, login=login, root=PROJECT_ROOT)
@@ -55,7 +55,7 @@ class WorkloadImage(Component):
     ) -> None:
         super().__init__("WorkloadImage", name, opts)
         if args.image.build is not None:
-            author = identity(args.image.build, args.root, of_author_alone=True)
+            author = identity(args.image.build, args.root, exclude_shipped=True)
             self.identity = f"sources:{author}"
             self.reference = self._build(name, args, args.image.build)
         else:

@@ -92,7 +92,7 @@ _BUILT_IN: Final = (
 NOT_ACCELERATORS: Final = "|".join(
     sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*") for name in (*_BUILT_IN, *OTHER_DEVICES)
 )
-"""Regular expression of all other resources as kube-state-metrics names them."""
+"""Regular expression for all other resources, in the spelling of kube-state-metrics."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Accelerators:
         return _is_accelerator(DEVICE_CLASS_PREFIX + device_class, self.other_devices)
 
     def in_claim(self, address: str) -> int | None:
-        """Return the configured number of accelerators in a claim, None if there is none."""
+        """Return the configured number of accelerators in a claim, or None."""
         return next((count for name, count in self.claims if _matches(address, [name])), None)
 
 

@@ -13,8 +13,8 @@ SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
 SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
 SWEEP_MONEY_ANNOTATION: Final = "gpu-platform.dev/sweep-money"
 SWEEP_EPOCHS_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-epochs"
-"""Annotations of the template of a sweep's trials: those that run at once, all, the budget, and the
-share of the epochs of all trials that early stopping is expected to train."""
+"""Annotations of the template of a sweep's trials: the number that run at once, the total number,
+the budget, and the share of all epochs that early stopping is expected to train."""
 SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"
 """Annotation of the same template: JSON in which the controller reports the state of the sweep."""
 
@@ -28,7 +28,7 @@ KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_MINIMUM_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
 RAY_SCHEDULER_LABEL: Final = "ray.io/scheduler-name"
 TASK_LABEL: Final = "volcano.sh/task-spec"
-"""Name of the task of a Volcano Job that a pod belongs to."""
+"""Name of the task, within a Volcano Job, to which a pod belongs."""
 
 GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 """Node label of NVIDIA's GPU feature discovery: the GPU model."""
@@ -53,7 +53,7 @@ SCRAPE_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}scrape"
 PORT_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}port"
 PATH_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}path"
 METRICS_PATH: Final = "/metrics"
-"""Path of metrics without an annotation."""
+"""Default path of metrics."""
 
 USER_ID: Final = 10001
 """User and group of every container; the images have no other."""

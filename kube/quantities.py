@@ -35,7 +35,7 @@ class TooLargeError(QuantityError):
 
 
 def parse_quantity(value: Any) -> Decimal:
-    """Return a quantity in its base unit: bytes, cores or pieces.
+    """Return a quantity in its base unit: bytes, cores or units.
 
     Accepts strings and numbers, as the API does. Raises QuantityError for everything else,
     booleans and white space included, and TooLargeError for values beyond 2^63 - 1.
@@ -66,7 +66,7 @@ def _parse(text: str) -> Decimal:
 
 
 def quantity_or_none(value: Any) -> Decimal | None:
-    """Return what the API makes of a value: capped to `LARGEST`, None if it is not a quantity."""
+    """Return a value as the API reads it, capped to `LARGEST`; None if it is not a quantity."""
     try:
         return parse_quantity(value)
     except TooLargeError:
@@ -76,7 +76,7 @@ def quantity_or_none(value: Any) -> Decimal | None:
 
 
 def spell_bytes(amount: Decimal) -> str:
-    """Write a number of bytes as a manifest would, rounded down: `12Gi`, `512Mi`."""
+    """Format a number of bytes as in a manifest, rounded down: `12Gi`, `512Mi`."""
     for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)):
         unit = Decimal(1024**power)
         if amount >= unit and (amount % unit == 0 or amount >= 16 * unit):

@@ -6,7 +6,7 @@ from typing import Final
 from kube.quantities import MEBIBYTE, parse_quantity, spell_bytes
 
 SHARE: Final = 0.8
-"""The part of a container's memory limit that its memory volumes may take."""
+"""Share of a container's memory limit that its memory volumes may use."""
 
 _MEBIBYTES_PER_GPU: Final = 4096
 
@@ -19,12 +19,12 @@ def default_shm(gpus: int, memory: str) -> str:
 
 
 def largest_shm(memory: Decimal, share: float = SHARE) -> Decimal:
-    """Return how many bytes of memory volumes fit a container with a limit of `memory` bytes."""
+    """Return the maximum size (bytes) of memory volumes for a limit of `memory` bytes."""
     return memory * Decimal(str(share))
 
 
 def shm_problem(shm: str, memory: str) -> str | None:
-    """Return the problem of a /dev/shm of size `shm`, None if it fits the memory limit."""
+    """Return an error message if a /dev/shm of size `shm` does not fit the memory limit."""
     largest = largest_shm(parse_quantity(memory))
     if parse_quantity(shm) <= largest:
         return None

@@ -33,7 +33,7 @@ CONTROLLERS: Final = (
     ),
     "system:serviceaccount:kube-system:statefulset-controller",
 )
-"""Users whose ownerReferences are trusted; anybody else can write any owner into a pod."""
+"""Users whose ownerReferences are trusted; anyone else could write any owner into a pod."""
 _LABELS: Final = {"app.kubernetes.io/part-of": "gpu-platform"}
 _EPILOG = """\
 examples:
@@ -73,10 +73,10 @@ class Scope:
 def manifests(
     configuration: Configuration, mode: Mode, scope: Scope | None = None
 ) -> list[Manifest]:
-    """Return policies with their bindings for the enabled rules that one object decides alone.
+    """Return policies and bindings for the enabled rules that need a single object.
 
-    The rules about the same objects are one policy, since the API server converts an object for
-    each policy again. Advisory rules are separate policies. Raises `ConfigurationError` if an
+    Rules about the same objects share a policy, because the API server converts an object again for
+    each policy. Advisory rules are separate policies. Raises `ConfigurationError` if an
     exemption is refused.
     """
     if configuration.exemptions.refused:
@@ -99,9 +99,9 @@ def manifests(
 
 
 def _parameters() -> list[Manifest]:
-    """Return the ConfigMap with the promoted models, without entries, and who may add them.
+    """Return an empty ConfigMap for the promoted models, and the Role that may add entries.
 
-    Without the object, all pods would be denied.
+    Without the ConfigMap, all pods would be denied.
     """
     inside = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
     rule = {
@@ -135,7 +135,7 @@ def from_file(
 ) -> list[Manifest]:
     """Return the policies for a configuration file and files with additional rules.
 
-    Raises `ConfigurationError` if the configuration cannot be read or is wrong.
+    Raises `ConfigurationError` if the configuration cannot be read or is invalid.
     """
     try:
         return manifests(read_configuration(path, with_own(rules)), mode, scope)
@@ -152,7 +152,7 @@ def _settings(config: RuleConfig, scope: Scope) -> Manifest:
 
 
 class _Policy:
-    """The rules about the same objects with the same level."""
+    """A policy with the rules of one target and level."""
 
     def __init__(self, name: str, target: Target, mandatory: bool) -> None:
         self._name, self._target, self._mandatory = name, target, mandatory
@@ -223,7 +223,7 @@ class _Policy:
 
 
 def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -> str:
-    """Return the condition that an object is exempt from a rule."""
+    """Return the condition in CEL under which an object is exempt from a rule."""
     conditions = []
     if isinstance(config, SystemConfig) and config.system_workloads:
         conditions.append(f"a.matches({literal(pattern(config.system_workloads))})")
@@ -237,7 +237,7 @@ def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes equal parts again, since readers know no anchors."""
+    """Dumper that writes equal parts again instead of using anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -55,13 +55,13 @@ def _holds(expression: Node, labels: Node) -> bool:
 def protects(budget: Resource, size: Decimal) -> bool:
     """Return whether a PodDisruptionBudget keeps at least one of `size` replicas."""
     spec = budget.root["spec"]
-    least, most = spec["minAvailable"], spec["maxUnavailable"]
-    if not (spec.known and least.known and most.known):
+    min_available, max_unavailable = spec["minAvailable"], spec["maxUnavailable"]
+    if not (spec.known and min_available.known and max_unavailable.known):
         return True
-    if not least.absent:
-        kept = _share(least, size)
+    if not min_available.absent:
+        kept = _share(min_available, size)
         return kept is not None and kept > 0
-    missing = _share(most, size)
+    missing = _share(max_unavailable, size)
     return missing is not None and missing < size
 
 

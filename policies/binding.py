@@ -1,4 +1,4 @@
-"""Pulumi policies from rules.
+"""Pulumi policies that are created from rules.
 
 A resource's properties are converted to plain data once for all rules. Stack rules receive the
 resources as declared, not as the cluster returned them: an autoscaled Deployment comes back with a
@@ -75,7 +75,7 @@ class Binding:
         self._declared: dict[str, View] = {}
         self._call = _Call()
         self._stack = Stack([])
-        self._asked: list[Any] = []
+        self._stack_properties: list[Any] = []
         self._misconfigured: set[str] = set()
         self._exemptions = exemptions or Exemptions()
         self._enabled = self._names
@@ -106,7 +106,7 @@ class Binding:
 
     @contextmanager
     def _reporting(self, rule: Rule[Any]) -> Iterator[None]:
-        """Let a rule report an error in its part of the configuration."""
+        """Catch an error in a rule's part of the configuration, which the rule then reports."""
         try:
             yield
         except ConfigurationError as error:
@@ -123,7 +123,7 @@ class Binding:
         ]
 
     def own_policies(self) -> list[Policy]:
-        """Return policies about the configuration itself, in order after the exemptible ones."""
+        """Return policies about the configuration itself, which must follow all others."""
         return [
             *(
                 EverywherePolicy(partial(self._report_problems, rule), **metadata(rule))
@@ -197,7 +197,7 @@ class Binding:
         report: ReportViolation,
         subject: str,
     ) -> None:
-        """Report every violation; a failure of the rule itself is one too."""
+        """Report every violation. A failure of the rule itself counts as one, too."""
         try:
             for violation in evaluate():
                 resource = violation.resource
@@ -222,14 +222,15 @@ class Binding:
         return call.view
 
     def _stack_of(self, args: StackValidationArgs) -> Stack:
-        asked = [item.props for item in args.resources]
-        same = len(asked) == len(self._asked) and all(map(operator.is_, asked, self._asked))
-        if not same or not asked:
+        properties = [item.props for item in args.resources]
+        known = self._stack_properties
+        same = len(properties) == len(known) and all(map(operator.is_, properties, known))
+        if not same or not properties:
             declared = self._declared
             views = [
                 declared.get(item.urn) or View(self._resource(item)) for item in args.resources
             ]
-            self._stack, self._asked = Stack(views), asked
+            self._stack, self._stack_properties = Stack(views), properties
         return self._stack
 
     def _resource(self, args: Any) -> Resource:
@@ -246,6 +247,6 @@ class Binding:
 
 
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the objects that patches do not create; the rule reports a wrong type."""
+    """Return the objects that patches do not create. The rule reports a wrong type."""
     names = (config.get(manifests.NAME) or {}).get("existingObjects")
     return tuple(str(name) for name in names) if isinstance(names, list) else ()

@@ -46,11 +46,12 @@ from policies.rules import (
 
 
 def unique(rules: Sequence[Rule[Any]]) -> list[Rule[Any]]:
-    """Return rules; raise ValueError if two have the same name, of which one would be lost."""
+    """Return the rules; raise ValueError if two have the same name, because one would be lost."""
     counts = Counter(rule.name for rule in rules)
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
-        raise ValueError(f"found two rules with the name {', '.join(twice)}; rename one of them")
+    duplicates = [name for name, count in counts.items() if count > 1]
+    if duplicates:
+        names = ", ".join(duplicates)
+        raise ValueError(f"found two rules with the name {names}; rename one of them")
     return list(rules)
 
 

@@ -68,8 +68,8 @@ class Cel:
     for the shared variables and for those of `variables`, `settings.x` for a setting of the rule,
     by its name in the configuration file, `pattern(settings.x)` for a list of patterns with `*` as
     one regular expression, and `pairs(settings.x)` for an object as a list of such an expression of
-    each key with its value as a string. `partial` marks a rule that one object can only partly
-    decide. Without a value of the setting `requires`, there is no policy for the rule.
+    each key with its value as a string. `partial` marks a rule that can only partly be evaluated on
+    one object. If the setting `requires` has no value, the rule has no policy.
     """
 
     violations: str
@@ -92,7 +92,7 @@ class Cel:
 class Variables:
     """Variables of one policy, evaluated once for all of its rules.
 
-    Variables of the same name with different values, due to other settings, get a number.
+    Variables with the same name but different values, because settings differ, get a number.
     """
 
     def __init__(self) -> None:
@@ -116,31 +116,31 @@ class Variables:
 
 
 def pod(**violations: str) -> Cel:
-    """Return the rule that fields of a pod specification violate by one condition each."""
+    """Return the rule that a field of a pod specification violates if its condition is true."""
     each = (f"({condition} ? ['{name}'] : [])" for name, condition in violations.items())
     return Cel(" + ".join(each))
 
 
 def containers(violation: str, **variables: str) -> Cel:
-    """Return the rule that a container `c` of a pod violates by a condition."""
+    """Return the rule that a container `c` of a pod violates if a condition is true."""
     found = f"variables.containers.filter(c, {violation}).map(c, 'container ' + c.name)"
     return Cel(found, variables=variables)
 
 
 def gpu_containers(violation: str, **variables: str) -> Cel:
-    """Return the rule that a container `c` with GPUs violates by a condition."""
+    """Return the rule that a container `c` with GPUs violates if a condition is true."""
     found = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
     return Cel(found, variables=variables)
 
 
 def volumes(violation: str, **variables: str) -> Cel:
-    """Return the rule that a volume `v` of a pod violates by a condition."""
+    """Return the rule that a volume `v` of a pod violates if a condition is true."""
     found = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
     return Cel(found, variables=variables)
 
 
 def images(violation: str, **variables: str) -> Cel:
-    """Return the rule that an image `i` of a pod violates by a condition."""
+    """Return the rule that an image `i` of a pod violates if a condition is true."""
     return Cel(f"variables.images.filter(i, {violation})", variables=variables)
 
 
@@ -151,7 +151,7 @@ def _needed(name: str, known: Mapping[str, str]) -> list[str]:
 
 
 def pattern(patterns: Sequence[str]) -> str:
-    """Return the regular expression (RE2) of names in which `*` matches anything."""
+    """Return the regular expression (RE2) for patterns in which `*` matches anything."""
     if not patterns:
         return r"[^\s\S]"
     each = ("".join(map(_wildcard, text)) for text in patterns)

@@ -71,7 +71,7 @@ PODS: Final = Target(
     },
     f"{_OBJECT}.spec != {_OLD_OBJECT}.spec",
 )
-"""Pods, whatever made them, and the templates of Kubernetes' own kinds."""
+"""Pods, regardless of their creator, and the templates of Kubernetes' own kinds."""
 ANNOTATED_PODS: Final = Target(
     "annotated-pods",
     PODS.resources,
@@ -102,7 +102,7 @@ CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourc
 
 
 def accelerator(name: str) -> str:
-    """Return the condition that an extended resource is an accelerator."""
+    """Return the condition under which an extended resource is an accelerator."""
     prefix = literal(DEVICE_CLASS_PREFIX)
     return (
         f"({name}.contains('/') && ({name}.startsWith({prefix})"
@@ -112,12 +112,12 @@ def accelerator(name: str) -> str:
 
 
 def accelerator_class(name: str) -> str:
-    """Return the condition that the devices of a DRA device class are accelerators."""
+    """Return the condition under which the devices of a DRA device class are accelerators."""
     return f"!{name}.lowerAscii().matches(pattern(settings.otherDevices))"
 
 
 def level(resource: str) -> str:
-    """Return a list with the resources that state CPU or memory of a container `c`, or nothing."""
+    """Return the list of the resources that set CPU or memory of a container `c`; may be empty."""
     return (
         "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"
         f" '{resource}' in l.?limits.orValue({{}}) || '{resource}' in l.?requests.orValue({{}}))"
@@ -130,7 +130,7 @@ def path(text: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a setting as a CEL literal, whose strings are written as in JSON."""
+    """Return a setting as a CEL literal, which has the syntax of JSON."""
     return json.dumps(value)
 
 
@@ -191,4 +191,4 @@ VARIABLES: Final = {
         " + o.name.substring(0, o.name.lastIndexOf('-')))"
     ),
 }
-"""Variables that any expression may use; a policy contains those that it does use."""
+"""Variables that any expression may use; a policy contains those that it needs."""

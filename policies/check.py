@@ -62,7 +62,7 @@ same file as Pulumi's --policy-pack-config:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
-    # Such a short run creates little garbage, and collecting takes a third of its time.
+    # Such a short run creates little garbage, and garbage collection takes a third of its time.
     with _without_collection():
         return _check(options)
 
@@ -90,11 +90,11 @@ def _check(options: argparse.Namespace) -> int:
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
-    whole = not options.no_stack_rules
-    rules = [rule for rule, _, _ in applied(configuration, whole=whole)]
-    left_out = 0 if whole else len(applied(configuration, whole=True)) - len(rules)
+    whole_stack = not options.no_stack_rules
+    rules = [rule for rule, _, _ in applied(configuration, whole_stack=whole_stack)]
+    left_out = 0 if whole_stack else len(applied(configuration, whole_stack=True)) - len(rules)
     report = Report(
-        evaluate(found.documents, configuration, whole=whole),
+        evaluate(found.documents, configuration, whole_stack=whole_stack),
         found.sources,
         len(found.documents),
         rules,

@@ -48,7 +48,7 @@ class _SystemWorkloads(RuleConfig):
     )
 
 
-# The engine accepts settings in a pack's configuration only of policies that the pack declares.
+# The engine accepts settings only for policies that the pack declares.
 SYSTEM = own_rule(
     name="systemWorkloads",
     description="The pack's list of system workloads is a list of addresses.",
@@ -89,15 +89,15 @@ ALL_DISABLED = "it disables every rule; enable at least one, or do not use the p
 def system_workloads(values: Mapping[str, Any]) -> list[str]:
     """Return the objects that are exempt from every rule with that setting.
 
-    Raise `ConfigurationError` if the setting is wrong.
+    Raise `ConfigurationError` if the setting is invalid.
     """
     return validated(_SystemWorkloads, SYSTEM.name, values.get(SYSTEM.name, {})).workloads
 
 
 def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the cluster that a configuration states, by name.
+    """Return the configured settings of the cluster, by name.
 
-    Raise `ConfigurationError` if one is wrong.
+    Raise `ConfigurationError` if one is invalid.
     """
     stated = validated(ClusterConfig, CLUSTER.name, values.get(CLUSTER.name, {}))
     return {name: getattr(stated, name) for name in stated.model_fields_set}
@@ -135,13 +135,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"the key {twice!r} is written twice; remove one")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"the key {duplicate!r} is written twice; remove one")
     return values
 
 
 def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configuration:
-    """Parse a configuration file by its path; see `parse`."""
+    """Return the configuration for parsed values; raise `ConfigurationError` with every problem."""
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
     shared = _shared(values, problems)
@@ -202,7 +202,7 @@ def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict
 
 
 def unknown_rules(names: Iterable[str], rules: Iterable[str]) -> list[str]:
-    """Return an error about names in a configuration that no rule has, if there are any."""
+    """Return an error for each name in a configuration that no rule has."""
     known = [*rules, *RESERVED]
     problems = []
     for name in names:

@@ -35,7 +35,7 @@ class Container:
         return self.node["resources"]
 
     def level(self, resource: str) -> Node:
-        """Return the resources that state CPU or memory: its own, or else those of the pod."""
+        """Return the resources that set CPU or memory: the container's, or else the pod's."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
         # In a partial pod, a complete list replaces the other part, so only its own resources
         # count.
@@ -56,14 +56,14 @@ class Container:
         return self.kind == "sidecar" and "initContainers" in self.node.steps
 
     def gpu_counts(self, accelerators: Accelerators) -> dict[str, Decimal]:
-        """Return the GPUs that it requests by resource."""
+        """Return the number of GPUs that the container requests, by resource."""
         return {
             name: quantity_or_none((request if limit.absent else limit).value) or Decimal(0)
             for name, request, limit in self.gpus(accelerators)
         }
 
     def gpus(self, accelerators: Accelerators) -> list[tuple[str, Node, Node]]:
-        """Return the GPU resources it names: (resource, request, limit), any of them absent."""
+        """Return (resource, request, limit) of each GPU resource; either amount may be absent."""
         if accelerators not in self._gpus:
             self._gpus[accelerators] = self._find_gpus(accelerators)
         return self._gpus[accelerators]
@@ -78,7 +78,7 @@ class Container:
         return [(name, requests[name], limits[name]) for name in names]
 
     def gpu_claims(self, accelerators: Accelerators) -> list[Node]:
-        """Return the names of the claims that it uses and that may contain GPUs."""
+        """Return the names of the claims that the container uses and that may contain GPUs."""
         return [
             use["name"]
             for use in self.resources["claims"].items()
@@ -86,7 +86,7 @@ class Container:
         ]
 
     def wants_gpu(self, accelerators: Accelerators) -> bool:
-        """Return whether it requests a GPU, correctly spelled or not."""
+        """Return whether the container requests a GPU, even if the amount is invalid."""
         for _, request, limit in self.gpus(accelerators):
             for amount in (request, limit):
                 if amount.value is UNKNOWN:

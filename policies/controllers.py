@@ -1,7 +1,7 @@
 """Properties of a whole workload: gang, queue, retries, and whether Pulumi waits for it.
 
-Each controller has different fields for these. The registry of kinds states them, so that a rule
-reads "the queue" and does not depend on the kind.
+Each controller has different fields for these. The registry of kinds contains their paths, so that
+a rule reads `queue` regardless of the kind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNRECORDED: Final = WorkloadKind(group="", kind="")
 
 @dataclass(frozen=True)
 class Gang:
-    """Number of pods that must start together, and of all pods (None if unknown)."""
+    """Number of pods that must start together, and number of all pods (None if unknown)."""
 
     minimum: Node
     size: Decimal | None
@@ -41,9 +41,9 @@ class Gang:
 
 
 class Workload:
-    """A resource that runs pods, or one of the jobs that it states.
+    """A resource that runs pods, or one of the jobs in it.
 
-    `job` is the object that states queue, gang and retries. `machines` request devices without
+    `job` is the object with the queue, gang and retries. `machines` request devices but are not
     pods.
     """
 
@@ -79,7 +79,7 @@ class Workload:
 
     @property
     def additional_retries(self) -> int:
-        """By how much the retry limit of the kind exceeds the number of retries."""
+        """Difference between the retry limit of the kind and its number of retries."""
         return self._record.extra
 
     @property
@@ -103,7 +103,7 @@ class Workload:
             stars = [index for index, key in enumerate(keys) if key == "*"]
             for index in (*stars, len(keys)):
                 for node in nodes_at(self.resource.root, keys[:index]):
-                    if not _is_whole(node):
+                    if not _is_known(node):
                         return False
         return True
 
@@ -159,7 +159,7 @@ class Workload:
 
     @cached_property
     def retry_limit(self) -> Node | None:
-        """Path of the number of retries, for kinds that have one."""
+        """The retry limit, for kinds that have one."""
         if not self._record.retries:
             return None
         limit = self._field(self._record.retries)
@@ -167,7 +167,7 @@ class Workload:
 
     @cached_property
     def deadline(self) -> Node | None:
-        """Path of the deadline, if the kind has one."""
+        """The deadline, for kinds that have one."""
         if self._record.pod_deadline:
             return next((pod.spec["activeDeadlineSeconds"] for pod in self.pods), None)
         return self._field(self._record.deadline) if self._record.deadline else None
@@ -183,24 +183,24 @@ class Workload:
             yield from nodes_at(self._job, steps(self._record.claims))
 
     def restart_policy(self, pod: Pod) -> Node:
-        """Return the restart policy; in Kubeflow's replicas, theirs overrides the pod's."""
+        """Return the restart policy; that of Kubeflow's replicas overrides the pod's."""
         if pod.place.restart:
             policy = counted(self.resource.root, pod.place.restart, pod.steps)
             if not policy.absent:
                 return policy
         policy = pod.spec["restartPolicy"]
-        # Where a kind states containers in its own way, its controller decides.
+        # For containers outside of the usual lists, the controller decides.
         return Node(UNKNOWN) if policy.absent and pod.place.containers else policy
 
     @property
     def awaited_flag(self) -> Node | None:
-        """Path of the annotation that disables Pulumi's waiting; None if Pulumi does not wait."""
+        """The annotation that makes Pulumi not wait, or None if it never waits for the kind."""
         record = self.resource.record or _UNRECORDED
         return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if record.awaited else None
 
 
 def find_workloads(resource: Resource) -> list[Workload]:
-    """Return the resource as a workload, or one for each of several jobs that it states."""
+    """Return the workload of a resource, or one for each job if the resource has several."""
     found = find_all_pods(resource)
     pods = [pod for pod in found if not pod.place.machine]
     machines = [pod for pod in found if pod.place.machine]
@@ -220,6 +220,6 @@ def _within(pod: Pod, job: Node) -> bool:
     return pod.spec.steps[: len(job.steps)] == job.steps
 
 
-def _is_whole(node: Node) -> bool:
+def _is_known(node: Node) -> bool:
     values = node.value.values() if isinstance(node.value, dict) else ()
     return node.complete and all(Node(value).known for value in values)

@@ -1,4 +1,4 @@
-"""Numbers of pods: the requested one, and the largest one that may ever run."""
+"""Numbers of pods: the requested number, and the maximum that may ever run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNLIMITED: Final = Decimal("Infinity")
 
 
 def counted(root: Node, path: str, pod: Sequence[Key]) -> Node:
-    """Return the value at a path next to a pod, whose items `*` stands for."""
+    """Return the value at a path next to a pod; `*` stands for the items in the pod's path."""
     node, same = root, True
     for index, key in enumerate(steps(path)):
         step: Key = key
@@ -29,7 +29,7 @@ def counted(root: Node, path: str, pod: Sequence[Key]) -> Node:
 
 
 def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return a number as the manifest requests it; None if it is unknown."""
+    """Return a number as the manifest requests it, or None if it is unknown."""
     nodes = [counted(root, path, pod) for path in count.paths]
     stated = next((node for node in nodes if not node.absent), None)
     if stated is None and count.elsewhere:
@@ -42,7 +42,7 @@ def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
 
 
 def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return the largest number that an object may ever have; None if it is unknown."""
+    """Return the maximum number that an object may ever have, or None if it is unknown."""
     applies = not count.enabled or counted(root, count.enabled, pod).value is True
     maxima = [counted(root, path, pod) for path in count.maxima] if applies else []
     nodes = [*(counted(root, path, pod) for path in count.paths), *maxima]
@@ -113,7 +113,7 @@ def structural_counts(spec: Node) -> Iterator[Node]:
 
 
 def product(factors: Iterable[Decimal | None]) -> Decimal | None:
-    """Return the product of numbers, None if one of them is unknown."""
+    """Return the product of numbers, or None if one of them is unknown."""
     result = Decimal(1)
     for factor in factors:
         if factor is None:

@@ -33,22 +33,22 @@ class Demand:
     resource: str
     """Name of the resource, or of the device class of a claim; empty if it is unknown."""
     claimed: bool
-    most: Decimal
-    """The largest number, infinite if nothing limits it."""
-    least: Decimal
+    maximum: Decimal
+    """The maximum number, infinite if nothing limits it."""
+    usual: Decimal
     """The number without autoscalers and updates."""
 
 
-def most_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the largest number of such pods that may ever run, autoscalers included.
+def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
+    """Return the maximum number of such pods that may ever run, autoscalers included.
 
     With `surge`, the additional pods of a rolling update are included.
     """
     run = pod.resource.record.runs if pod.resource.record is not None else None
-    most = pod.most(stack.scalings.maximum(pod.resource), surge=surge)
-    if most is None and run is not None:
+    maximum = pod.max_replicas(stack.scalings.maximum(pod.resource), surge=surge)
+    if maximum is None and run is not None:
         return _nodes(stack, pod.resource, run, None)
-    return _run(stack, pod, most)
+    return _run(stack, pod, maximum)
 
 
 @lru_cache(maxsize=2)
@@ -62,15 +62,15 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
     for workload in stack.workloads:
         for pod in (*workload.pods, *workload.machines):
             queue = queue_of(stack, workload, pod)
-            pods = most_pods(stack, pod), _run(stack, pod, pod.replicas)
+            pods = max_pods(stack, pod), _run(stack, pod, pod.replicas)
             for name, amount in _gpus(stack, pod, accelerators).items():
-                most, least = (_times(amount, number) for number in pods)
-                yield Demand(workload, pod, queue, name, False, most, least)
+                maximum, usual = (_times(amount, number) for number in pods)
+                yield Demand(workload, pod, queue, name, False, maximum, usual)
             for shared, name, amount in claimed_devices(stack, pod, accelerators):
                 if not shared or shared not in counted:
                     each = (Decimal(1), Decimal(1)) if shared else pods
-                    most, least = (_times(amount, number) for number in each)
-                    yield Demand(workload, pod, queue, name, True, most, least)
+                    maximum, usual = (_times(amount, number) for number in each)
+                    yield Demand(workload, pod, queue, name, True, maximum, usual)
                 counted.add(shared)
 
 
@@ -99,9 +99,9 @@ def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
 
 
 def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
-    """Return the largest number of nodes of all objects that refer to a runtime.
+    """Return the maximum number of nodes of all objects that refer to a runtime.
 
-    None if no object of the stack refers to it.
+    Return None if no object of the stack refers to it.
     """
     jobs = ((job, job.record.runs) for job in stack.runs_of(runtime) if job.record is not None)
     return max(
@@ -122,7 +122,7 @@ def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
 
 
 def _nodes(stack: Stack, job: Resource, run: Run, number: Decimal | None) -> Decimal:
-    """Return the number of nodes that an object or its runtime states, else `number`, else 1."""
+    """Return the number of nodes in an object or its runtime, else `number`, else 1."""
     stated = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)
     if stated is None and runtime is not None:

@@ -58,7 +58,7 @@ class Document:
 def read(
     source: str, text: str | bytes, skip: Callable[[str], None] | None = None
 ) -> Iterator[Document]:
-    """Return the objects of a text, including the items of lists. Raises `DocumentError`.
+    """Yield the objects of a text, including the items of lists. Raises `DocumentError`.
 
     For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
     is called with its location and the reason; without `skip` it is an error.
@@ -69,13 +69,13 @@ def read(
         loader = Loader(text)
         while loader.check_node():
             node = loader.get_node()
-            place = f"{source}, document {number}"
-            value = _plain(loader.construct_document(node), place)
+            location = f"{source}, document {number}"
+            value = _plain(loader.construct_document(node), location)
             foreign = _foreign(value)
             if foreign and skip is not None:
-                skip(f"{place}: {foreign}")
+                skip(f"{location}: {foreign}")
             else:
-                yield from _objects(source, place, value, node)
+                yield from _objects(source, location, value, node)
             number += 1
     except yaml.YAMLError as error:
         raise DocumentError(f"{source}, document {number}{_explain(error, text)}") from None
@@ -89,7 +89,7 @@ def read(
 
 
 def _foreign(value: Any) -> str | None:
-    """Return why a document is not applied to a cluster, if it is not."""
+    """Return the reason why a document is not a Kubernetes object, or None if it is one."""
     if not isinstance(value, dict):
         return None
     version, kind = value.get("apiVersion", _KUSTOMIZE), value.get("kind")
@@ -101,32 +101,34 @@ def _foreign(value: Any) -> str | None:
 
 
 def _objects(
-    source: str, place: str, value: Any, node: Any, base: tuple[Key, ...] = ()
+    source: str, location: str, value: Any, node: Any, base: tuple[Key, ...] = ()
 ) -> Iterator[Document]:
     if value is None:
         return  # a document of comments only
     if not isinstance(value, dict):
-        raise DocumentError(f"{place}: found {show(value)}; write an object with apiVersion, kind")
+        raise DocumentError(
+            f"{location}: found {show(value)}; write an object with apiVersion, kind"
+        )
     for key in ("apiVersion", "kind"):
         if not isinstance(value.get(key), str) or not value[key]:
-            raise DocumentError(f"{place}: {key}: found {show(value.get(key))}; write a name")
+            raise DocumentError(f"{location}: {key}: found {show(value.get(key))}; write a name")
     items = value.get("items")
     if items is None:
         yield Document(source, value, node, base)
         return
     # kubectl treats every object with items as a list, whatever its kind.
     if not isinstance(items, list):
-        raise DocumentError(f"{place}: items: found {show(items)}; write a list of objects")
+        raise DocumentError(f"{location}: items: found {show(items)}; write a list of objects")
     holder = next(child for key, child in node.value if key_of(key) == "items")
     kind = value["kind"].removesuffix("List")
     for index, item in enumerate(items):
         if isinstance(item, dict) and kind and not ("apiVersion" in item or "kind" in item):
             item |= {"apiVersion": value["apiVersion"], "kind": kind}
         path = (*base, "items", index)
-        yield from _objects(source, f"{place}, items[{index}]", item, holder.value[index], path)
+        yield from _objects(source, f"{location}, items[{index}]", item, holder.value[index], path)
 
 
-def _plain(value: Any, place: str) -> Any:
+def _plain(value: Any, location: str) -> Any:
     """Return a copy of the value, limited in size: aliases may multiply it."""
     count = 0
 
@@ -134,7 +136,7 @@ def _plain(value: Any, place: str) -> Any:
         nonlocal count
         count += 1
         if count > _MAX_VALUES:
-            raise DocumentError(f"{place}: its aliases make it larger than {_MAX_VALUES} values")
+            raise DocumentError(f"{location}: its aliases make it larger than {_MAX_VALUES} values")
         if isinstance(item, dict):
             return {key: convert(entry) for key, entry in item.items()}
         if isinstance(item, list):

@@ -15,7 +15,7 @@ _NAMES = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
-    """Yield the objects inside a resource, as the record of its kind states them."""
+    """Yield the objects inside a resource, from the paths in the record of its kind."""
     for node in resource.listed:
         yield resource.inside(node)
     record = resource.record
@@ -51,7 +51,7 @@ def _in_text(resource: Resource, node: Node) -> Iterator[Resource]:
     try:
         documents = list(yaml.load_all(text, yaml.CSafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError):
-        return  # It is not a manifest, or is a template of one.
+        return  # Not a manifest, or only the template of one.
     for document in documents:
         for item in _objects(document):
             yield resource.inside(Node(item, node.parent, node.key))

@@ -32,18 +32,18 @@ class Finding:
 
 
 def evaluate(
-    documents: Sequence[Document], configuration: Configuration, *, whole: bool = True
+    documents: Sequence[Document], configuration: Configuration, *, whole_stack: bool = True
 ) -> list[Finding]:
     """Return findings in the order of the documents, then those about the stack.
 
-    If the documents are not the `whole` stack, rules about the stack are skipped. Rules about
+    If the documents are not the whole stack, rules about the stack are skipped. Rules about
     Pulumi itself are always skipped.
     """
-    held = configuration.exemptions
-    found = [_reported(exemptions.REFUSED, problem) for problem in held.refused]
+    granted = configuration.exemptions
+    found = [_reported(exemptions.REFUSED, problem) for problem in granted.refused]
     views = [View(resource_of(document.manifest, configuration.kinds)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
-    rules = applied(configuration, whole=whole)
+    rules = applied(configuration, whole_stack=whole_stack)
     for view in views:
         for rule, mandatory, config in rules:
             if rule.scope != "stack":
@@ -55,23 +55,23 @@ def evaluate(
             violations = _guarded(rule, rule.check(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
     # For a part of a stack, it is unknown what else needs an exemption.
-    unused = held.unused([rule.name for rule, _, _ in rules]) if whole else ()
+    unused = granted.unused([rule.name for rule, _, _ in rules]) if whole_stack else ()
     return [*found, *(_reported(exemptions.UNUSED, problem) for problem in unused)]
 
 
 def applied(
-    configuration: Configuration, *, whole: bool
+    configuration: Configuration, *, whole_stack: bool
 ) -> list[tuple[Rule[Any], bool, RuleConfig]]:
     """Return the rules that apply without Pulumi."""
     return [
         entry
         for entry in configuration.rules
-        if not entry[0].about_pulumi and (whole or entry[0].scope != "stack")
+        if not entry[0].about_pulumi and (whole_stack or entry[0].scope != "stack")
     ]
 
 
 def resource_of(manifest: dict[str, Any], kinds: Registry = WORKLOAD_KINDS) -> Resource:
-    """Return a manifest as rules receive it."""
+    """Return the resource that rules receive for a manifest."""
     token = f"kubernetes:{manifest['apiVersion']}:{manifest['kind']}"
     return Resource(token, manifest, kinds=kinds)
 
@@ -79,7 +79,7 @@ def resource_of(manifest: dict[str, Any], kinds: Registry = WORKLOAD_KINDS) -> R
 def _guarded(
     rule: Rule[Any], violations: Iterable[Violation], resource: Resource | None
 ) -> Iterator[Violation | str]:
-    """Return the violations, and the failure of the rule itself as text."""
+    """Yield the violations, and the failure of the rule itself as text."""
     try:
         yield from violations
     except Exception as error:
@@ -100,7 +100,7 @@ def _findings(
             continue
         resource = violation.resource
         title = resource.title if resource is not None else "The stack"
-        place: dict[str, Any] = {
+        location: dict[str, Any] = {
             "field": violation.node.path,
             "resource": resource,
             "document": origin.get(id(resource)),
@@ -109,11 +109,13 @@ def _findings(
         exemption = configuration.exemptions.covering(rule.name, resource)
         if exemption is None:
             message = f"{title}: {violation.text}"
-            yield Finding(rule.name, mandatory, rule.severity, message, rule.remediation, **place)
+            yield Finding(
+                rule.name, mandatory, rule.severity, message, rule.remediation, **location
+            )
         else:
             message = f"{title}: {exemption.text(rule.name)}. Exempted: {violation.text}"
             used = exemptions.USED
-            yield Finding(used.name, False, rule.severity, message, used.remediation, **place)
+            yield Finding(used.name, False, rule.severity, message, used.remediation, **location)
 
 
 def _reported(rule: Rule[Any], problem: str) -> Finding:

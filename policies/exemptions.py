@@ -25,7 +25,7 @@ from policies.rule import Level, Rule, RuleConfig, Severity, own_rule
 KEY = "exemptions"
 """Key in the configuration file."""
 MAX_DAYS = 366
-"""Longest time for which an exemption may be granted."""
+"""Maximum number of days for which an exemption may be granted."""
 
 
 class ExemptionsConfig(RuleConfig):
@@ -87,7 +87,7 @@ class Exemption:
         return f"exempted from {rule} until {self.expires}, because: {self.reason}"
 
     def covers(self, address: str) -> bool:
-        """Return whether it names a resource."""
+        """Return whether the exemption covers the resource with this address."""
         return self.workload == address or fnmatchcase(address, self.workload)
 
 
@@ -141,7 +141,7 @@ class Exemptions:
         return any(held.covers(resource.address) for held in self.of(rule))
 
     def unused(self, rules: Collection[str]) -> Iterator[str]:
-        """Return the exemptions from some rules, all of which ran, that no violation needed."""
+        """Yield a message for each exemption that no violation of these rules needed."""
         for rule, held in self._in_force.items():
             for exemption in held if rule in rules else ():
                 if (exemption.place, rule) not in self._used:
@@ -156,9 +156,9 @@ def _title(entry: Any) -> str:
 
 def _rules(entry: Mapping[str, Any]) -> list[Any]:
     """Return the rules from which an entry exempts."""
-    several = entry.get("rules")
+    listed = entry.get("rules")
     single = [entry["rule"]] if "rule" in entry else []
-    return [*single, *several] if isinstance(several, list) else single
+    return [*single, *listed] if isinstance(listed, list) else single
 
 
 def _day(value: Any) -> date | None:
@@ -200,9 +200,9 @@ def _address_problems(workload: Any, wildcard: Any) -> Iterator[str]:
 
 
 def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator[str]:
-    several = entry.get("rules", [])
-    if ("rule" in entry) == ("rules" in entry) or not isinstance(several, list):
-        yield f"rule: found {entry.get('rule')!r}, rules: {several!r}; write rule, or rules as list"
+    listed = entry.get("rules", [])
+    if ("rule" in entry) == ("rules" in entry) or not isinstance(listed, list):
+        yield f"rule: found {entry.get('rule')!r}, rules: {listed!r}; write rule, or rules as list"
     elif not _rules(entry):
         yield "rules: found []; write at least one rule"
     for rule in _rules(entry):

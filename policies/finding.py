@@ -19,7 +19,7 @@ def find_pods(resource: Resource) -> list[Pod]:
 
 
 def find_all_pods(resource: Resource) -> list[Pod]:
-    """Return the pod specifications of a resource, and what else requests its devices."""
+    """Return the pod specifications of a resource, and everything else that requests devices."""
     record = resource.record or UNRECORDED
     if not resource.is_manifest or resource.listed or "" in record.patterns:
         return []

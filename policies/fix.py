@@ -1,4 +1,4 @@
-"""Remediations of rules, written into the files that manifests are from.
+"""Remediations of rules, written into the files of the manifests.
 
 Comments, order and all other text are kept. A file is only written if kubectl would read the
 intended result of the remediation from it.
@@ -58,7 +58,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class _Changed:
-    """An object with its edits, and as it is after them."""
+    """An object with its edits, and its manifest after them."""
 
     document: Document
     manifest: dict[str, Any]
@@ -67,7 +67,7 @@ class _Changed:
 
 
 def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterator[Fix | str]:
-    """Return the files to write, and a message about each file that cannot be fixed."""
+    """Yield the files to write, and a message about each file that cannot be fixed."""
     by_source: dict[str, list[_Changed]] = {}
     for document in documents:
         by_source.setdefault(document.source, []).append(_remediated(document, configuration))
@@ -79,7 +79,7 @@ def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterat
 def _remediated(document: Document, configuration: Configuration) -> _Changed:
     """Apply the remediations one after the other, since each may depend on those before."""
     changed = _Changed(document, copy.deepcopy(document.manifest), [], [])
-    for rule, _, config in applied(configuration, whole=False):
+    for rule, _, config in applied(configuration, whole_stack=False):
         if rule.remedy is None:
             continue
         resource = resource_of(changed.manifest)
@@ -96,7 +96,7 @@ def _fix(path: Path, objects: Sequence[_Changed]) -> Fix | str:
     before = path.read_bytes().decode("utf-8-sig")
     expected = [item.manifest for item in objects]
     rules = sorted({name for item in objects for name in item.rules})
-    for edit in (_kept, _written):
+    for edit in (_minimally_changed, _rewritten):
         try:
             after = edit(before, objects)
             if [found.manifest for found in read(str(path), after, _skip)] == expected:
@@ -111,13 +111,13 @@ def _skip(_: str) -> None:
     """Ignore documents that are not objects."""
 
 
-def _kept(text: str, objects: Sequence[_Changed]) -> str:
+def _minimally_changed(text: str, objects: Sequence[_Changed]) -> str:
     """Return the text with as few changed lines as possible."""
     return _edited(text, objects, keep=True)
 
 
-def _written(text: str, objects: Sequence[_Changed]) -> str:
-    """Return the text with every changed document written again."""
+def _rewritten(text: str, objects: Sequence[_Changed]) -> str:
+    """Return the text with every changed document rewritten."""
     return _edited(text, objects, keep=False)
 
 
@@ -161,7 +161,7 @@ def _round_trip(text: str, node: Any) -> YAML:
 
 
 def _indents(node: Any) -> Iterator[tuple[str, Any]]:
-    """Return by how much block collections in an object are indented."""
+    """Yield the indentation of the block collections in an object."""
     if isinstance(node, yaml.MappingNode) and not node.flow_style:
         for key, value in node.value:
             at = key.start_mark.column
@@ -192,7 +192,10 @@ def _apply(value: Any, objects: Sequence[_Changed]) -> None:
 
 
 def _transplanted(original: list[str], before: list[str], after: list[str]) -> list[str]:
-    """Return the original lines with the changes between two others; raise `LookupError`."""
+    """Return the original lines with the changes from `before` to `after`.
+
+    Raise `LookupError` if the changed lines are not contiguous in the original.
+    """
     place = {len(before): len(original)}
     for _, i1, i2, j1, j2 in SequenceMatcher(None, before, original, False).get_opcodes():
         if i2 - i1 == j2 - j1:

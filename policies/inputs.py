@@ -33,7 +33,7 @@ class Manifests:
 
 
 def read_configuration(path: str | Path | None, rules: Iterable[Rule[Any]]) -> Configuration:
-    """Return the configuration in a file, or the defaults without one."""
+    """Return the configuration in a file, or the defaults if `path` is None."""
     try:
         return configure({}, rules) if path is None else parse(Path(path).read_text("utf-8"), rules)
     except (ConfigurationError, OSError, UnicodeDecodeError) as error:
@@ -66,7 +66,7 @@ def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the configuration file and the files with additional rules."""
+    """Add the arguments for the configuration file and for files with additional rules."""
     parser.add_argument("--config", metavar="FILE", help="levels, settings and exemptions, in JSON")
     parser.add_argument(
         "--rules",
@@ -77,6 +77,6 @@ def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def manifests_in(folder: Path) -> list[Path]:
+def manifests_in(directory: Path) -> list[Path]:
     """Return the manifests in a directory and below it, in order."""
-    return sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES)
+    return sorted(file for file in directory.rglob("*") if file.suffix in SUFFIXES)

@@ -43,7 +43,7 @@ def sarif(report: Report) -> str:
 
 
 def _notifications(report: Report) -> list[dict[str, Any]]:
-    """Return what was not evaluated."""
+    """Return a notification for each rule and document that was not evaluated."""
     texts = [f"the rule {name} is disabled" for name in report.disabled]
     texts += [f"not evaluated: {text}" for text in report.skipped]
     return [{"level": "note", "message": {"text": text}} for text in texts]
@@ -134,9 +134,9 @@ def junit(report: Report) -> str:
 
 
 def _line(finding: Finding) -> str:
-    place = "".join(f"{part}:" for part in position(finding) or ())
+    location = "".join(f"{part}:" for part in position(finding) or ())
     effect = f"{level(finding)} ({finding.severity.value})"
-    return f"{place} {effect}: {finding.message}".lstrip()
+    return f"{location} {effect}: {finding.message}".lstrip()
 
 
 def _xml(text: str) -> str:

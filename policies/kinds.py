@@ -71,8 +71,8 @@ def _paths(record: WorkloadKind) -> Iterator[str]:
 def _explain(name: str, error: ValidationError) -> Iterator[str]:
     known = ", ".join(field.name for field in fields(WorkloadKind) if field.name not in _NAMES)
     for problem in error.errors(include_url=False):
-        place = ".".join(str(step) for step in problem["loc"])
+        path = ".".join(str(step) for step in problem["loc"])
         text = problem["msg"].lower()
         if problem["type"] == "unexpected_keyword_argument" and len(problem["loc"]) == 1:
             text = f"write one of {known}"
-        yield f"{KINDS}.{name}.{place}: found {problem['input']!r:.60}; {text}"
+        yield f"{KINDS}.{name}.{path}: found {problem['input']!r:.60}; {text}"

@@ -35,7 +35,7 @@ _INTEGERS = (
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _EXACT = 1e15
-_DEEPEST = 200
+_MAX_DEPTH = 200
 _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -65,15 +65,15 @@ def scalar(text: str) -> Any:
 
 
 class BoundedLoader(yaml.CSafeLoader):
-    """Refuses deep nesting, which would crash libyaml's recursive composer."""
+    """Loader that refuses deep nesting, which would crash libyaml's recursive composer."""
 
     _depth = 0
 
     def descend_resolver(self, parent: Any, index: Any) -> None:
-        """Count a level; called before each node."""
+        """Count a level before each node."""
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise _error(parent, f"it is nested deeper than {_DEEPEST} levels")
+        if self._depth > _MAX_DEPTH:
+            raise _error(parent, f"it is nested deeper than {_MAX_DEPTH} levels")
 
     def ascend_resolver(self) -> None:
         """Leave the level."""
@@ -81,7 +81,7 @@ class BoundedLoader(yaml.CSafeLoader):
 
 
 class Loader(BoundedLoader):
-    """Resolves plain scalars and merges as kubectl does, and refuses duplicate keys."""
+    """Loader that resolves plain scalars and merges like kubectl, and refuses duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
         # Holds the nodes, so that their ids are not reused.
@@ -106,21 +106,21 @@ class Loader(BoundedLoader):
         if id(node) in self._flattened:
             return
         self._flattened[id(node)] = node
-        written: set[str] = set()
+        seen: set[str] = set()
         pairs: dict[str, tuple[Any, Any]] = {}
         for key, value in node.value:
             if key.tag == _MERGE:
                 pairs |= self._merged(value)
                 continue
             name = key_of(key)
-            if name in written:
+            if name in seen:
                 raise _error(key, f"the key {name!r} is written twice")
-            written.add(name)
+            seen.add(name)
             pairs[name] = (key, value)
         node.value = list(pairs.values())
 
     def _merged(self, node: Any) -> dict[str, tuple[Any, Any]]:
-        """Return the keys of one object or of several, of which the first takes precedence."""
+        """Return the keys of one or several objects; the first object takes precedence."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         pairs: dict[str, tuple[Any, Any]] = {}
         for source in reversed(sources):
@@ -150,7 +150,7 @@ def _plain(_: Any, node: Any) -> Any:
 
 
 def _typed(_: Any, node: Any) -> Any:
-    """Return a value with a written type, such as `!!int`."""
+    """Return a value with an explicit type, such as `!!int`."""
     name = node.tag.removeprefix(_PREFIX)
     value = scalar(node.value)
     if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and name != "bool"):

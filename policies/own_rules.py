@@ -1,4 +1,4 @@
-"""Custom rules in files of users, with the same decorators as those of the pack."""
+"""Custom rules in users' files, with the same decorators as those of the pack."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from policies.configuration import RESERVED
 from policies.rule import ConfigurationError, Rule
 
 VARIABLE = "GPU_POLICIES_RULES"
-"""Variable with the files of the pack that Pulumi starts, separated like those of PATH."""
+"""Environment variable with the rule files for the pack in Pulumi, separated as in PATH."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
-    """Return the rules of the pack and those in some files and in the files of `VARIABLE`.
+    """Return the rules of the pack, of `files` and of the files in `VARIABLE`.
 
-    Raises `ConfigurationError`.
+    Raises `ConfigurationError` if a file or the name of a rule is invalid.
     """
     configured = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     rules = list(RULES)
     for file in dict.fromkeys(Path(name).absolute() for name in [*configured, *files]):
-        taken = {*RESERVED, *(rule.name for rule in rules)}
+        used_names = {*RESERVED, *(rule.name for rule in rules)}
         for rule in _load(file):
-            if not _NAME.fullmatch(rule.name) or rule.name in taken:
+            if not _NAME.fullmatch(rule.name) or rule.name in used_names:
                 raise ConfigurationError(
                     f"{file}: found the rule {rule.name!r}; write a name of lower-case words and "
                     "hyphens that no other rule has"
                 )
-            taken.add(rule.name)
+            used_names.add(rule.name)
             rules.append(rule)
     return rules
 

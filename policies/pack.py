@@ -1,4 +1,4 @@
-"""The pack that the engine starts."""
+"""The server of the policy pack, which the engine starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "gpu-platform"
 
 
 def serve() -> None:
-    """Start the pack's server for the engine; this does not return."""
+    """Start the pack's server for the engine; never returns."""
     # Loaded modules and declared resources stay alive: traversing them takes a tenth of the time.
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)

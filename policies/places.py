@@ -21,7 +21,7 @@ LISTS: Final[tuple[tuple[str, ContainerKind], ...]] = (
     ("ephemeralContainers", "ephemeral"),
 )
 _SIDECARS: Final = ("sidecars", "sidecarContainers")
-_WHOLE: Final = ("resourcesPerNode",)
+_REPLACING: Final = ("resourcesPerNode",)
 """Fields that replace inherited values instead of being merged with them."""
 
 
@@ -52,7 +52,7 @@ class LayeredNode(Node):
 
 
 class JoinedNode(Node):
-    """A list of the items of several lists."""
+    """A list that joins the items of several lists."""
 
     __slots__ = ("_nodes",)
 
@@ -67,7 +67,7 @@ class JoinedNode(Node):
         return all(node.complete for node in self._nodes)
 
     def items(self) -> Iterator[Node]:
-        """Return the known items of all lists."""
+        """Yield the known items of all lists."""
         for node in self._nodes:
             yield from node.items()
 
@@ -110,7 +110,7 @@ class ContainerNode(Node):
             found = self._inner[key]
         if found.absent and key in self._supplied:
             return Node(UNKNOWN, found.parent, found.key)
-        if path[-1] in _WHOLE and isinstance(found.value, dict):
+        if path[-1] in _REPLACING and isinstance(found.value, dict):
             return Node(found.value, found.parent, found.key)
         if key == "image":
             return _image(self, found)
@@ -123,7 +123,7 @@ class ContainerNode(Node):
 
 
 def _image(container: Node, image: Node) -> Node:
-    """Return the name of an image, also if repository and tag are separate fields."""
+    """Return the name of an image, even if repository and tag are separate fields."""
     if isinstance(image.value, dict):
         name, tag = image["repository"].text, image["tag"].text or image["version"].text
     elif isinstance(container.value, dict) and "repository" in container.value:
@@ -176,8 +176,8 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
             if name and isinstance(node.value, dict) and count is not None and count is not UNKNOWN:
                 amount = quantity_or_none(count)
                 known = quantity_or_none(summed.get(name, 0))
-                whole = amount is not None and known is not None
-                summed[name] = str(known + amount) if whole else count  # type: ignore[operator]
+                both_known = amount is not None and known is not None
+                summed[name] = str(known + amount) if both_known else count  # type: ignore[operator]
         for name, amount in summed.items():
             known, new = quantity_or_none(found.get(name, 0)), quantity_or_none(amount)
             if known is None or new is None or new > known:

@@ -1,4 +1,4 @@
-"""Parts of the policy SDK's policies that do not depend on the state of a run."""
+"""Adapters from rules to the policy SDK that do not depend on the state of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOT = "pulumi:pulumi:Stack"
 
 
 def is_root(args: Any) -> bool:
-    """Return whether this is the stack's own resource, of which there is exactly one."""
+    """Return whether the arguments are those of the stack's single root resource."""
     return isinstance(args, ResourceValidationArgs) and args.resource_type == _ROOT
 
 
@@ -42,11 +42,11 @@ class EverywherePolicy(ResourceValidationPolicy, StackValidationPolicy):
         self._evaluate(args, report_violation)
 
     def has_validation(self) -> bool:
-        """Keep the signature that the SDK requires."""
+        """Return True: the policy validates resources and the stack."""
         return True
 
     def has_remediation(self) -> bool:
-        """Change nothing."""
+        """Return False: the policy changes nothing."""
         return False
 
 
@@ -60,7 +60,7 @@ class RuleSettings:
         self._config: RuleConfig
 
     def __call__(self, values: Mapping[str, Any]) -> RuleConfig:
-        """Return the configuration for what the engine passes."""
+        """Return the validated configuration for the values that the engine passes."""
         if values != self._values:
             self._config = self._rule.configure(plain(values), self._shared())
             self._values = values
@@ -82,7 +82,7 @@ def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
 
 
 def metadata(rule: Rule[Any]) -> dict[str, Any]:
-    """Return what the SDK knows about a policy."""
+    """Return the arguments of the SDK that describe a policy."""
     config: type[RuleConfig] = rule.config
     return {
         "name": rule.name,
@@ -99,7 +99,7 @@ def metadata(rule: Rule[Any]) -> dict[str, Any]:
 
 
 def _framework(rule: Rule[Any]) -> PolicyComplianceFramework | None:
-    """Return the rule's first control: the SDK knows one."""
+    """Return the rule's first control, because the SDK supports only one."""
     for control in rule.controls[:1]:
         framework = control.framework
         return PolicyComplianceFramework(

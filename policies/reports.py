@@ -60,7 +60,7 @@ class Report:
 
     @property
     def listed(self) -> list[Rule[Any]]:
-        """Rules without findings, if they are to be listed."""
+        """Rules without findings, if the report is verbose."""
         return self.passed if self.verbose else []
 
     @property
@@ -114,9 +114,9 @@ def human(report: Report) -> str:
     """Return one paragraph for each finding, and a summary."""
     lines = [f"passed: {rule.name}: {rule.description}" for rule in report.listed]
     for finding in report.findings:
-        place = "".join(f"{part}:" for part in position(finding) or ())
+        location = "".join(f"{part}:" for part in position(finding) or ())
         effect = f"{level(finding)} ({finding.severity.value})"
-        lines.append(f"{place} {effect}: {finding.rule}: {finding.message}".lstrip())
+        lines.append(f"{location} {effect}: {finding.rule}: {finding.message}".lstrip())
         lines.append(f"    {finding.remediation}")
         lines += [f"    {text}" for text in _sources(report.rule(finding))]
     return "\n".join([*lines, *report.summary]) + "\n"
@@ -141,8 +141,8 @@ def as_json(report: Report) -> str:
     }
     passed = {"passed": [rule.name for rule in report.passed]} if report.verbose else {}
     found = [_finding(finding, report.rule(finding)) for finding in report.findings]
-    answer = {"summary": summary, **passed, "findings": found}
-    return json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
+    document = {"summary": summary, **passed, "findings": found}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _finding(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def github(report: Report) -> str:
     for finding in report.findings:
         kind = "error" if report.fails(finding) else "warning"
         properties = {"title": f"{finding.rule} ({finding.severity.value})"}
-        if place := position(finding):
-            properties |= {"file": place[0], "line": str(place[1])}
+        if location := position(finding):
+            properties |= {"file": location[0], "line": str(location[1])}
         listed = ",".join(f"{key}={_escaped(text)}" for key, text in properties.items())
         text = f"{finding.message}. {finding.remediation}"
         lines.append(f"::{kind} {listed}::{text.translate(_COMMAND)}")

@@ -14,7 +14,7 @@ from policies.values import UNKNOWN, Node
 
 _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
-# The only type token that the provider itself looks at: a release passes values to Helm.
+# The only type token that the provider itself inspects: a release passes values to Helm.
 _RELEASE = "kubernetes:helm.sh/v3:Release"
 # Components, whose children are registered one by one.
 _COMPONENTS = frozenset(
@@ -94,7 +94,7 @@ class Resource:
     def is_manifest(self) -> bool:
         """True if the provider creates a Kubernetes object from it.
 
-        As in the provider, `apiVersion` and `kind` of the properties decide: anybody may register
+        As in the provider, `apiVersion` and `kind` of the properties decide: anyone may register
         an object under the type token of a component.
         """
         if not self.pulumi_type.startswith(_PULUMI_PREFIX) or self.pulumi_type == _RELEASE:
@@ -131,7 +131,7 @@ class Resource:
     def is_partial(self) -> bool:
         """True if the rest of the object is declared elsewhere.
 
-        A patch is evaluated as a whole object unless the configuration states that it exists.
+        A patch is evaluated as a whole object unless the configuration lists it as existing.
         """
         return self.is_patch and self.is_named(self._existing)
 
@@ -185,7 +185,10 @@ class Resource:
         return declared.text or "default"
 
     def may_be(self, namespace: str | None, name: str) -> bool:
-        """Return whether it has, or might have (None is unknown), that name in that namespace."""
+        """Return whether the object has, or might have, that name in that namespace.
+
+        A namespace of None is unknown.
+        """
         declared = self.root["metadata"]["name"]
         same_name = declared.value is UNKNOWN or self.name == name
         return same_name and (namespace is None or self.namespace in (namespace, None))
@@ -203,7 +206,7 @@ class Resource:
         return address_of(self.namespace or "(unknown)", self.group, self.kind, self.name)
 
     def is_named(self, patterns: Sequence[str]) -> bool:
-        """Return whether configuration names it; `*` matches anything, such as a run's suffix.
+        """Return whether a pattern matches the address; `*` matches anything, such as a suffix.
 
         The namespace must be known, unless the pattern matches every namespace.
         """

@@ -8,7 +8,7 @@
 - `interactive`: notebooks and similar pods of a single GPU;
 - `system`: pods without GPUs that no label assigns to another role.
 
-The registry of kinds states which roles a kind allows and which one is its default. A label on the
+The registry of kinds defines which roles a kind allows and which one is its default. A label on the
 pod template or on the resource chooses among them, but never a role with fewer requirements than
 the GPUs of the pod need: where the kind can be `training`, a pod of several GPUs is neither `batch`
 nor `interactive`, and a pod that runs to completion does not serve.
@@ -39,7 +39,7 @@ class RoleSettings(Protocol):
 
     @property
     def component_labels(self) -> Sequence[str]:
-        """Labels that state the role of a pod."""
+        """Labels that determine the role of a pod."""
 
     @property
     def component_roles(self) -> Mapping[str, Role]:
@@ -55,7 +55,7 @@ class RoleSettings(Protocol):
 
     @property
     def role_key(self) -> tuple[Any, ...]:
-        """All of them, as a key of a cache."""
+        """All of these settings, as the key of a cache."""
 
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
@@ -101,11 +101,11 @@ def _total(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
     total = Decimal(0)
     for pod in pods:
         if pod.gpu_containers(accelerators):
-            most = pod.most()
+            maximum = pod.max_replicas()
             # If nothing limits the number of pods, the requested number determines the role.
-            most = pod.replicas if most == UNLIMITED else most
+            maximum = pod.replicas if maximum == UNLIMITED else maximum
             own = sum(pod.gpus(accelerators).values(), Decimal(0))
             claimed = any(container.gpu_claims(accelerators) for container in pod.containers)
-            number = product([UNLIMITED if claimed else own, most])
+            number = product([UNLIMITED if claimed else own, maximum])
             total += own if number is None else number
     return total

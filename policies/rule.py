@@ -38,7 +38,7 @@ from policies.workloads import Pod
 _ACRONYMS = ("dns", "gpu", "shm")
 _PAGE = Path(__file__).parent.parent / "docs" / "policies.md"
 PAGE_VARIABLE = "GPU_POLICIES_DOCS"
-"""Variable with the address at which docs/policies.md is published."""
+"""Environment variable with the URL at which docs/policies.md is published."""
 
 
 def section(name: str) -> str | None:
@@ -98,7 +98,7 @@ class Rule(Generic[C]):
     """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration.
 
     `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
-    the same rule in CEL, for rules that one object decides alone. `references` are controls of
+    the same rule in CEL, for rules that need a single object. `references` are controls of
     security frameworks (see `policies.frameworks`), `url` documents the rule.
     """
 
@@ -118,7 +118,7 @@ class Rule(Generic[C]):
     admission: Cel | None = None
 
     def __post_init__(self) -> None:
-        """Refuse references to unknown controls."""
+        """Raise ValueError if a reference names an unknown control."""
         try:
             _ = self.controls
         except ValueError as error:
@@ -154,7 +154,7 @@ class Rule(Generic[C]):
     def configure(self, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> C:
         """Validate the rule's configuration; raise `ConfigurationError`.
 
-        `shared` are settings of the whole pack, which those of the rule complete.
+        `shared` are settings of the whole pack, to which those of the rule are added.
         """
         config = validated(self.config, self.name, values)
         merged = {
@@ -170,13 +170,13 @@ class Rule(Generic[C]):
         return f"{subject}: {violation.text}\n{self.remediation}"
 
     def violations(self, view: View, config: C) -> Iterator[Violation]:
-        """Check one resource."""
+        """Yield the violations of one resource."""
         for part in self._parts(view, config):
             for violation in self.check(part, config):
                 yield replace(violation, resource=view.resource)
 
     def _parts(self, view: View, config: C) -> list[Any]:
-        """Return the parts to check; without those of objects that are system workloads."""
+        """Return the parts to check, without those of system workloads."""
         # Asking pydantic for a missing attribute takes longer than most rules.
         system = getattr(config, "system_workloads", ()) if self._has_system_workloads else ()
         if not system:
@@ -194,14 +194,14 @@ class Rule(Generic[C]):
 
 
 def _merged(shared: Any, own: Any, stated: bool) -> Any:
-    """Return a setting of the pack with that of a rule, which may state it."""
+    """Return a setting of the pack, extended by that of a rule if it is set."""
     if not stated:
         return shared
     return {**shared, **own} if isinstance(own, dict) else [*shared, *own]
 
 
 def failure(rule: Rule[Any], error: Exception) -> str:
-    """Return the violation that is reported if a rule itself fails."""
+    """Return the message that is reported if a rule itself fails."""
     return (
         f"the rule {rule.name} itself failed and could not check the resource "
         f"({type(error).__name__}: {error}); this counts as a violation"
@@ -222,7 +222,7 @@ class _Metadata(TypedDict, Generic[C]):
 
 
 class _Decorator(Generic[T]):
-    """Makes rules of functions that check the parts of one scope."""
+    """Decorator that turns functions into rules of one scope."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -233,7 +233,7 @@ class _Decorator(Generic[T]):
         remedy: Callable[[T, C], Iterable[Edit]] | None = None,
         **metadata: Unpack[_Metadata[C]],
     ) -> Callable[[Callable[[T, C], Iterable[Violation]]], Rule[C]]:
-        """Return a decorator that makes a rule of a function."""
+        """Return a decorator that turns a function into a rule."""
 
         def make(check: Callable[[T, C], Iterable[Violation]]) -> Rule[C]:
             topic = check.__module__.rpartition(".")[2]

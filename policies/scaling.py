@@ -20,11 +20,11 @@ class Scaling:
     minimum: Decimal
     maximum: Decimal
     exclusive: bool = True
-    """True if what it scales must not state a number itself."""
+    """True if the target must not set a number of replicas itself."""
 
 
 class Scalings:
-    """The autoscalers of some resources by what they scale."""
+    """The autoscalers among some resources, by their target."""
 
     def __init__(self, resources: Iterable[Resource]) -> None:
         self._found: dict[tuple[str | None, str, str], list[Scaling]] = defaultdict(list)
@@ -39,11 +39,11 @@ class Scalings:
         return self._found.get((target.namespace, target.kind.lower(), target.name), [])
 
     def minimum(self, target: Resource) -> Decimal | None:
-        """Return the largest minimum of the autoscalers of a resource, None if it has none."""
+        """Return the largest minimum of the autoscalers of a resource, or None without any."""
         return max((scaling.minimum for scaling in self.of(target)), default=None)
 
     def maximum(self, target: Resource) -> Decimal | None:
-        """Return the largest maximum of the autoscalers of a resource, None if it has none."""
+        """Return the largest maximum of the autoscalers of a resource, or None without any."""
         limits = (max(scaling.minimum, scaling.maximum) for scaling in self.of(target))
         return max(limits, default=None)
 

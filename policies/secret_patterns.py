@@ -70,7 +70,7 @@ def is_secret(name: str, text: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def contains_secret(text: str) -> bool:
-    """Return whether a text contains what looks like a secret, also in base64."""
+    """Return whether a text contains what looks like a secret, even in base64."""
     return bool(VALUE.search(text)) or any(map(_hides_secret, _hidden_texts(text)))
 
 
@@ -79,9 +79,9 @@ def _hides_secret(text: str) -> bool:
 
 
 def _hidden_texts(text: str) -> Iterator[str]:
-    """Yield the texts that words in base64 contain."""
-    whole = "".join(text.split())
-    for word in {whole, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
+    """Yield the decoded texts of words in base64."""
+    without_spaces = "".join(text.split())
+    for word in {without_spaces, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
         body = word.rstrip("=").replace("-", "+").replace("_", "/")
         found = decoded(body + "=" * (-len(body) % 4))
         if found and all(letter.isprintable() or letter.isspace() for letter in found):

@@ -39,7 +39,7 @@ _REPORTED = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
 
 
 class Servicer(_SDKS):  # type: ignore[misc] # a private class
-    """Servicer whose policies share what they receive; none is asynchronous or raises.
+    """Servicer whose policies share the properties; no policy is asynchronous or raises.
 
     `listener` is called with all settings and the disabled policies when the engine sends them. If
     it raises `ConfigurationError`, the engine refuses to run.
@@ -141,6 +141,6 @@ class Servicer(_SDKS):  # type: ignore[misc] # a private class
 
 
 def install(listener: Listener) -> None:
-    """Let the SDK serve the pack with this servicer."""
+    """Make the SDK serve the pack with this servicer."""
     module: Any = sdk
     module._PolicyAnalyzerServicer = partial(Servicer, listener)

@@ -1,4 +1,4 @@
-"""Configuration that several rules share; each rule's own schema includes what it reads."""
+"""Configuration that several rules share; the schema of each rule includes what it reads."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class ClusterConfig(GpuConfig):
 
 
 class RoleConfig(GpuConfig):
-    """Labels that state the role of pods."""
+    """Labels that determine the role of pods."""
 
     component_labels: list[str] = Field(
         default=[COMPONENT_LABEL, WORKLOAD_LABEL],
-        description="Labels that state the role of a pod; the first with a known value decides.",
+        description="Labels that determine the role of a pod; the first with a known value counts.",
     )
     component_roles: dict[str, Role] = Field(
         default={
@@ -116,7 +116,7 @@ class RoleConfig(GpuConfig):
 
     @cached_property
     def role_key(self) -> tuple[Any, ...]:
-        """Everything that `Pod.role` depends on."""
+        """Everything on which `Pod.role` depends."""
         roles = tuple(sorted(self.component_roles.items()))
         return tuple(self.component_labels), roles, self.small_gpus, self.accelerators
 

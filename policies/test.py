@@ -54,12 +54,14 @@ class _Case:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
-    whole = not options.no_stack_rules
+    whole_stack = not options.no_stack_rules
     try:
         rules = with_own(options.rules)
         common = read_configuration(options.config, rules)
         cases = list(_cases(Path(options.directory), {rule.name for rule in rules}))
-        found = [_violated(case, _configuration(case, common, rules), whole) for case in cases]
+        found = [
+            _violated(case, _configuration(case, common, rules), whole_stack) for case in cases
+        ]
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
@@ -92,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cases(folder: Path, rules: set[str]) -> Iterator[_Case]:
-    files = [path for path in manifests_in(folder) if not path.name.endswith(".config.json")]
+def _cases(directory: Path, rules: set[str]) -> Iterator[_Case]:
+    files = [path for path in manifests_in(directory) if not path.name.endswith(".config.json")]
     if not files:
-        raise UnusableInputError(f"no manifest found in {folder}")
+        raise UnusableInputError(f"no manifest found in {directory}")
     for path in files:
         comments = _EXPECTED.findall(path.read_text("utf-8"))
         if len(comments) != 1:
@@ -119,24 +121,26 @@ def _configuration(case: _Case, common: Configuration, rules: list[Rule[Any]]) -
     return read_configuration(own, rules) if own.exists() else common
 
 
-def _violated(case: _Case, configuration: Configuration, whole: bool) -> tuple[set[str], set[str]]:
+def _violated(
+    case: _Case, configuration: Configuration, whole_stack: bool
+) -> tuple[set[str], set[str]]:
     """Return the mandatory rules and all rules that a case violates."""
     try:
         documents = list(read(str(case.path), case.path.read_bytes()))
     except OSError as error:
         raise UnusableInputError(f"{case.path}: {error.strerror}") from error
-    ran = {rule.name for rule, _, _ in applied(configuration, whole=whole)}
+    ran = {rule.name for rule, _, _ in applied(configuration, whole_stack=whole_stack)}
     if missing := case.expected - ran:
         raise UnusableInputError(
             f"{case.path}: expects {', '.join(sorted(missing))}, not evaluated with these options"
         )
-    findings = evaluate(documents, configuration, whole=whole)
+    findings = evaluate(documents, configuration, whole_stack=whole_stack)
     mandatory = {finding.rule for finding in findings if finding.mandatory}
     return mandatory, {finding.rule for finding in findings}
 
 
 def _problem(case: _Case, mandatory: set[str], found: set[str]) -> str | None:
-    """Return how the violations of a case differ from its expectation."""
+    """Return the difference between the violations of a case and its expectation, or None."""
     missing = case.expected - found
     surplus = set() if case.others else mandatory - case.expected
     texts = [f"does not violate {', '.join(sorted(missing))}"] if missing else []

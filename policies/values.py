@@ -129,14 +129,14 @@ class Node:
         return self.value is not UNKNOWN
 
     def items(self) -> Iterator[Node]:
-        """Return the known items of a list; nothing for anything else."""
+        """Yield the known items of a list; nothing for anything else."""
         if isinstance(self.value, list):
             for index, item in enumerate(self.value):
                 if item is not None and item is not UNKNOWN:
                     yield Node(item, self, index, self._partial)
 
     def fields(self) -> Iterator[tuple[str, Node]]:
-        """Return the keys and values of an object; nothing for anything else."""
+        """Yield the keys and values of an object; nothing for anything else."""
         if isinstance(self.value, dict):
             for key, item in self.value.items():
                 yield key, Node(item, self, key, self._partial)
@@ -159,8 +159,8 @@ class Node:
 def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
     """Return whether key and value of any field, at any depth of plain data, pass a test.
 
-    Items of lists have an empty key. Rules that search a whole manifest ask this first: nodes with
-    paths take five times as long.
+    Items of lists have an empty key. Rules that search a whole manifest call this first, because
+    nodes with paths take five times as long.
     """
     pending = [value]
     while pending:

@@ -29,11 +29,11 @@ class View:
 
     @cached_property
     def workloads(self) -> list[Workload]:
-        """The resource as something that runs pods; empty if it runs none."""
+        """The workloads of the resource; empty if it runs no pods."""
         return find_workloads(self.resource)
 
     def parts(self, scope: Scope) -> list[Any]:
-        """Return the parts for a scope; stack rules have none, they are called with the stack."""
+        """Return the parts for a scope; stack rules have none, because they receive the stack."""
         if scope not in self._parts:
             nested = (part for view in self.nested for part in view.parts(scope))
             self._parts[scope] = [*self._own_parts(scope), *nested]
@@ -52,7 +52,7 @@ class View:
 
 
 def flat(views: Sequence[View]) -> Iterator[View]:
-    """Yield views and, after each, those of the objects inside."""
+    """Yield the views and, after each, those of the objects inside it."""
     for view in views:
         yield view
         yield from flat(view.nested)
@@ -60,9 +60,9 @@ def flat(views: Sequence[View]) -> Iterator[View]:
 
 def _sees(resource: Resource, other: Resource) -> bool:
     """Return whether an object may refer to another one by name alone."""
-    of_cluster = other.record is not None and not other.record.namespaced
+    cluster_scoped = other.record is not None and not other.record.namespaced
     return (
-        of_cluster
+        cluster_scoped
         or None in (resource.namespace, other.namespace)
         or (resource.namespace == other.namespace)
     )
@@ -112,7 +112,7 @@ class Stack:
         return found
 
     def runs_of(self, runtime: Resource) -> list[Resource]:
-        """Return the objects that run the pods of another one, as their records state."""
+        """Return the objects that run the pods of another one, according to their records."""
         return self._runs.get(id(runtime), [])
 
     def runtime_of(self, resource: Resource) -> Resource | None:

@@ -1,4 +1,4 @@
-"""Violations of rules, edits that correct them, and values as messages show them."""
+"""Violations of rules, edits that correct them, and the format of values in messages."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Violation:
     def text(self) -> str:
         """The violation without the resource's name."""
         found = self.found if self.found is not None else show(self.node.value)
-        place = f"{self.node.path}: " if self.node.path else ""
-        return f"{place}found {found}; write {self.write}"
+        path = f"{self.node.path}: " if self.node.path else ""
+        return f"{path}found {found}; write {self.write}"
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Pod:
 
     @cached_property
     def steps(self) -> tuple[Key, ...]:
-        """The keys from the object that states the pod down to its specification."""
+        """The keys from the object that contains the pod down to its specification."""
         return self.spec.steps[len(self.resource.root.steps) :]
 
     @cached_property
@@ -58,7 +58,7 @@ class Pod:
 
     @property
     def partial(self) -> bool:
-        """True if the rest of the pod is stated elsewhere."""
+        """True if the rest of the pod is defined elsewhere."""
         return self.spec.partial
 
     @cached_property
@@ -90,7 +90,7 @@ class Pod:
         return product(requested(root, count, steps) for count in self.place.count)
 
     def replicas_within(self, job: str) -> Decimal | None:
-        """Return how many of them one of the jobs at a path requests; None if unknown."""
+        """Return the number of such pods that one job at a path requests; None if unknown."""
         if not self.place.at.startswith(f"{job}."):
             return self.replicas
         counts = [
@@ -101,7 +101,7 @@ class Pod:
         root, steps = self.resource.root, self.steps
         return product(requested(root, count, steps) for count in counts)
 
-    def most(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
+    def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
         """Return the maximum number of such pods that may ever run; None if unknown.
 
         `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
@@ -130,7 +130,7 @@ class Pod:
         return product(quantity_or_none(count.value) or Decimal(1) for count in counts)
 
     def replica_counts(self) -> Iterator[Node]:
-        """Return the numbers that multiply the pod, which must be integers."""
+        """Yield the numbers that multiply the pod, which must be integers."""
         if self.place is ANYWHERE:
             yield from structural_counts(self.spec)
             return
@@ -153,7 +153,7 @@ class Pod:
 
     @cached_property
     def volume_names_known(self) -> bool:
-        """Return whether a volume name is certainly missing."""
+        """True if all volume names are known, so that a missing name is really missing."""
         names = (volume["name"] for volume in self.volumes.items())
         return self.volumes.complete and all(name.known for name in names)
 
@@ -177,7 +177,7 @@ class Pod:
         """Return the GPUs of one pod by resource, as the scheduler counts them.
 
         Init containers run one after the other before the main ones and next to the sidecars that
-        precede them. Claims count as unlimited, because other objects state their devices.
+        precede them. Claims count as unlimited, because other objects define their devices.
         """
         running: dict[str, Decimal] = {}
         peak: dict[str, Decimal] = {}
@@ -197,7 +197,7 @@ class Pod:
         }
 
     def role(self, settings: RoleSettings) -> Role:
-        """Return the role of the pod, as described at the top of this file."""
+        """Return the role of the pod (see `policies.roles`)."""
         key = settings.role_key
         if key not in self._roles:
             self._roles[key] = role_of(self, settings)
@@ -205,7 +205,7 @@ class Pod:
 
 
 def _start_order(container: Container) -> int:
-    """Return the order of start: init containers and sidecars as listed, then all others."""
+    """Return the start order: init containers and sidecars as listed, then all others."""
     return 0 if container.kind == "init" or container.is_init_sidecar else 1
 
 

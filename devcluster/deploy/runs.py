@@ -13,7 +13,7 @@ from gitops.runs.progress import Progress, last_words
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
 from gitops.runs.status import RunStatus, read_runs, run_pods
 from gpu_platform.runs.cluster import Member
-from gpu_platform.runs.sweeps import described
+from gpu_platform.runs.sweeps import sweep_lines
 from kube.kinds import kinds_that_support
 from kube.kinds.record import State
 from kube.names import TASK_LABEL
@@ -124,7 +124,7 @@ def wait_for_sweep(
     member = Member(kubectl, namespace)
     while True:
         summary = member.sweeps().get(key, {})
-        report(next(described({key: summary})))
+        report(next(sweep_lines({key: summary})))
         if summary.get("winner") is not None:
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}

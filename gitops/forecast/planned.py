@@ -13,7 +13,7 @@ from gitops.forecast.state import Gang, PodShape
 from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
 from policies.controllers import Workload
-from policies.demand import most_pods, queue_of
+from policies.demand import max_pods, queue_of
 from policies.resources import Resource
 from policies.views import Stack, View
 from policies.workloads import Pod
@@ -68,7 +68,7 @@ def _gangs(
     shapes = [
         pod_shape_of(pod, count)
         for pod in pods
-        if (count := int(most_pods(stack, pod, surge=False) / number))
+        if (count := int(max_pods(stack, pod, surge=False) / number))
     ]
     if not shapes:
         return

@@ -1,6 +1,6 @@
 """A model as an OCI artifact of the ModelPack specification: one layer for each file.
 
-The manifest is a pure function of the files, so a changed manifest has files that differ, or is
+The manifest is a pure function of the files, so a changed manifest refers to different files, or is
 not the one that `manifest` returns.
 """
 
@@ -41,12 +41,12 @@ Descriptor = dict[str, Any]
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """Return the bytes of which the digest is computed."""
+    """Return the bytes from which the digest is computed."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digest as registries write it."""
+    """Return the digest in the format of registries."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -57,16 +57,16 @@ def descriptor(content: bytes, media_type: str) -> Descriptor:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a model in a directory, which has no others."""
+    """The files of a model in a directory that contains no others."""
 
-    folder: Path
+    directory: Path
 
     def export(self) -> Manifest:
         """Return the manifest of the export. Raises GitopsError if a file is damaged."""
         try:
-            found = read_manifest(self.folder)
+            found = read_manifest(self.directory)
             for file in (found.weights, *found.artifacts):
-                checked_file(self.folder, file)
+                checked_file(self.directory, file)
         except ExportError as error:
             raise GitopsError(str(error)) from None
         return found
@@ -74,11 +74,11 @@ class Files:
     def names(self) -> list[str]:
         """Return the paths of all files in the directory. Raises GitopsError for unusual ones."""
         found = []
-        for path in sorted(self.folder.rglob("*")):
+        for path in sorted(self.directory.rglob("*")):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise GitopsError(f"{path} is not a plain file: remove it from the export")
             if path.is_file():
-                found.append(path.relative_to(self.folder).as_posix())
+                found.append(path.relative_to(self.directory).as_posix())
         return found
 
     def layers(self) -> list[Descriptor]:
@@ -86,7 +86,7 @@ class Files:
         return [self._layer(name) for name in self.names()]
 
     def _layer(self, name: str) -> Descriptor:
-        path = self.folder / name
+        path = self.directory / name
         return {
             "mediaType": _media_type(name),
             "digest": f"sha256:{sha256_of(path)}",
@@ -95,18 +95,18 @@ class Files:
         }
 
 
-def gather(export: Path, folder: Path) -> Files:
-    """Link or copy the files of an export to an empty directory, to add the lineage to them."""
+def gather(export: Path, directory: Path) -> Files:
+    """Link or copy the files of an export to an empty directory, where the lineage is added."""
     for name in Files(export).names():
         if PurePosixPath(name).parts[0].startswith(".") or name == LINEAGE_FILE:
             raise GitopsError(f"{export / name} is not a file of an export: remove it")
-        target = folder / name
+        target = directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(export / name, target)
         except OSError:
             shutil.copyfile(export / name, target)
-    return Files(folder)
+    return Files(directory)
 
 
 def config(lineage: Lineage, export: Manifest, layers: Sequence[Descriptor]) -> bytes:
@@ -151,7 +151,7 @@ def signature_manifest(subject: Descriptor, bundle: bytes) -> bytes:
 
 
 class Layer(BaseModel):
-    """Descriptor of a file, as it is found in a registry."""
+    """Descriptor of a file, as stored in a registry."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -173,7 +173,7 @@ class Layer(BaseModel):
 
 
 class Model(BaseModel):
-    """Manifest of an artifact, as it is found in a registry."""
+    """Manifest of an artifact, as stored in a registry."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -184,7 +184,7 @@ class Model(BaseModel):
 
     @classmethod
     def parse(cls, content: bytes, location: str) -> Self:
-        """Return the manifest of a model. Raises GitopsError if it is another one."""
+        """Return the manifest of a model. Raises GitopsError if it is of another type."""
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:

@@ -47,7 +47,7 @@ def _repository(options: argparse.Namespace, text: str) -> Repository:
 
 
 def _version(options: argparse.Namespace, text: str) -> tuple[Repository, promotion.Version]:
-    """Return the version that a reference names by a tag or a digest."""
+    """Return the repository and the version that a reference names by tag or digest."""
     repository = _repository(options, text)
     wanted = repository.reference.digest or repository.reference.tag
     if wanted is None:
@@ -66,10 +66,10 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
     found = promotion.publish(repository, options.export, objects, settings, options.key, password)
     for problem in found.lineage.missing():
         sys.stderr.write(f"cannot be promoted: {problem}\n")
-    where = repository.reference.at(found.digest)
-    yield where
+    location = repository.reference.at(found.digest)
+    yield location
     if mirror is not None:
-        mirror.publish(where, found.lineage, options.export.absolute())
+        mirror.publish(location, found.lineage, options.export.absolute())
 
 
 def _objects(options: argparse.Namespace) -> list[Object]:
@@ -136,10 +136,10 @@ def _promote(options: argparse.Namespace) -> Iterator[str]:
     mirror = Mirror() if options.mlflow else None
     repository, version = _version(options, options.reference)
     promotion.promote(repository, version, options.stage, options.key, conditions, kubectl(options))
-    where = repository.reference.at(version.digest)
-    yield f"{where} is {options.stage}"
+    location = repository.reference.at(version.digest)
+    yield f"{location} is {options.stage}"
     if mirror is not None:
-        mirror.promote(where, version.lineage, options.stage)
+        mirror.promote(location, version.lineage, options.stage)
 
 
 def _diff(options: argparse.Namespace) -> Iterator[str]:

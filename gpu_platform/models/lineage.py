@@ -71,17 +71,17 @@ class Lineage(BaseModel):
 
     def contradictions(self, manifest: Manifest) -> Iterator[str]:
         """Yield a sentence for each value that the manifest of the export contradicts."""
-        for name, value in _of_export(manifest).items():
+        for name, value in _export_fields(manifest).items():
             if getattr(self, name) != value:
                 yield f"{name} is {getattr(self, name)!r}, but the export states {value!r}"
 
 
-def described(
+def build_lineage(
     model: str, manifest: Manifest, objects: Sequence[Object], settings: Mapping[str, Any]
 ) -> Lineage:
     """Return the lineage of an export. `objects` are those of its run.
 
-    `settings` are those of the policy pack. Raises GitopsError if the objects are not of the run.
+    `settings` are those of the policy pack. Raises GitopsError if the objects are of another run.
     """
     views = [View(resource_of(dict(each))) for each in objects]
     runs = {each["metadata"].get("labels", {}).get(RUN_LABEL) for each in objects} - {None}
@@ -96,12 +96,12 @@ def described(
         specification=_specification(manifest.run),
         code=_image(views),
         policies=_verdict(manifest.run, objects, views, settings) if objects else None,
-        **_of_export(manifest),
+        **_export_fields(manifest),
     )
 
 
 def parse(text: bytes, location: str) -> Lineage:
-    """Return the lineage. Raises GitopsError if it is not valid."""
+    """Parse the lineage. Raises GitopsError if it is not valid."""
     try:
         return Lineage.model_validate_json(text)
     except ValidationError as error:
@@ -109,7 +109,7 @@ def parse(text: bytes, location: str) -> Lineage:
         raise GitopsError(f"{location} is not a lineage: {problem}") from None
 
 
-def _of_export(manifest: Manifest) -> dict[str, Any]:
+def _export_fields(manifest: Manifest) -> dict[str, Any]:
     return {
         "run": manifest.run,
         "code_version": manifest.code_version,
@@ -143,7 +143,7 @@ def _image(views: Sequence[View]) -> str:
 def _verdict(
     run: str, objects: Sequence[Object], views: Sequence[View], settings: Mapping[str, Any]
 ) -> Verdict:
-    """Evaluate the policy pack. The run existed, so its namespace and queue did as well."""
+    """Return the result of the policy pack, which assumes that namespace and queue exist."""
     workloads = [workload for view in views for workload in view.workloads]
     queues = {workload.queue(pod).text for workload in workloads for pod in workload.pods}
     namespace = objects[0]["metadata"].get("namespace", "default")

@@ -42,9 +42,9 @@ class Mirror:
             )
 
     def publish(self, reference: str, lineage: Lineage, export: Path | None = None) -> str:
-        """Register a version, and return its number; one that is registered stays as it is.
+        """Register a version unless it is registered already, and return its number.
 
-        It belongs to the run of MLflow whose identifier is next to `export`, if there is one.
+        It belongs to the MLflow run whose identifier is stored next to `export`, if there is one.
         """
         name, source = lineage.model.replace("/", "."), f"oci://{reference}"
         self._post("registered-models/create", {"name": name}, known="RESOURCE_ALREADY_EXISTS")
@@ -78,7 +78,7 @@ class Mirror:
         return self._call(path, json.dumps(content).encode(), known)
 
     def _call(self, path: str, content: bytes | None = None, known: str = "") -> dict[str, Any]:
-        """Return the answer, or nothing for the error code `known`. Raises GitopsError."""
+        """Return the response, empty for the error code `known`. Raises GitopsError."""
         request = urllib.request.Request(f"{self._url}/{_PREFIX}/{path}", content)  # noqa: S310
         request.add_header("Content-Type", "application/json")
         user, token = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "TOKEN"))
@@ -89,8 +89,8 @@ class Mirror:
             request.add_header("Authorization", f"Bearer {token}")
         try:
             opener = urllib.request.build_opener(_NoRedirect)
-            with opener.open(request, timeout=SECONDS) as answer:
-                found: dict[str, Any] = json.load(answer)
+            with opener.open(request, timeout=SECONDS) as response:
+                found: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             if known and known in text:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gitops.errors import GitopsError
 from gpu_platform.models import artifact, signing
-from gpu_platform.models.lineage import FILE, Lineage, described, parse
+from gpu_platform.models.lineage import FILE, Lineage, build_lineage, parse
 from gpu_platform.models.registry import Repository
 from infra.manifests import Manifest as Object
 from kube.promoted_models import NAME, NAMESPACE, PROMOTER, entry
@@ -26,7 +26,7 @@ class RefusedError(GitopsError):
 
 @dataclass(frozen=True)
 class Version:
-    """A published model, of which the files have not been read."""
+    """A published model, whose files have not been read."""
 
     digest: str
     layers: Sequence[artifact.Layer]
@@ -48,9 +48,9 @@ def publish(
     with tempfile.TemporaryDirectory() as temporary:
         files = artifact.gather(export, Path(temporary, "export"))
         manifest = files.export()
-        lineage = described(repository.reference.repository, manifest, objects, settings)
-        (files.folder / FILE).write_text(lineage.model_dump_json(indent=2) + "\n")
-        bundle = signing.sign(files.folder, key, password)
+        lineage = build_lineage(repository.reference.repository, manifest, objects, settings)
+        (files.directory / FILE).write_text(lineage.model_dump_json(indent=2) + "\n")
+        bundle = signing.sign(files.directory, key, password)
         layers = files.layers()
         content = artifact.manifest(lineage, manifest, layers)
         blobs = {
@@ -60,16 +60,16 @@ def publish(
         }
         for layer in layers:
             path = layer["annotations"][artifact.FILE_PATH]
-            repository.push_blob(files.folder / path, layer)
+            repository.push_blob(files.directory / path, layer)
         for media_type, blob in blobs.items():
-            written = Path(temporary, "blob")
-            written.write_bytes(blob)
-            repository.push_blob(written, artifact.descriptor(blob, media_type))
+            blob_file = Path(temporary, "blob")
+            blob_file.write_bytes(blob)
+            repository.push_blob(blob_file, artifact.descriptor(blob, media_type))
     digest = artifact.digest_of(content)
     subject = artifact.descriptor(content, artifact.MANIFEST_TYPE)
     repository.push_manifest(content, digest)
     repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
-    # The tag comes last: whoever finds it finds the signature.
+    # The tag is pushed last, so that whoever finds it also finds the signature.
     repository.push_manifest(content, manifest.run)
     return Version(digest, artifact.Model.parse(content, digest).layers, lineage)
 
@@ -77,13 +77,13 @@ def publish(
 def read(repository: Repository, version: str) -> Version:
     """Return the version of a tag or a digest. Raises GitopsError if it is not a model."""
     digest = repository.resolve(version)
-    where = repository.reference.at(digest)
-    layers = artifact.Model.parse(repository.manifest(digest), where).layers
+    location = repository.reference.at(digest)
+    layers = artifact.Model.parse(repository.manifest(digest), location).layers
     for layer in layers:
         if layer.path == FILE:
             content = repository.blob(layer.digest)
-            return Version(digest, layers, parse(content, f"{where} {FILE}"))
-    raise GitopsError(f"{where} has no {FILE}: publish it with `models publish`")
+            return Version(digest, layers, parse(content, f"{location} {FILE}"))
+    raise GitopsError(f"{location} has no {FILE}: publish it with `models publish`")
 
 
 def verify(repository: Repository, version: Version, key: Path) -> Manifest:
@@ -92,24 +92,24 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     Raises RefusedError if a file, the manifest of the artifact or the lineage differs from what was
     signed, or was signed as another model.
     """
-    where = repository.reference.at(version.digest)
+    location = repository.reference.at(version.digest)
     bundle = repository.signature(version.digest)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, "export")
+        directory = Path(temporary, "export")
         for layer in version.layers:
-            if (folder / layer.path).exists():
-                raise RefusedError(f"{where} has the file {layer.path} twice")
-            repository.download(layer.digest, folder / layer.path)
+            if (directory / layer.path).exists():
+                raise RefusedError(f"{location} has the file {layer.path} twice")
+            repository.download(layer.digest, directory / layer.path)
         try:
-            signing.verify(folder, bundle, key, where)
-            export = artifact.Files(folder).export()
+            signing.verify(directory, bundle, key, location)
+            export = artifact.Files(directory).export()
         except GitopsError as error:
             raise RefusedError(str(error)) from None
-        layers = artifact.Files(folder).layers()
+        layers = artifact.Files(directory).layers()
     if artifact.digest_of(artifact.manifest(version.lineage, export, layers)) != version.digest:
-        raise RefusedError(f"{where}: the manifest is not the one that `models publish` writes")
+        raise RefusedError(f"{location}: the manifest is not the one that `models publish` writes")
     if version.lineage.model != repository.reference.repository:
-        raise RefusedError(f"{where} was published as {version.lineage.model}")
+        raise RefusedError(f"{location} was published as {version.lineage.model}")
     return export
 
 
@@ -125,7 +125,7 @@ def promote(
 
     Return the entry of the ConfigMap. Raises RefusedError, with every reason.
     """
-    where = repository.reference.at(version.digest)
+    location = repository.reference.at(version.digest)
     export = verify(repository, version, key)
     lineage = version.lineage
     problems = [*lineage.missing(), *lineage.contradictions(export)]
@@ -136,10 +136,10 @@ def promote(
         problems += violations(conditions, lineage.metrics, incumbent)
     if problems:
         raise RefusedError(
-            "\n".join([f"{where} is not promoted:", *(f"  - {p}" for p in problems)])
+            "\n".join([f"{location} is not promoted:", *(f"  - {p}" for p in problems)])
         )
     admitted = entry(
-        where,
+        location,
         run=lineage.run,
         specification=lineage.specification,
         data=lineage.data_sha256,
@@ -155,7 +155,7 @@ def promote(
 
 
 def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
-    """Add an entry to the ConfigMap. Entries of others stay, for pods that still serve them."""
+    """Add an entry to the ConfigMap. Earlier entries stay, for pods that still serve them."""
     patch = json.dumps({"data": {digest.removeprefix("sha256:"): admitted}})
     command = ["patch", "configmap", NAME, "--namespace", NAMESPACE, "--type=merge", f"-p={patch}"]
     try:
@@ -165,6 +165,6 @@ def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
     if done.returncode != 0:
         raise GitopsError(
             f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {done.stderr.strip()}. "
-            f"The admission policies create it, and the Role {PROMOTER} gives the right "
+            f"The admission policies create it, and the Role {PROMOTER} grants the permission "
             "(docs/model-registry.md); then run the command again"
         )

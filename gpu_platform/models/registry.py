@@ -61,7 +61,7 @@ class Reference:
 
 
 class _Client(Registry):  # type: ignore[misc]
-    """oras without its retries, which take two minutes if the name of the registry is wrong."""
+    """Client of oras without retries, which take two minutes if the registry's name is wrong."""
 
     do_request: Callable[..., requests.Response] = Registry.do_request.__wrapped__
 
@@ -75,8 +75,8 @@ class Repository:
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
         with self._errors("cannot be reached"):
-            answer = requests.get(root, timeout=30, verify=trusted)
-        challenge = answer.headers.get("WWW-Authenticate", "").lower()
+            response = requests.get(root, timeout=30, verify=trusted)
+        challenge = response.headers.get("WWW-Authenticate", "").lower()
         self._root = f"{root}{reference.repository}/"
         self._container = Container(reference.name)
         self._client = _Client(
@@ -94,7 +94,7 @@ class Repository:
             )
 
     def resolve(self, version: str) -> str:
-        """Return the digest of a tag or digest that the repository must have."""
+        """Return the digest of a tag or digest, which must exist in the repository."""
         if not version.startswith("sha256:"):
             return digest_of(self._manifest_bytes(version))
         self.manifest(version)
@@ -110,10 +110,10 @@ class Repository:
         return content
 
     def tags(self) -> list[str]:
-        """Return all tags but those of signatures; empty if the repository does not exist."""
+        """Return all tags except those of signatures; empty if the repository does not exist."""
         with self._errors("has tags that cannot be listed"):
-            answer = self._request(f"{self._root}tags/list")
-            if answer.status_code == 404:
+            response = self._request(f"{self._root}tags/list")
+            if response.status_code == 404:
                 return []
             found = self._client.get_tags(self._container)
         return sorted(tag for tag in found if not tag.endswith(SIGNATURE_SUFFIX))
@@ -165,25 +165,25 @@ class Repository:
 
     def _manifest_bytes(self, version: str) -> bytes:
         with self._errors("cannot be read"):
-            answer = self._request(f"{self._root}manifests/{version}")
-            if answer.status_code == 404:
+            response = self._request(f"{self._root}manifests/{version}")
+            if response.status_code == 404:
                 raise GitopsError(
                     f"{self.reference.at(version)} does not exist: "
                     f"`python -m gpu_platform models list {self.reference.name}` prints the tags"
                 )
-            self._client._check_200_response(answer)
-        if len(answer.content) > _MAX_MANIFEST_BYTES:
+            self._client._check_200_response(response)
+        if len(response.content) > _MAX_MANIFEST_BYTES:
             raise GitopsError(f"{self.reference.at(version)} is too large for a manifest")
-        return answer.content
+        return response.content
 
     def _chunks(self, digest: str) -> Iterator[bytes]:
         content = hashlib.sha256()
         if not re.fullmatch(DIGEST, digest):
             raise GitopsError(f"{self.reference.name}: {digest!r} is not a digest")
         with self._errors(f"lacks {digest}"):
-            answer = self._request(f"{self._root}blobs/{digest}", stream=True)
-            self._client._check_200_response(answer)
-            for chunk in answer.iter_content(_CHUNK_BYTES):
+            response = self._request(f"{self._root}blobs/{digest}", stream=True)
+            self._client._check_200_response(response)
+            for chunk in response.iter_content(_CHUNK_BYTES):
                 content.update(chunk)
                 yield chunk
         if f"sha256:{content.hexdigest()}" != digest:

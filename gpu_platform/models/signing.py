@@ -1,4 +1,4 @@
-"""Signatures of OpenSSF model-signing, made and verified with a key of an elliptic curve."""
+"""Signatures of OpenSSF model-signing, created and verified with elliptic-curve keys."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gitops.errors import GitopsError
 from workload.files import sha256_of
 
 PASSWORD: Final = "MODEL_KEY_PASSWORD"  # noqa: S105  the name of a variable
-"""Variable with the password of an encrypted private key."""
+"""Environment variable with the password of an encrypted private key."""
 
 _MISMATCH: Final = "Signature mismatch"
 
 
-def sign(folder: Path, key: Path, password: str | None = None) -> bytes:
+def sign(directory: Path, key: Path, password: str | None = None) -> bytes:
     """Return the signature of all files in a directory. Raises GitopsError."""
-    target = folder.with_suffix(".sig")
+    target = directory.with_suffix(".sig")
     try:
         signer = signing.Config().use_elliptic_key_signer(private_key=key, password=password)
-        signer.set_hashing_config(_hashing()).sign(folder, target)
+        signer.set_hashing_config(_hashing()).sign(directory, target)
         return target.read_bytes()
     except (OSError, ValueError, TypeError) as error:
         raise GitopsError(f"{key} cannot sign: {error}") from None
@@ -36,40 +36,40 @@ def sign(folder: Path, key: Path, password: str | None = None) -> bytes:
         target.unlink(missing_ok=True)
 
 
-def verify(folder: Path, bundle: bytes, key: Path, what: str) -> None:
+def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
     """Verify that the signature is of this key and of exactly the files in a directory.
 
     Raises GitopsError.
     """
-    written = folder.with_suffix(".sig")
-    written.write_bytes(bundle)
-    # It prints warnings about signatures of earlier versions, which have no hint of the key.
+    signature = directory.with_suffix(".sig")
+    signature.write_bytes(bundle)
+    # The library warns about signatures of earlier versions, which have no hint of the key.
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             verifier = verifying.Config().use_elliptic_key_verifier(public_key=key)
-            verifier.set_hashing_config(_hashing()).verify(folder, written)
+            verifier.set_hashing_config(_hashing()).verify(directory, signature)
         except OSError as error:
             raise GitopsError(f"{key} cannot be read: {error.strerror}") from None
         except InvalidSignature:
-            raise GitopsError(f"{what}: the signature was not made with {key}") from None
+            raise GitopsError(f"{reference}: the signature was not made with {key}") from None
         # The library raises many types of errors for damaged bundles.
         except Exception as error:
             if str(error).startswith(_MISMATCH):
-                names = ", ".join(_different(folder, bundle))
-                raise GitopsError(f"{what}: other files than those signed: {names}") from None
-            raise GitopsError(f"{what}: the signature is not valid: {error}") from None
+                names = ", ".join(_different(directory, bundle))
+                raise GitopsError(f"{reference}: other files than those signed: {names}") from None
+            raise GitopsError(f"{reference}: the signature is not valid: {error}") from None
     # The library leaves out paths that the signed statement asks to ignore.
-    if different := ", ".join(_different(folder, bundle)):
-        raise GitopsError(f"{what}: other files than those signed: {different}")
+    if different := ", ".join(_different(directory, bundle)):
+        raise GitopsError(f"{reference}: other files than those signed: {different}")
 
 
-def _different(folder: Path, bundle: bytes) -> list[str]:
+def _different(directory: Path, bundle: bytes) -> list[str]:
     """Return the paths of files that are changed, missing or not signed."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}
     found = {
-        path.relative_to(folder).as_posix(): sha256_of(path)
-        for path in folder.rglob("*")
+        path.relative_to(directory).as_posix(): sha256_of(path)
+        for path in directory.rglob("*")
         if path.is_file()
     }
     return sorted({name for name, _ in signed.items() ^ found.items()})
@@ -89,6 +89,6 @@ def fingerprint(key: Path) -> str:
 
 
 def _hashing() -> hashing.Config:
-    """Return a configuration that leaves out no file, whatever its name."""
+    """Return a hashing configuration that ignores no file."""
     config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
     return config.use_file_serialization(ignore_paths=())

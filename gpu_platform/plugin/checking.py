@@ -1,4 +1,4 @@
-"""Validation of arguments from other languages by the settings; errors name the key."""
+"""Validation of arguments from other languages against the settings; errors name the key."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
-    """Return the settings with these values at the path `within` of the model.
+    """Validate values at the path `within` of a model, and return the model.
 
     Raises InputPropertiesError, which Pulumi prints with the resource and each key.
     """
-    nested: Any = whole(values)
+    nested: Any = with_integers(values)
     for key in reversed(within):
         nested = {key: nested}
     try:
@@ -32,7 +32,7 @@ def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Mode
                     for part in detail["loc"][len(within) :]
                     if part != "[key]"
                 ),
-                _in_their_words(rule(detail), names),
+                _in_camel_case(rule(detail), names),
             )
             for detail in error.errors(include_url=False)
         ) from None
@@ -48,14 +48,14 @@ def refused(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
     return InputPropertiesError("the arguments are not valid", details)
 
 
-def whole(value: Any) -> Any:
+def with_integers(value: Any) -> Any:
     """Return the value with integers restored: the engine sends 2 as 2.0."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: with_integers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [whole(item) for item in value]
+        return [with_integers(item) for item in value]
     return value
 
 
@@ -66,8 +66,8 @@ def _names(values: Any) -> Iterable[str]:
             yield from _names(item)
 
 
-def _in_their_words(text: str, names: set[str]) -> str:
-    """Return the text with the keys as the user wrote them: `gpusPerNode`."""
+def _in_camel_case(text: str, names: set[str]) -> str:
+    """Return the text with the keys in camel case, as the user wrote them: `gpusPerNode`."""
     return re.sub(
         r"\b[a-z]+(?:_[a-z]+)+\b",
         lambda found: camel_case(found[0]) if found[0] in names else found[0],

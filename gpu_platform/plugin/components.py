@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import pulumi
 
 from gpu_platform.platform_stack import Platform, Problem, unpinned
-from gpu_platform.plugin.checking import checked, refused, whole
+from gpu_platform.plugin.checking import checked, refused, with_integers
 from infra import (
     failure_recorder,
     gpu_stack,
@@ -37,7 +37,7 @@ GPU = "nvidia.com/gpu"
 Values = dict[str, Any]
 Built = TypeVar("Built")
 
-_PLACE = ("platform", "namespace", "claims", "gpu_nodes")
+_PLACEMENT = ("platform", "namespace", "claims", "gpu_nodes")
 
 
 class Arguments(TypedDict):
@@ -58,16 +58,16 @@ class Deferred(Component):
             return await build(values)
 
         # Output.apply accepts a coroutine function, unlike its annotation.
-        made: pulumi.Output[Built] = known.apply(create)
-        return made
+        built: pulumi.Output[Built] = known.apply(create)
+        return built
 
-    def register_after(self, made: pulumi.Output[None]) -> None:
+    def register_after(self, built: pulumi.Output[None]) -> None:
         """Register a component without attributes: Pulumi waits for outputs, not for resources."""
-        self.register_outputs({"made": made})
+        self.register_outputs({"made": built})
 
 
 class TrainingJob(Deferred):
-    """A run of a training job, whose pods are scheduled as a gang. It does not wait for the end."""
+    """A run of a training job, scheduled as a gang. The component does not wait for its end."""
 
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
@@ -86,16 +86,16 @@ class TrainingJob(Deferred):
 
         async def build(values: Values) -> training_job.Run:
             image, account = values.pop("image"), values.pop("service_account", "training")
-            platform = await _platform(name, _taken(values, _PLACE), self)
+            platform = await _platform(name, _pop(values, _PLACEMENT), self)
             job = checked(TrainingSettings, values, "jobs", name).jobs[name]
-            _fits(platform.problems_of_job(job, image))
-            placed = platform.training_job(name, job, image=image, service_account=account)
-            return training_job.create_run(self, placed)
+            _raise_if_any(platform.problems_of_job(job, image))
+            arguments = platform.training_job(name, job, image=image, service_account=account)
+            return training_job.create_run(self, arguments)
 
-        made = self.when_known(args, build)
-        self.run = made.apply(lambda run: run.name)
-        self.namespace = made.apply(lambda run: run.summary["namespace"])
-        self.summary = made.apply(lambda run: dict(run.summary))
+        built = self.when_known(args, build)
+        self.run = built.apply(lambda run: run.name)
+        self.namespace = built.apply(lambda run: run.summary["namespace"])
+        self.summary = built.apply(lambda run: dict(run.summary))
         self.register_outputs(
             {"run": self.run, "namespace": self.namespace, "summary": self.summary}
         )
@@ -122,13 +122,13 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # In the settings, a name here states that the canary has its own image.
+                # In the settings, any name here means that the canary has its own image.
                 values["canary"] = {**values["canary"], "image": "canary"}
-            platform = await _platform(name, _taken(values, _PLACE), self)
+            platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = checked(InferenceSettings, values, "services", name).services.values()
             images = [each for each in (image, canary_image) if each is not None]
-            _fits(platform.problems_of_service(service, *images))
-            placed = platform.inference_service(
+            _raise_if_any(platform.problems_of_service(service, *images))
+            arguments = platform.inference_service(
                 name,
                 service,
                 image=image,
@@ -136,11 +136,11 @@ class InferenceService(Deferred):
                 domain=domain,
                 service_account=account,
             )
-            return inference_service.InferenceService(name, placed, self.options())
+            return inference_service.InferenceService(name, arguments, self.options())
 
-        made = self.when_known(args, build)
-        self.url = made.apply(lambda service: service.url)
-        self.summary = made.apply(lambda service: dict(service.summary))
+        built = self.when_known(args, build)
+        self.url = built.apply(lambda service: service.url)
+        self.summary = built.apply(lambda service: dict(service.summary))
         self.register_outputs({"url": self.url, "summary": self.summary})
 
 
@@ -148,7 +148,7 @@ class GpuStack(Deferred):
     """NVIDIA's device plugin and the runtime class, for clusters without them."""
 
     gpu_nodes: pulumi.Output[Values]
-    """How pods request GPUs: `gpuNodes` of jobs and services."""
+    """How pods request GPUs; the argument `gpuNodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -157,8 +157,8 @@ class GpuStack(Deferred):
 
         async def build(values: Values) -> Values:
             settings = checked(GpuSettings, values)
-            made = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
-            return _written(made.gpu_nodes)
+            built = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
+            return _nodes_output(built.gpu_nodes)
 
         self.gpu_nodes = self.when_known(args, build)
         self.register_outputs({"gpuNodes": self.gpu_nodes})
@@ -199,8 +199,8 @@ class Tenancy(Deferred):
         async def build(values: Values) -> str:
             resource = values.pop("gpu_resource", GPU)
             settings = checked(TenancySettings, values)
-            made = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
-            return tenancy.Tenancy(name, made, self.options()).namespace
+            built = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
+            return tenancy.Tenancy(name, built, self.options()).namespace
 
         self.namespace = self.when_known(args, build)
         self.register_outputs({"namespace": self.namespace})
@@ -220,8 +220,8 @@ class Storage(Deferred):
         async def build(values: Values) -> dict[str, str]:
             namespace = values.pop("namespace")
             settings = checked(StorageSettings, values)
-            made = storage.StorageArgs(storage=settings, namespace=namespace)
-            return storage.Storage(name, made, self.options()).claims
+            built = storage.StorageArgs(storage=settings, namespace=namespace)
+            return storage.Storage(name, built, self.options()).claims
 
         self.claims = self.when_known(args, build)
         self.register_outputs({"claims": self.claims})
@@ -236,18 +236,18 @@ class FailureRecorder(Deferred):
         super().__init__("FailureRecorder", name, opts)
 
         async def build(values: Values) -> None:
-            values, placed = _pod(values)
+            values, arguments = _pod(values)
             settings = checked(RecorderSettings, values)
-            made = failure_recorder.FailureRecorderArgs(
-                recorder=settings, claims={name: name for name in settings.claims}, **placed
+            built = failure_recorder.FailureRecorderArgs(
+                recorder=settings, claims={name: name for name in settings.claims}, **arguments
             )
-            failure_recorder.FailureRecorder(name, made, self.options())
+            failure_recorder.FailureRecorder(name, built, self.options())
 
         self.register_after(self.when_known(args, build))
 
 
 class NodeHealth(Deferred):
-    """A controller that cordons nodes with unhealthy GPUs and moves the runs on them."""
+    """A controller that cordons nodes with unhealthy GPUs and moves their runs."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -255,12 +255,12 @@ class NodeHealth(Deferred):
         super().__init__("NodeHealth", name, opts)
 
         async def build(values: Values) -> None:
-            runs, own = values.pop("runs_namespace"), _taken(values, ("namespace",))
-            values, placed = _pod({**values, "namespace": runs})
-            made = node_health.NodeHealthArgs(
-                health=checked(NodeHealthSettings, {**values, **own}), **placed
+            runs, own = values.pop("runs_namespace"), _pop(values, ("namespace",))
+            values, arguments = _pod({**values, "namespace": runs})
+            built = node_health.NodeHealthArgs(
+                health=checked(NodeHealthSettings, {**values, **own}), **arguments
             )
-            node_health.NodeHealth(name, made, self.options())
+            node_health.NodeHealth(name, built, self.options())
 
         self.register_after(self.when_known(args, build))
 
@@ -274,17 +274,17 @@ class Monitoring(Deferred):
         super().__init__("Monitoring", name, opts)
 
         async def build(values: Values) -> None:
-            placed = {
+            arguments = {
                 "namespace": values.pop("namespace"),
                 "volcano_namespace": values.pop("volcano_namespace", "volcano-system"),
-                "ports": tuple(whole(values.pop("ports", []))),
+                "ports": tuple(with_integers(values.pop("ports", []))),
                 "isolated": values.pop("isolated", True),
                 "gpu_nodes": _gpu_nodes(values),
             }
-            made = monitoring.MonitoringArgs(
-                monitoring=checked(MonitoringSettings, values), **placed
+            built = monitoring.MonitoringArgs(
+                monitoring=checked(MonitoringSettings, values), **arguments
             )
-            monitoring.Monitoring(name, made, self.options())
+            monitoring.Monitoring(name, built, self.options())
 
         self.register_after(self.when_known(args, build))
 
@@ -302,59 +302,59 @@ COMPONENTS: tuple[type[Deferred], ...] = (
 )
 
 
-def _taken(values: Values, keys: tuple[str, ...]) -> Values:
+def _pop(values: Values, keys: tuple[str, ...]) -> Values:
     return {key: values.pop(key) for key in keys if key in values}
 
 
-async def _platform(name: str, written: Values, parent: Deferred) -> Platform:
+async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
     """Return the platform of a stack, with the arguments that override it."""
-    nodes = _gpu_nodes(written) if "gpu_nodes" in written else None
-    if "platform" in written:
+    nodes = _gpu_nodes(values) if "gpu_nodes" in values else None
+    if "platform" in values:
         # The component's provider may be unable to read kube-system, which no argument could allow.
         options = pulumi.ResourceOptions(parent=parent)
-        stack = await Platform.read(written["platform"], options, name=name, check_cluster=False)
+        stack = await Platform.read(values["platform"], options, name=name, check_cluster=False)
         return Platform(
-            namespace=written.get("namespace", stack.namespace),
-            claims=written.get("claims", stack.claims),
+            namespace=values.get("namespace", stack.namespace),
+            claims=values.get("claims", stack.claims),
             gpu_nodes=nodes or stack.gpu_nodes,
             queues=stack.queues,
             images=stack.images,
         )
-    if missing := [key for key in ("namespace", "claims") if key not in written]:
+    if missing := [key for key in ("namespace", "claims") if key not in values]:
         raise refused((key, "is missing: set it, or set platform") for key in missing)
     return Platform(
-        namespace=written["namespace"],
-        claims=written["claims"],
+        namespace=values["namespace"],
+        claims=values["claims"],
         gpu_nodes=nodes or GpuNodes(resource=GPU),
         images={},
     )
 
 
-def _gpu_nodes(written: Values) -> GpuNodes:
-    nodes = written.pop("gpu_nodes", None)
-    return GpuNodes(**whole(nodes)) if nodes is not None else GpuNodes(resource=GPU)
+def _gpu_nodes(values: Values) -> GpuNodes:
+    nodes = values.pop("gpu_nodes", None)
+    return GpuNodes(**with_integers(nodes)) if nodes is not None else GpuNodes(resource=GPU)
 
 
-def _pod(written: Values) -> tuple[Values, Values]:
+def _pod(values: Values) -> tuple[Values, Values]:
     """Return the settings of a program that uses the API, and the arguments of its pod."""
-    rest = dict(written)
-    placed = {
+    rest = dict(values)
+    arguments = {
         "namespace": rest.pop("namespace"),
         "image": rest.pop("image"),
         "isolated": rest.pop("isolated", True),
         "gpu_nodes": _gpu_nodes(rest),
     }
-    _fits(unpinned(placed["image"]))
-    return rest, placed
+    _raise_if_any(unpinned(arguments["image"]))
+    return rest, arguments
 
 
-def _fits(problems: Any) -> None:
+def _raise_if_any(problems: Any) -> None:
     found: list[Problem] = list(problems)
     if found:
         raise refused((problem.key, problem.reason) for problem in found)
 
 
-def _written(nodes: GpuNodes) -> Values:
+def _nodes_output(nodes: GpuNodes) -> Values:
     found: Values = {
         "resource": nodes.resource,
         "node_selector": dict(nodes.node_selector),

@@ -37,7 +37,7 @@ Properties = dict[str, PropertyDefinition]
 _RUN: Final = "RunOutput"
 _SERVICE: Final = "InferenceOutput"
 
-_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
+_OMITTED: Final[Mapping[str, frozenset[str]]] = {
     "TrainingJob": frozenset({"image"}),
     "InferenceService": frozenset({"image", "job"}),
     "Canary": frozenset({"image"}),
@@ -102,8 +102,8 @@ _GPU_NODES: Final = {
     "tolerations": PropertyDefinition(
         optional=True,
         type=PropertyType.ARRAY,
-        items=_type("Toleration", "Taints of these nodes."),
-        description="Taints of these nodes.",
+        items=_type("Toleration", "Toleration of a taint of these nodes."),
+        description="Tolerations of the taints of these nodes.",
     ),
     "runtime_class": _text("Runtime class of pods with GPUs; omit it if they need none."),
 }
@@ -186,14 +186,14 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
         types[name] = _definition(
             name, _properties(name, section, types, root), section["description"]
         )
-    made = {
+    built = {
         "GpuStack": {"gpuNodes": _type("GpuNodes", "How pods request GPUs.")},
         "TrainingJob": {"summary": _type(_RUN, "The run as an output of a stack.")},
         "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
     }
     return {
         component: {name: replace(found, optional=False) for name, found in properties.items()}
-        for component, properties in made.items()
+        for component, properties in built.items()
     }
 
 
@@ -223,9 +223,9 @@ def _properties(
     owner: str, section: Schema, types: dict[str, TypeDefinition], root: Schema
 ) -> Properties:
     """Return the properties of a section, and add the types in them to `types`."""
-    made = {}
+    built = {}
     for field in fields(section):
-        if field.name in _LEFT_OUT.get(owner, ()):
+        if field.name in _OMITTED.get(owner, ()):
             continue
         for _, definition in nested(field.schema):
             if (name := _type_name(definition, owner)) not in types:
@@ -233,14 +233,14 @@ def _properties(
                 properties = _properties(name, inner, types, root)
                 types[name] = _definition(name, properties, inner["description"])
         property_ = _enum(field, owner, types) or _property(field.schema, _meaning(field), owner)
-        made[field.name] = replace(property_, optional=not field.required)
-    return made
+        built[field.name] = replace(property_, optional=not field.required)
+    return built
 
 
 def _enum(field: Field, owner: str, types: dict[str, TypeDefinition]) -> PropertyDefinition | None:
     """Return the property of an enum, whose type is added to `types`; None for other types."""
-    written = [each for each in alternatives(field.schema) if each.get("type") != "null"]
-    words = written[0].get("enum") if len(written) == 1 else None
+    non_null = [each for each in alternatives(field.schema) if each.get("type") != "null"]
+    words = non_null[0].get("enum") if len(non_null) == 1 else None
     if words is None or not all(isinstance(word, str) for word in words):
         return None
     name = owner + "".join(part.capitalize() for part in field.name.split("_"))
@@ -270,10 +270,10 @@ def _type_name(definition: str, owner: str) -> str:
 
 
 def _property(schema: Schema, description: str, owner: str) -> PropertyDefinition:
-    written = [each for each in alternatives(schema) if each.get("type") != "null"]
-    if len(written) != 1 or not written[0]:
+    non_null = [each for each in alternatives(schema) if each.get("type") != "null"]
+    if len(non_null) != 1 or not non_null[0]:
         return PropertyDefinition(ref="pulumi.json#/Any", description=description)
-    (schema,) = written
+    (schema,) = non_null
     if "$ref" in schema:
         return _type(_type_name(definition_name(schema), owner), description)
     kind, values = schema["type"], schema.get("additionalProperties")

@@ -31,7 +31,7 @@ _EXISTS: Final = "AlreadyExists"
 
 @dataclass(frozen=True)
 class Member:
-    """Access of a team's member to a namespace; `kubectl` is the command with its options."""
+    """A team member's access to a namespace; `kubectl` is the command with its options."""
 
     kubectl: Sequence[str]
     namespace: str
@@ -42,7 +42,7 @@ class Member:
         if done.returncode != 0:
             raise GitopsError(
                 f"the platform of namespace {self.namespace} cannot be read: "
-                f"{done.stderr.strip()}. Its stack gives this right to tenancy.groups.members "
+                f"{done.stderr.strip()}. Its stack grants this to tenancy.groups.members "
                 "(docs/teams.md)"
             )
         if not done.stdout:
@@ -83,7 +83,7 @@ class Member:
             for resource in RESOURCES
             for item in self._list(resource.name, f"--field-selector=metadata.name={run}")
         ]
-        # Jobs that a JobFlow made end with it.
+        # Jobs that a JobFlow created are deleted with it.
         own = [(r, item) for r, item in found if not item["metadata"].get("ownerReferences")]
         if not own:
             raise GitopsError(
@@ -105,7 +105,7 @@ class Member:
                 self._create_again(item)
                 continue
             if resource is JOB:
-                self._must(
+                self._run_or_raise(
                     "create", "--filename=-", stdin=json.dumps(command(item, suspended=suspended))
                 )
                 continue
@@ -115,14 +115,15 @@ class Member:
                 for key in reversed(path.split(".")):
                     patch = {key: patch}
                 name = item["metadata"]["name"]
-                self._must("patch", resource.name, name, "--type=merge", f"-p={json.dumps(patch)}")
+                change = f"-p={json.dumps(patch)}"
+                self._run_or_raise("patch", resource.name, name, "--type=merge", change)
 
     def _create_again(self, job: Mapping[str, Any]) -> None:
         """Delete a Job and its pods, and create the same Job. Raises GitopsError if it runs."""
         name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
         if state is None or not (state.over or state is State.SUSPENDED):
             raise GitopsError(f"{name} is not suspended, so there is nothing to resume")
-        written = {
+        manifest = {
             "apiVersion": job["apiVersion"],
             "kind": job["kind"],
             "metadata": {
@@ -132,14 +133,14 @@ class Member:
             },
             "spec": job["spec"],
         }
-        self._must("delete", JOB.name, name, "--cascade=foreground", "--timeout=120s")
-        self._must("create", "--filename=-", stdin=json.dumps(written))
+        self._run_or_raise("delete", JOB.name, name, "--cascade=foreground", "--timeout=120s")
+        self._run_or_raise("create", "--filename=-", stdin=json.dumps(manifest))
 
     def stop(self, run: str) -> None:
         """Delete the objects of a run; its checkpoints and logs remain on the volume."""
         for resource, item in self.find(run):
             name = item["metadata"]["name"]
-            self._must("delete", resource.name, name, "--wait=false", "--ignore-not-found")
+            self._run_or_raise("delete", resource.name, name, "--wait=false", "--ignore-not-found")
 
     def logs(self, run: str) -> None:
         """Print the logs of a run's pods. Raises GitopsError if there is no such run."""
@@ -147,29 +148,29 @@ class Member:
         self._print_logs(run)
 
     def follow(self, run: str) -> State:
-        """Print the logs of a run's pods, restarted ones included, and return how the run ended.
+        """Print the logs of a run's pods, restarted ones included, and return its final state.
 
-        Raises GitopsError if there is no such run, or it is deleted meanwhile.
+        Raises GitopsError if there is no such run, or it is deleted in the meantime.
         """
         since: datetime | None = None
         announced = False
         while True:
-            ended = self._ended(run)
+            final_state = self._ended(run)
             pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
-            # kubectl ends with an error if a container of one of the pods has not started.
+            # kubectl fails if a container of one of the pods has not started.
             if pods and all(map(_has_started, pods)):
                 now = datetime.now(UTC)
                 self._print_logs(run, "--follow", since=since)
                 since, announced = now, False
-            elif not ended and not announced:
+            elif not final_state and not announced:
                 sys.stderr.write(f"{run} waits for its pods; Ctrl-C leaves it in the queue\n")
                 announced = True
-            if ended:
-                return ended
+            if final_state:
+                return final_state
             time.sleep(_POLL_SECONDS)
 
     def _ended(self, run: str) -> State | None:
-        """Return the state of a run that is over, otherwise None."""
+        """Return the final state of a run, or None if it has not ended."""
         states = [
             resource.state(item.get("status", {}))
             for resource, item in self.find(run)
@@ -195,9 +196,9 @@ class Member:
                     break
 
     def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
-        """Return how much of a device a queue has allocated, and its limit if it has one.
+        """Return the number of devices that a queue has allocated, and its limit if it has one.
 
-        None if the member may not read the queue, or Volcano has not written its status.
+        Return None if the member may not read the queue, or Volcano has not written its status.
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
@@ -228,7 +229,7 @@ class Member:
             raise GitopsError(f"{resource} cannot be listed: {done.stderr.strip()}")
         return list(json.loads(done.stdout)["items"])
 
-    def _must(self, *arguments: str, stdin: str | None = None) -> None:
+    def _run_or_raise(self, *arguments: str, stdin: str | None = None) -> None:
         done = self._run(*arguments, stdin=stdin)
         if done.returncode != 0:
             raise GitopsError(done.stderr.strip())

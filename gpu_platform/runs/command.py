@@ -1,4 +1,4 @@
-"""`python -m gpu_platform`: runs of a team's members, without Pulumi and without a state."""
+"""`python -m gpu_platform`: runs of a team's members, without Pulumi and its state."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _simulated(runs: Sequence[Submission], snapshot: Path) -> str:
-    """Return what the scheduler would do with the runs in the cluster of a snapshot."""
+    """Return a report of what the scheduler would do with the runs in a snapshot's cluster."""
     from datetime import UTC, datetime
 
     from gitops.forecast.answer import render
@@ -159,11 +159,11 @@ def _report_cost(
                 f"{run.name}: quota {name} leaves {left:f} of {hard} {resource}, so its pods wait "
                 "until other runs end\n"
             )
-    sys.stderr.write(f"{run.name}: {_space(member, run.job.queue, resource, row.gpus)}\n")
+    sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, row.gpus)}\n")
 
 
-def _space(member: Member, queue: str, resource: str, wanted: Decimal) -> str:
-    """Return a sentence about the free devices of a queue, as far as the member may read it."""
+def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -> str:
+    """Return a sentence about the free devices of a queue, if the member may read it."""
     from kube.quantities import quantity_or_none
 
     found = member.queue(queue, resource)
@@ -208,7 +208,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _sweeps(options: argparse.Namespace) -> int:
-    from gpu_platform.runs.sweeps import described
+    from gpu_platform.runs.sweeps import sweep_lines
 
     found = _member(options).sweeps()
     if options.html is not None:
@@ -217,7 +217,7 @@ def _sweeps(options: argparse.Namespace) -> int:
         options.html.write_text(page(found), "utf-8")
         sys.stdout.write(f"written to {options.html}\n")
         return 0
-    for line in described(found):
+    for line in sweep_lines(found):
         sys.stdout.write(f"{line}\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""Runs as a stack of the platform would make them, from its description and a file with jobs."""
+"""Runs as the platform's stack would create them, from its description and a file of jobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Description(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return a description. Raises GitopsError if it is none."""
+        """Parse a description. Raises GitopsError if another version wrote it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -163,7 +163,7 @@ def findings(
         raise GitopsError(f"the configuration of the policies is not valid: {error}") from None
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*manifests]})
     # The rest of the stack is elsewhere, so rules about the whole stack cannot be evaluated.
-    return evaluate(list(read(run, text.encode())), configuration, whole=False)
+    return evaluate(list(read(run, text.encode())), configuration, whole_stack=False)
 
 
 def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
@@ -175,9 +175,11 @@ def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
 
 
 def exported(jobs: Mapping[str, TrainingJobSettings]) -> str:
-    """Return the configuration with which a stack has the same runs."""
-    written = {
+    """Return the configuration that gives a stack the same runs."""
+    configuration = {
         key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         for key, job in jobs.items()
     }
-    return yaml.safe_dump({"config": {"gpu-platform:training": {"jobs": written}}}, sort_keys=False)
+    return yaml.safe_dump(
+        {"config": {"gpu-platform:training": {"jobs": configuration}}}, sort_keys=False
+    )

@@ -22,7 +22,7 @@ def page(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the page of sweeps, from the summaries that their controller wrote.
 
     Raises:
-        GitopsError: If packages are missing, or a controller is of an earlier version.
+        GitopsError: If packages are missing, or a controller has an earlier version.
     """
     shown = {
         key: {**summary, "plots": dict(_plots(key, summary))}
@@ -76,7 +76,7 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     }
     if len({trial["value"] for trial in trials}) > 1:
         drawings["Importance"] = lambda: plots.plot_param_importances(study, target_name=metric)
-    # Texts are not formulas, and equal pages have equal bytes.
+    # Text is not parsed as formulas, and the same page has the same bytes.
     style: Any = {"text.parse_math": False, "svg.hashsalt": "sweeps", "figure.figsize": _SIZE}
     for title, draw in drawings.items():
         with warnings.catch_warnings(), mpl.rc_context(style):

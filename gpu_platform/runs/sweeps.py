@@ -6,7 +6,7 @@ from typing import Any, Final
 _SHOWN: Final = 10
 
 
-def described(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines about sweeps, from the summaries that their controller wrote."""
     if not sweeps:
         yield "no sweeps"

@@ -1,4 +1,4 @@
-"""Builders of the job kinds: each module turns a gang into the objects of one kind."""
+"""Builders of the job kinds: each module turns a gang into the manifests of one kind."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -9,6 +9,6 @@ from kube.kinds import JobKind
 
 
 def builder(kind: JobKind) -> Callable[[Gang], list[Manifest]]:
-    """Return the builder of a kind, `build` in the module of its name; the job comes last."""
+    """Return the function `build` of a kind's module; the job is the last manifest it returns."""
     build: Callable[[Gang], list[Manifest]] = import_module(f"{__name__}.{kind}").build
     return build

@@ -1,4 +1,4 @@
-"""The gang that every job kind is built from: equal pods that start and fail together."""
+"""The gang from which every job kind is built: identical pods that start and fail together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 
 LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}
 WORKER_LABEL: Final = {ROLE_LABEL: "worker"}
-"""Labels of the pods in kinds with a launcher."""
+"""Role labels of the pods, in kinds with a launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +28,17 @@ class Step:
     pod: Pod
     after: Sequence[str] = ()
     retries: int | None = None
-    """None is as many as the gang has."""
+    """Maximum number of retries. None uses the gang's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gang:
-    """A run of `size` pods made from `pod`.
+    """A run of `size` pods built from `pod`.
 
     `pod.command` holds torchrun's arguments (`-m`, module, arguments), and the kind adds the
     rendezvous. With `custom_command` it is a complete command. `launcher` is the pod that starts
-    the others, for kinds that have one. Times are in seconds. `suspend` and `stop` end the pods of
-    kinds that support it; a stopped run never continues.
+    the others, for kinds that have one. Times are in seconds. `suspend` and `stop` terminate the
+    pods, in kinds that support it; a stopped run cannot be resumed.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Gang:
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()
     wrapper: Sequence[str] = ()
-    """Command that reads the inputs of the training and then starts it."""
+    """Prefix of the training command, which reads the inputs and then starts the training."""
     is_flow: bool = False
     """True if a JobFlow starts the training, even without steps."""
     notebook: NotebookSettings | None = None
@@ -83,7 +83,7 @@ class Gang:
 
     @property
     def size_range(self) -> str:
-        """The size as torchrun's `--nnodes` takes it: `4`, or `2:4` for an elastic gang."""
+        """The size in the format of torchrun's `--nnodes`: `4`, or `2:4` for an elastic gang."""
         return f"{self.minimum}:{self.size}" if self.is_elastic else str(self.size)
 
 
@@ -126,14 +126,14 @@ def _rendezvous(gang: Gang) -> list[str]:
 
 
 def command_variables(gang: Gang) -> dict[str, str]:
-    """Return the variables that a command needs in addition to the rendezvous.
+    """Return the environment variables that a command needs in addition to the rendezvous.
 
     A custom command gets NNODES and NPROC_PER_NODE in torchrun's format.
     """
     variables = {}
     if gang.is_elastic:
-        # In the rendezvous' own store, processes that restart after a pod has left would find the
-        # addresses of the previous attempt and fail until the restarts are used up.
+        # If processes shared the rendezvous' store, those that restart after a pod has left would
+        # find the addresses of the previous attempt and fail until no restarts remain.
         variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if gang.custom_command:
         variables |= {"NNODES": gang.size_range, "NPROC_PER_NODE": str(gang.processes)}
@@ -154,7 +154,7 @@ def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
 def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
     """Return the PodGroup for kinds for which Volcano creates none.
 
-    `additional` is the number of pods besides the gang's that must be placed with it.
+    `additional` is the number of other pods that must be placed together with the gang.
     """
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -172,7 +172,7 @@ def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
 
 
 def placed_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
-    """Return the template of a pod that Volcano places."""
+    """Return the template of a pod that Volcano schedules."""
     return pod_template(
         replace(
             pod,

@@ -1,6 +1,6 @@
 """Kind `indexed`: an Indexed Job of Kubernetes, whose pods Volcano places together.
 
-The gang has a custom PodGroup. Volcano makes one for a Job, too, but before release 1.11 its
+The gang gets a custom PodGroup. Volcano also creates one for each Job, but before release 1.11 its
 minimum is always one pod.
 """
 
@@ -21,7 +21,7 @@ from kube.names import INDEX_ANNOTATION
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the PodGroup, a headless Service for several pods, and the Job."""
+    """Return the PodGroup, a headless Service if there are several pods, and the Job."""
     services = [_headless_service(gang)] if gang.size > 1 else []
     return [pod_group(gang), *services, _job(gang)]
 
@@ -49,9 +49,9 @@ def indexed_pod(gang: Gang, master: str) -> Pod:
 
 
 def failure_policy(gang: Gang, container: str) -> Manifest:
-    """Return the exit codes that fail a Job at once, and evictions, which are not counted.
+    """Return the pod failure policy: fatal exit codes fail a Job, and evictions do not count.
 
-    Failures of an evicted pod's peers are counted, because they do not name their cause.
+    Failures of an evicted pod's peers do count, because their cause is not recorded.
     """
     fatal = {
         "action": "FailJob",
@@ -69,7 +69,7 @@ def failure_policy(gang: Gang, container: str) -> Manifest:
 
 
 def success_policy(gang: Gang) -> Manifest | None:
-    """Return the policy of a Job that succeeds with its first pod, None if all must succeed."""
+    """Return the success policy if the first pod decides, or None if all pods must succeed."""
     return {"rules": [{"succeededIndexes": "0"}]} if gang.success == "first" else None
 
 

@@ -13,7 +13,7 @@ _WORKER = "worker"
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the PodGroup and the JobSet, which makes the Service for the pods' host names."""
+    """Return the PodGroup and the JobSet, which creates the Service for the pods' host names."""
     job_set = {
         "apiVersion": JOB.api_version,
         "kind": JOB.kind,
@@ -32,9 +32,9 @@ def build(gang: Gang) -> list[Manifest]:
 def job_set_spec(
     gang: Gang, name: str, container: str, *, labels: Mapping[str, str] | None = None
 ) -> Manifest:
-    """Return the specification of a JobSet with one Indexed Job, `name`.
+    """Return the specification of a JobSet with one Indexed Job named `name`.
 
-    When a pod fails, the Job fails, and JobSet restarts all pods unless the exit code is fatal.
+    When a pod fails, the Job fails, and the JobSet restarts all pods unless the exit code is fatal.
     """
     # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service <JobSet>.
     pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")

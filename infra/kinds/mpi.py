@@ -1,7 +1,7 @@
 """Kind `mpi`: a Volcano Job with plugins `mpi` and `ssh`; Open MPI starts one process per GPU.
 
-The launcher has no GPU. It connects to the workers' sshd, which runs as the pods' user and hence on
-a port above 1024. The plugin `ssh` generates the keys, which never leave the cluster.
+The launcher has no GPU. It connects to the workers' sshd, which runs as the pods' user and so on a
+port above 1024. The plugin `ssh` generates the keys, which never leave the cluster.
 """
 
 import shlex
@@ -32,7 +32,7 @@ _SERVE: Final = (
     f"exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o PidFile=none "
     f"-o AuthorizedKeysFile={SSH_PATH}/authorized_keys -o StrictModes=no -o UsePAM=no"
 )
-"""Script of a worker: sshd requires an absolute path and its own host key."""
+"""Script of a worker. sshd must be started by an absolute path and with its own host key."""
 
 _LAUNCH: Final = (
     "for host in $(echo $MPI_HOST | tr , ' '); do "
@@ -40,7 +40,7 @@ _LAUNCH: Final = (
     "export MASTER_ADDR=${MPI_HOST%%,*}; "
     'exec mpirun --host "$(echo $MPI_HOST | sed s/,/:$SLOTS,/g):$SLOTS" '
 )
-"""Script of the launcher: the plugin sets MPI_HOST, and workers may start after the launcher."""
+"""Script of the launcher. It waits for the workers in MPI_HOST, which the plugin sets."""
 
 _RANK: Final = (
     "export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE "
@@ -53,14 +53,14 @@ _RANK: Final = (
 def build(gang: Gang) -> list[Manifest]:
     """Return the Volcano Job.
 
-    It succeeds with the launcher, because the sshd of the workers never exits.
+    It succeeds when the launcher does, because the workers' sshd never exits.
     """
     launcher = gang.launcher or gang.pod
     env = {
         **command_variables(gang),
         "SLOTS": str(gang.processes),
         "MASTER_PORT": str(RENDEZVOUS_PORT),
-        # The launcher has no such device, but passes the variables on to the processes.
+        # The launcher has no RDMA device, but passes the variables on to the processes.
         **rdma_variables(gang.pod.rdma),
         **gang.pod.env,
     }
@@ -89,8 +89,8 @@ _MPI_SETTINGS: Final = {
 
 
 def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
-    # A session of sshd has none of the container's variables, so the launcher sends its own. The
-    # name of the node comes from the worker.
+    # An SSH session has none of the container's variables, so the launcher sends its own, except
+    # for the name of the node.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
     flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
     flags += [f"-x {name}" for name in dict.fromkeys(sent) if name not in NODE_NAME]

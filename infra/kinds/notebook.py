@@ -1,7 +1,7 @@
 """Kind `notebook`: a Volcano Job of one pod with JupyterLab, and the route to it.
 
-However the server ends, except by an eviction, the job is aborted and not restarted: it holds no
-GPU until someone resumes it.
+When the server exits, the job is aborted and holds no GPU until someone resumes it. It restarts
+only after an eviction.
 """
 
 from dataclasses import replace
@@ -52,7 +52,7 @@ def _pod(pod: Pod, notebook: NotebookSettings) -> Pod:
             f"--token-file={_TOKEN_PATH}/token",
             f"--idle-minutes={notebook.idle_minutes}",
         ],
-        # The runtime directory has a copy of the token, which must not stay on the claim.
+        # The runtime directory contains a copy of the token, which must not stay on the claim.
         env={**pod.env, "HOME": home, "JUPYTER_RUNTIME_DIR": f"{TMP_PATH}/jupyter"},
         ports={"http": PORT},
         probes={
@@ -75,7 +75,7 @@ def _base_url(notebook: NotebookSettings) -> str:
 
 def _route(gang: Gang, route: NotebookRouteSettings) -> list[Manifest]:
     """Return the Service, the NetworkPolicy that admits the Gateway, and the HTTPRoute."""
-    described = metadata(gang)
+    object_metadata = metadata(gang)
     port = {"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}
     gateway = route.gateway.namespace or gang.namespace
     rule = {
@@ -87,13 +87,13 @@ def _route(gang: Gang, route: NotebookRouteSettings) -> list[Manifest]:
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": described,
+            "metadata": object_metadata,
             "spec": {"type": "ClusterIP", "selector": gang.selector, "ports": [port]},
         },
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": described,
+            "metadata": object_metadata,
             "spec": {
                 "podSelector": {"matchLabels": gang.selector},
                 "policyTypes": ["Ingress"],
@@ -103,7 +103,7 @@ def _route(gang: Gang, route: NotebookRouteSettings) -> list[Manifest]:
         {
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "HTTPRoute",
-            "metadata": described,
+            "metadata": object_metadata,
             "spec": compact(
                 {
                     "parentRefs": [parent(route.gateway)],

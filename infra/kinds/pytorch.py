@@ -1,7 +1,7 @@
 """Kind `pytorch`: a PyTorchJob of the Training Operator (v1), whose pods Volcano places together.
 
 The PodGroup has the name that the operator uses when gang scheduling is enabled. So there is one
-group in either case, and the gang is placed as a whole even if the operator runs without it.
+group in either case, and the gang is placed as a whole even if the operator does not enable it.
 """
 
 from dataclasses import replace

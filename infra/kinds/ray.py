@@ -35,7 +35,7 @@ def build(gang: Gang) -> list[Manifest]:
         "spec": compact(
             {
                 "entrypoint": " ".join(_word(word) for word in gang.pod.command),
-                # The operator submits the command. Other modes use a pod that has no template here.
+                # The operator submits the command. Other modes create a pod for that.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
                 "activeDeadlineSeconds": gang.deadline_seconds,
@@ -50,7 +50,7 @@ def build(gang: Gang) -> list[Manifest]:
 
 
 def _word(word: str) -> str:
-    """Quote an argument for the shell, with Kubernetes' $(NAME) as ${NAME}."""
+    """Quote an argument for the shell, and write Kubernetes' $(NAME) as ${NAME}."""
     parts = _REFERENCE.split(word)
     if len(parts) == 1:
         return shlex.quote(word)
@@ -87,7 +87,7 @@ def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
     env = {**command_variables(gang), **pod.env}
     ray = replace(pod, container=f"ray-{role}", command=[], env=env)
     template: Manifest = grouped_template(gang, ray)
-    # KubeRay's own probes call wget, which an image need not have. Every node of Ray answers here.
+    # KubeRay's default probes call wget, which an image may lack. Every Ray node answers here.
     healthy = {"httpGet": {"port": _AGENT_PORT, "path": "/api/local_raylet_healthz"}}
     probe = {**healthy, "periodSeconds": 5, "timeoutSeconds": 5}
     template["spec"]["containers"][0] |= {
@@ -99,7 +99,7 @@ def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
 
 def _operator_access(gang: Gang) -> Manifest:
     """Return the policy that lets KubeRay query the head; the namespace denies it by default."""
-    # Pods of KubeRay's chart have the first name, pods of its manifests the second.
+    # KubeRay's chart uses the first name, its plain manifests the second.
     name = {
         "key": "app.kubernetes.io/name",
         "operator": "In",

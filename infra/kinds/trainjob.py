@@ -1,7 +1,7 @@
 """Kind `trainjob`: a TrainJob of Kubeflow Trainer 2 with a custom TrainingRuntime.
 
-The runtime describes everything, and the TrainJob only names it: the overrides of a TrainJob have
-changed between releases, and policies should find everything in one place.
+The runtime contains the complete specification, and the TrainJob only refers to it: the overrides
+of TrainJobs have changed between releases, and policies find everything in one place.
 """
 
 from infra.kinds.gang import Gang, metadata, pod_group
@@ -11,18 +11,18 @@ from kube.kinds.trainjob import JOB, RUNTIME
 from kube.names import QUEUE_LABEL
 
 _NODE = "node"
-"""Name that Trainer expects of the job whose pods train, and of their container."""
+"""Name that Trainer expects for the job whose pods train, and for their container."""
 
 _ANCESTOR_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the PodGroup, the TrainingRuntime and the TrainJob, which become one JobSet."""
-    described = metadata(gang, {QUEUE_LABEL: gang.queue})
+    """Return the PodGroup, the TrainingRuntime and the TrainJob, which yield one JobSet."""
+    object_metadata = metadata(gang, {QUEUE_LABEL: gang.queue})
     runtime = {
         "apiVersion": RUNTIME.api_version,
         "kind": RUNTIME.kind,
-        "metadata": described,
+        "metadata": object_metadata,
         "spec": {
             "mlPolicy": {"numNodes": gang.size},
             "template": {"spec": job_set_spec(gang, _NODE, _NODE, labels=_ANCESTOR_LABEL)},
@@ -31,7 +31,7 @@ def build(gang: Gang) -> list[Manifest]:
     job = {
         "apiVersion": JOB.api_version,
         "kind": JOB.kind,
-        "metadata": described,
+        "metadata": object_metadata,
         "spec": compact(
             {
                 "runtimeRef": {

@@ -1,4 +1,4 @@
-"""Kind `volcano`, a Volcano Job, and the objects of all kinds that are Volcano Jobs.
+"""Kind `volcano`: a Volcano Job. Also builds the other kinds that are Volcano Jobs.
 
 Volcano places all pods or none, and restarts them together.
 """
@@ -35,12 +35,13 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
 """Plugins that publish host names before the pods are ready, and set the index of each pod."""
 
 COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
-"""Policy of a task whose success completes the job. As a policy of the job, it would end the other
-tasks as soon as any one succeeds."""
+"""Policy of a task whose success completes the job. As a policy of the job, it would complete
+the job as soon as any task succeeds."""
 
 _TASK_RETRIES: Final = 3
-"""Volcano's default. If it is left out, the mutating webhook adds it when the job is created, and
-the validating one then refuses the same manifest: applying it replaces the list of tasks."""
+"""Volcano's default. If it is left out, the mutating webhook adds it when the job is created.
+Applying the same manifest again would then change the tasks, and the validating webhook rejects
+that."""
 
 _PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],
@@ -76,11 +77,11 @@ def volcano_objects(
     plugins: Mapping[str, list[str]] | None,
     policies: Sequence[Manifest] | None = None,
 ) -> list[Manifest]:
-    """Return the Volcano Job of these tasks; with steps, JobTemplates and the JobFlow.
+    """Return the Volcano Job of these tasks or, for a run with steps, JobTemplates and a JobFlow.
 
     A task's `dependsOn` cannot order steps: Volcano considers it met when the pods are ready, not
-    when they have succeeded, and within one gang it would never be met. `policies` replace those of
-    a training.
+    when they have succeeded, and within one gang it would never be met. `policies` replace the
+    default policies.
     """
     spec = _spec(gang, tasks, plugins)
     if policies is not None:
@@ -108,7 +109,7 @@ def volcano_objects(
 
 
 def _termination(gang: Gang) -> Manifest:
-    """Return the request to end the run, which the job keeps as its phase Terminated."""
+    """Return the Command that ends the run: the job stays in the phase Terminated."""
     return {
         "apiVersion": COMMAND.api_version,
         "kind": COMMAND.kind,
@@ -147,7 +148,7 @@ def _spec(
 
 def _policies(gang: Gang) -> list[Manifest]:
     # The first policy that matches applies, so exit codes precede events. An elastic gang keeps
-    # running when a pod is evicted, and gets it back when there is free capacity.
+    # running when a pod is evicted, and gets a new one when there is free capacity.
     events = ["PodFailed"] if gang.is_elastic else ["PodEvicted", "PodFailed"]
     return [
         *({"exitCode": code, "action": "TerminateJob"} for code in gang.fatal_exit_codes),
@@ -162,10 +163,10 @@ def _step_spec(gang: Gang, step: Step) -> Manifest:
     return _spec(alone, [task], None)
 
 
-def _object(resource: Resource, described: Manifest, spec: Manifest) -> Manifest:
+def _object(resource: Resource, object_metadata: Manifest, spec: Manifest) -> Manifest:
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": described,
+        "metadata": object_metadata,
         "spec": spec,
     }

@@ -1,4 +1,4 @@
-"""Alerts, and the rule groups of a rule file."""
+"""Alerts and rule groups of Prometheus."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from typing import Any, Final, Literal
 
 from infra.observability.rules import (
     GPUS_UNHEALTHY,
-    NOT_ENDED,
-    OF_RUNS,
+    NOT_TERMINATED,
     ON_POD,
-    named_by_run,
-    of_group,
+    RUN_PODS,
     recordings,
+    with_group_labels,
+    with_run_label,
 )
 from infra.settings.monitoring import MonitoringSettings, Thresholds
 
@@ -71,7 +71,7 @@ def _expected(settings: MonitoringSettings) -> tuple[str, ...]:
 def alerts(
     limits: Thresholds, *, scraped: Sequence[str] = (_QUEUES, _PODS_OF_CLUSTER, _GPUS)
 ) -> dict[str, list[Alert]]:
-    """Return the alerts of each topic. `scraped` are series that always exist."""
+    """Return the alerts by topic. `scraped` are series that must always exist."""
     return {
         "gpus": _gpus(limits),
         "training": _training(limits),
@@ -107,12 +107,12 @@ def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
 
 
 def group(name: str, rules: Sequence[dict[str, Any]], interval_seconds: int) -> dict[str, Any]:
-    """Return a group of rules, which are evaluated one after the other."""
+    """Return a rule group. Prometheus evaluates its rules in order."""
     return {"name": name, "interval": f"{interval_seconds}s", "rules": list(rules)}
 
 
 def duration(minutes: float) -> str:
-    """Return a duration as in PromQL, in whole seconds and at least one."""
+    """Return a duration in the format of PromQL, in seconds and at least one."""
     return f"{max(1, round(minutes * 60))}s"
 
 
@@ -140,8 +140,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             severity="critical",
             summary=f"{_GPU} reports Xid {{{{ $value }}}}",
             description="Look up the number in NVIDIA's list of Xid errors. Cordon the node if it "
-            "is a "
-            "hardware error.",
+            "is a hardware error.",
         ),
         Alert(
             name="GpuUnhealthy",
@@ -181,12 +180,11 @@ def _training(limits: Thresholds) -> list[Alert]:
             severity="critical",
             summary=f"{_RUN} makes no progress",
             description="Read the last log lines of rank 0, then of the others: one rank that "
-            "hangs "
-            "blocks all. hang_timeout ends such a run.",
+            "hangs blocks all. hang_timeout ends such a run.",
         ),
         Alert(
             name="LossNotFinite",
-            # Before the first step, the loss is NaN, too.
+            # Before the first step, the loss is also NaN.
             expr="max by (namespace, run) "
             "(((training_loss != training_loss) * 0 + 1 or (abs(training_loss) == Inf) * 0 + 1) "
             f"and {ON_POD} training_step_seconds_count > 0)",
@@ -217,8 +215,7 @@ def _training(limits: Thresholds) -> list[Alert]:
             severity="warning",
             summary=f"The shared memory of {_POD} is nearly full",
             description="Raise the job's `shm`, or lower loader_workers: a full /dev/shm causes a "
-            "bus "
-            "error.",
+            "bus error.",
         ),
         Alert(
             name="ClaimNearlyFull",
@@ -255,15 +252,15 @@ def _training(limits: Thresholds) -> list[Alert]:
             minutes=0,
             severity="critical",
             summary=f"{_POD} restarts repeatedly",
-            description="Read its last log lines: python -m gitops status, kubectl logs --previous."
-            "",
+            description="Read its last log lines: python -m gitops status, "
+            "kubectl logs --previous.",
         ),
         Alert(
             name="JobRestartsInARow",
             # volcano_job_retry_counts counts attempts to place a gang, one a second. Instead,
             # divide the run's pods of the last hour by its maximum number of concurrent pods.
             expr="count by (namespace, run) "
-            f"({named_by_run(f'last_over_time({OF_RUNS}[1h])')}) "
+            f"({with_run_label(f'last_over_time({RUN_PODS}[1h])')}) "
             "/ on (namespace, run) max_over_time(gpu_platform:run_pods[1h]) - 1 "
             f"> {limits.restarts_per_hour}",
             minutes=0,
@@ -275,11 +272,11 @@ def _training(limits: Thresholds) -> list[Alert]:
 
 
 def _queues(limits: Thresholds) -> list[Alert]:
-    known = of_group("volcano_e2e_job_scheduling_start_time", "job_id")
+    known = with_group_labels("volcano_e2e_job_scheduling_start_time", "job_id")
     return [
         Alert(
             name="GangPendingTooLong",
-            # The number of pods has no label but the job's name.
+            # The number of pods has no label other than the job's name.
             expr=f"group by (namespace, queue, job_id) ({known}) * on (job_id) group_left () "
             "max by (job_id) (volcano_unschedule_task_count) > 0",
             minutes=limits.pending_minutes,
@@ -290,7 +287,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="QueueBlocked",
-            # The scheduler counts the missing pods of a gang only when its queue has admitted it.
+            # The scheduler counts the missing pods of a gang only after its queue has admitted it.
             expr="gpu_platform:queue_pending_gangs > 0 unless on (queue) max by (queue) "
             "(label_replace(changes(volcano_queue_pod_group_running_count[5m]), "
             '"queue", "$1", "queue_name", "(.*)")) > 0',
@@ -349,7 +346,7 @@ def _serving(limits: Thresholds) -> list[Alert]:
         Alert(
             name="InferenceNotReady",
             # Pods that cannot start report nothing; a service without pods is scaled to zero.
-            expr=f"(count {_BY} ({_PODS} * {NOT_ENDED}) or count {_BY} (inference_ready)) "
+            expr=f"(count {_BY} ({_PODS} * {NOT_TERMINATED}) or count {_BY} (inference_ready)) "
             f"unless on (namespace, service) max {_BY} (inference_ready == 1)",
             minutes=limits.serving_minutes,
             severity="critical",

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from infra.manifests import Manifest
 from infra.observability.grafana import Page, Panel, Variable, build
-from infra.observability.rules import GPUS_UNHEALTHY, OF_GPUS, QUEUE_WAIT, hours
+from infra.observability.rules import GPU_MATCHER, GPUS_UNHEALTHY, QUEUE_WAIT, hours
 from infra.settings.monitoring import MonitoringSettings
 
 _BY_NODE: Final = "avg by (Hostname) (DCGM_FI_DEV_{})"
@@ -34,32 +34,32 @@ def config_maps(
     settings: MonitoringSettings, metadata: Callable[[str], Manifest]
 ) -> list[Manifest]:
     """Return a ConfigMap for each dashboard; `metadata` is called with its name."""
-    made: list[Manifest] = []
+    built: list[Manifest] = []
     for name, page in pages(settings).items():
-        described = metadata(f"gpu-platform-dashboard-{name}")
-        described["labels"] = {**described["labels"], **settings.grafana.labels}
+        object_metadata = metadata(f"gpu-platform-dashboard-{name}")
+        object_metadata["labels"] = {**object_metadata["labels"], **settings.grafana.labels}
         text = JSONEncoder(sort_keys=True, indent=1).encode(build(name, page))
-        made.append(
+        built.append(
             {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
-                "metadata": described,
+                "metadata": object_metadata,
                 "data": {f"gpu-platform-{name}.json": text},
             }
         )
-    return made
+    return built
 
 
 def _cluster() -> Page:
-    total = f"sum(kube_node_status_allocatable{{{OF_GPUS}}})"
-    taken = "sum(gpu_platform:pod_gpus)"
+    total = f"sum(kube_node_status_allocatable{{{GPU_MATCHER}}})"
+    allocated = "sum(gpu_platform:pod_gpus)"
     return Page(
         "GPU cluster",
         {
             "GPUs": [
                 Panel("Total", {"": total}, shape="number"),
-                Panel("Allocated", {"": taken}, shape="number"),
-                Panel("Share allocated", {"": f"{taken} / {total}"}, "percentunit", "number"),
+                Panel("Allocated", {"": allocated}, shape="number"),
+                Panel("Share allocated", {"": f"{allocated} / {total}"}, "percentunit", "number"),
                 Panel(
                     "Alerts",
                     {"": 'count(ALERTS{alertstate="firing"}) or vector(0)'},
@@ -84,7 +84,7 @@ def _cluster() -> Page:
                 Panel(
                     "Unhealthy GPUs",
                     {"{{node}}": GPUS_UNHEALTHY},
-                    about="GPUs that a node has but does not offer",
+                    description="GPUs that a node has but does not offer",
                 ),
                 Panel(
                     "Alerts", {"{{alertname}}": 'sum by (alertname) (ALERTS{alertstate="firing"})'}
@@ -122,8 +122,8 @@ def _queues() -> Page:
                         "{{queue}} median": f"quantile by (queue) (0.5, {QUEUE_WAIT})",
                     },
                     "s",
-                    about="from the creation of its PodGroup until it was first complete, or until "
-                    "now",
+                    description="from the creation of its PodGroup until it was first complete, or "
+                    "until now",
                 ),
                 Panel(
                     "Time from the first pod to the complete gang",
@@ -182,7 +182,7 @@ def _run() -> Page:
                     "Goodput",
                     {"{{run}}": f"gpu_platform:run_goodput{_RUN}"},
                     "percentunit",
-                    about="share of the pods' time with GPUs that is spent in steps",
+                    description="share of the pods' time with GPUs that is spent in steps",
                 ),
             ],
             "Time": [
@@ -209,7 +209,7 @@ def _run() -> Page:
         [
             Variable("namespace", "label_values(training_info, namespace)"),
             Variable(
-                "run", 'label_values(training_info{namespace=~"$namespace"}, run)', several=False
+                "run", 'label_values(training_info{namespace=~"$namespace"}, run)', multi=False
             ),
         ],
     )

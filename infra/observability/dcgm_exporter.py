@@ -7,8 +7,8 @@ from infra.manifests import (
     PULL_SECRET,
     Manifest,
     compact,
-    connections,
     from_namespaces,
+    network_policy,
     standard_labels,
     system_namespace,
 )
@@ -28,20 +28,22 @@ def manifests(
     scraped_from: Sequence[str] | None = None,
     pull_secret: Manifest | None = None,
 ) -> list[Manifest]:
-    """Return the namespace with its quota, and the DaemonSet.
+    """Return the objects in the order of creation.
 
-    With `scraped_from`, only pods of these namespaces may connect to the exporter.
+    If `scraped_from` is given, only pods of these namespaces may connect to the exporter.
     """
     built = system_namespace(settings.namespace, EXPORTER)
     if pull_secret is not None:
         built.append(pull_secret)
     if scraped_from is not None:
         ingress = [from_namespaces(scraped_from, [settings.port])] if scraped_from else []
-        built.append(connections(settings.namespace, EXPORTER, ingress))
-    return [*built, _daemon_set(settings, nodes, pulls=pull_secret is not None)]
+        built.append(network_policy(settings.namespace, EXPORTER, ingress))
+    return [*built, _daemon_set(settings, nodes, use_pull_secret=pull_secret is not None)]
 
 
-def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes, *, pulls: bool) -> Manifest:
+def _daemon_set(
+    settings: DcgmExporterSettings, nodes: GpuNodes, *, use_pull_secret: bool
+) -> Manifest:
     labels = standard_labels(EXPORTER, EXPORTER)
     return {
         "apiVersion": "apps/v1",
@@ -55,7 +57,7 @@ def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes, *, pulls: bool)
                 "spec": compact(
                     {
                         "runtimeClassName": nodes.runtime_class,
-                        "imagePullSecrets": [{"name": PULL_SECRET}] if pulls else None,
+                        "imagePullSecrets": [{"name": PULL_SECRET}] if use_pull_secret else None,
                         "automountServiceAccountToken": False,
                         "enableServiceLinks": False,
                         "nodeSelector": dict(nodes.node_selector),
@@ -74,7 +76,7 @@ def _daemon_set(settings: DcgmExporterSettings, nodes: GpuNodes, *, pulls: bool)
 
 
 def _directories(settings: DcgmExporterSettings) -> dict[str, str]:
-    """Return the directories of the node that the exporter reads."""
+    """Return the host paths that the exporter reads, by volume name."""
     driver = {"driver": _GKE_DRIVER} if settings.gke else {}
     return {"pod-resources": _POD_RESOURCES, **driver}
 

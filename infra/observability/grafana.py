@@ -18,28 +18,27 @@ Shape = Literal["lines", "number", "stack"]
 
 @dataclass(frozen=True)
 class Panel:
-    """Queries by legend. `unit` is one of Grafana's: s, percentunit, bytes, reqps, currencyUSD."""
+    """A panel, with its queries by legend. `unit` is one of Grafana's, such as s or percentunit."""
 
     title: str
     queries: dict[str, str]
     unit: str = "short"
     shape: Shape = "lines"
-    about: str = ""
-    """Description of the panel."""
+    description: str = ""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of the dashboard, with the values of a label."""
+    """A variable of a dashboard; its values are those of a label."""
 
     name: str
     query: str
-    several: bool = True
+    multi: bool = True
 
 
 @dataclass(frozen=True)
 class Page:
-    """Rows of panels, by the row's title."""
+    """A dashboard: rows of panels, by the row's title."""
 
     title: str
     rows: Mapping[str, Sequence[Panel]]
@@ -47,7 +46,7 @@ class Page:
 
 
 def build(name: str, page: Page) -> Dashboard:
-    """Build a dashboard, whose data source is a variable."""
+    """Build a dashboard whose data source is a variable."""
     builder = (
         dashboard.Dashboard(page.title)
         .uid(f"gpu-platform-{name}")
@@ -72,20 +71,22 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
         .datasource(_SOURCE)
         .query(variable.query)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .multi(variable.several)
-        .include_all(variable.several)
+        .multi(variable.multi)
+        .include_all(variable.multi)
     )
 
 
-def _panel(panel: Panel, beside: int) -> timeseries.Panel | stat.Panel:
-    made = stat.Panel() if panel.shape == "number" else timeseries.Panel()
-    made = made.title(panel.title).description(panel.about).unit(panel.unit).datasource(_SOURCE)
-    made = made.span(WIDTH // beside).height(4 if panel.shape == "number" else 8)
-    if isinstance(made, timeseries.Panel) and panel.shape == "stack":
-        made = made.fill_opacity(30).stacking(common.StackingConfig().mode(StackingMode.NORMAL))
+def _panel(panel: Panel, panels_in_row: int) -> timeseries.Panel | stat.Panel:
+    builder = stat.Panel() if panel.shape == "number" else timeseries.Panel()
+    builder = builder.title(panel.title).description(panel.description)
+    builder = builder.unit(panel.unit).datasource(_SOURCE)
+    builder = builder.span(WIDTH // panels_in_row).height(4 if panel.shape == "number" else 8)
+    if isinstance(builder, timeseries.Panel) and panel.shape == "stack":
+        stacking = common.StackingConfig().mode(StackingMode.NORMAL)
+        builder = builder.fill_opacity(30).stacking(stacking)
     for target in _targets(panel):
-        made = made.with_target(target)
-    return made
+        builder = builder.with_target(target)
+    return builder
 
 
 def _targets(panel: Panel) -> Sequence[prometheus.Dataquery]:

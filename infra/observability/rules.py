@@ -16,7 +16,7 @@ from kube.accelerators import NOT_ACCELERATORS
 ON_POD: Final = "on (namespace, pod)"
 """Labels on which series of kube-state-metrics are joined."""
 
-NOT_ENDED: Final = (
+NOT_TERMINATED: Final = (
     f"{ON_POD} group_left () "
     'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
 )
@@ -40,28 +40,28 @@ RUN_COST: Final = "gpu_platform:run_cost_per_hour"
 POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED: Final = "gpu_platform:run_placed_pods"
 
-OF_GPUS: Final = f'resource!~"{NOT_ACCELERATORS}"'
+GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
 """Selects the series of GPUs by all names that device plugins may choose."""
 
 GPUS_UNHEALTHY: Final = (
-    f"sum by (node) (kube_node_status_capacity{{{OF_GPUS}}}) "
-    f"- sum by (node) (kube_node_status_allocatable{{{OF_GPUS}}})"
+    f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
+    f"- sum by (node) (kube_node_status_allocatable{{{GPU_MATCHER}}})"
 )
 """GPUs that the device plugin reports unhealthy: the kubelet counts but does not allocate them."""
-OF_RUNS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
+RUN_PODS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
 
 
 def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recording]:
-    """Return the series, each after those that it is computed from."""
+    """Return the recording rules, each after those that it reads."""
     return [
         Recording(POD_RUN, _pod_run()),
         Recording("gpu_platform:run_pods", f"count by (namespace, run) ({POD_RUN})"),
         Recording(
             "gpu_platform:pod_gpus",
             "sum by (namespace, pod, node) "
-            f"(kube_pod_container_resource_requests{{{OF_GPUS}}}) * {NOT_ENDED}",
+            f"(kube_pod_container_resource_requests{{{GPU_MATCHER}}}) * {NOT_TERMINATED}",
         ),
         Recording(
             RUN_GPUS,
@@ -89,8 +89,9 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording(
             "gpu_platform:run_seconds_to_gang",
             # Some kinds keep failed pods of earlier attempts.
-            f"max by (namespace, run) (kube_pod_status_scheduled_time * {_IN_RUN} * {NOT_ENDED}) "
-            f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {NOT_ENDED})",
+            "max by (namespace, run) "
+            f"(kube_pod_status_scheduled_time * {_IN_RUN} * {NOT_TERMINATED}) "
+            f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {NOT_TERMINATED})",
         ),
         *_queue_wait(),
         Recording(
@@ -102,10 +103,10 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
 
 
 def _pod_run() -> str:
-    """Return 1 for each pod of a run, with the run and its queue as labels.
+    """Return a query that is 1 for each pod of a run, with the run and its queue as labels.
 
     Pods of Volcano Jobs have the queue as a label. Those of other kinds have it as an annotation,
-    by which Volcano finds their PodGroup: an additional label would rename every run.
+    by which Volcano finds their PodGroup: an additional label would change the name of every run.
     """
     annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
     in_queue = (
@@ -113,12 +114,12 @@ def _pod_run() -> str:
         _renamed(annotated, "annotation_scheduling_volcano_sh_queue_name"),
     )
     queues = f" or {ON_POD} ".join(f"max by (namespace, pod, queue) ({each})" for each in in_queue)
-    runs = f"max by (namespace, pod, run) ({named_by_run(OF_RUNS)})"
+    runs = f"max by (namespace, pod, run) ({with_run_label(RUN_PODS)})"
     return f"{runs} * {ON_POD} group_left (queue) ({queues}) or {ON_POD} {runs}"
 
 
-def named_by_run(series: str) -> str:
-    """Add the label `run` to series with the labels of pods."""
+def with_run_label(series: str) -> str:
+    """Return a query that adds the label `run` to series with the labels of pods."""
     return f'label_replace({series}, "run", "$1", "label_gpu_platform_dev_run", "(.*)")'
 
 
@@ -157,40 +158,40 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def hours(series: str, span: str, interval_seconds: int) -> str:
-    """Return PromQL for the hours that a series adds up to within a span such as `1d`."""
-    return f"sum_over_time({series}[{span}]) * {interval_seconds} / 3600"
+def hours(series: str, time_range: str, interval_seconds: int) -> str:
+    """Return a query that adds up a series in hours, over a time range such as `1d`."""
+    return f"sum_over_time({series}[{time_range}]) * {interval_seconds} / 3600"
 
 
 QUEUE_WAIT: Final = "gpu_platform:queue_wait_seconds"
-_FIRST: Final = "gpu_platform:gang_first_wait_seconds"
+_FIRST_WAIT: Final = "gpu_platform:gang_first_wait_seconds"
 _GANG: Final = "namespace, queue, gang"
 
 
 def _queue_wait() -> list[Recording]:
-    """Return each gang's waiting time: until it was first complete, or until now."""
+    """Return rules for each gang's waiting time: until it was first complete, or until now."""
     return [
-        Recording(_FIRST, _first()),
+        Recording(_FIRST_WAIT, _first_wait()),
         Recording(
             QUEUE_WAIT,
-            f"{_FIRST} or (time() - {_of_gangs('volcano_e2e_job_scheduling_start_time')} "
+            f"{_FIRST_WAIT} or (time() - {_by_gang('volcano_e2e_job_scheduling_start_time')} "
             f"and on (gang) {_missing()} > 0)",
         ),
     ]
 
 
-def _first() -> str:
-    """Return the shortest wait that was reported for a complete gang.
+def _first_wait() -> str:
+    """Return a query for the shortest wait that was reported for a complete gang.
 
     The series refers to its own past: a replaced pod resets Volcano's value, and a restart of the
     scheduler loses it.
     """
     now = (
-        f"{_of_gangs('volcano_e2e_job_scheduling_duration')} / 1000 and on (gang) {_missing()} == 0"
+        f"{_by_gang('volcano_e2e_job_scheduling_duration')} / 1000 and on (gang) {_missing()} == 0"
     )
-    before = f"last_over_time({_FIRST}[1h])"
+    before = f"last_over_time({_FIRST_WAIT}[1h])"
     either = f"{_marked(now, 'now')} or {_marked(before, 'before')}"
-    known = _of_gangs("volcano_e2e_job_scheduling_start_time")
+    known = _by_gang("volcano_e2e_job_scheduling_start_time")
     return f"min by ({_GANG}) ({either}) and on ({_GANG}) {known}"
 
 
@@ -198,12 +199,12 @@ def _marked(series: str, mark: str) -> str:
     return f'label_replace({series}, "source", "{mark}", "", "")'
 
 
-def _of_gangs(series: str) -> str:
-    return f"max by ({_GANG}) ({of_group(series, 'gang')})"
+def _by_gang(series: str) -> str:
+    return f"max by ({_GANG}) ({with_group_labels(series, 'gang')})"
 
 
-def of_group(series: str, label: str) -> str:
-    """Rename the labels of Volcano's series to the PodGroup's `namespace` and `label`."""
+def with_group_labels(series: str, label: str) -> str:
+    """Return a query that copies the PodGroup's names to the labels `namespace` and `label`."""
     named = f'label_replace({series}, "namespace", "$1", "job_namespace", "(.*)")'
     return f'label_replace({named}, "{label}", "$1", "job_name", "(.*)")'
 

@@ -36,18 +36,21 @@ class Target:
 
     Metrics without a pod must not get the labels of the exporter's pod either.
     """
-    of_services: bool = False
+    is_service: bool = False
     """True if selector and port are those of a Service."""
     may_have_tls: bool = False
     """True if pods request scraping over TLS by an annotation."""
-    may_move: bool = False
+    reads_annotations: bool = False
     """True if annotations of pods override the port or path of metrics, or disable scraping."""
     interval_seconds: int | None = None
-    """Scrape interval. None uses that of all other targets."""
+    """Scrape interval. None uses the common one."""
 
 
 def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Target]:
-    """Return training and inference in a namespace, with the interval of the latter's scrapes."""
+    """Return the targets of training and inference.
+
+    `serving_seconds` is the scrape interval of inference.
+    """
     return [
         Target(
             "training",
@@ -67,14 +70,14 @@ def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Tar
             "http",
             {"service": [_label(SERVICE_LABEL)]},
             may_have_tls=True,
-            may_move=True,
+            reads_annotations=True,
             interval_seconds=serving_seconds,
         ),
     ]
 
 
 def volcano(namespace: str) -> list[Target]:
-    """Return the scheduler and the controllers, by the Services of their chart.
+    """Return the targets of the scheduler and the controllers, by the Services of their chart.
 
     The series of queues moved from the scheduler to the controllers in Volcano 1.11.
     """
@@ -83,13 +86,13 @@ def volcano(namespace: str) -> list[Target]:
         "volcano-controllers": ("volcano-controller", 8081),
     }
     return [
-        Target(name, namespace, {"app": app}, str(port), {}, of_services=True)
+        Target(name, namespace, {"app": app}, str(port), {}, is_service=True)
         for name, (app, port) in services.items()
     ]
 
 
 def dcgm(namespace: str, selector: Mapping[str, str], port: str = "metrics") -> Target:
-    """Return NVIDIA's exporter, whose series describe the pods that use the GPUs."""
+    """Return the target of NVIDIA's exporter, whose series describe the pods that use the GPUs."""
     return Target("gpus", namespace, selector, port, {}, True)
 
 
@@ -103,21 +106,21 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
     if target.may_have_tls:
         scheme = {"sourceLabels": [_annotation(SCHEME_ANNOTATION)], "targetLabel": "__scheme__"}
         relabelings.append({**scheme, "regex": "(https)"})
-    if target.may_move:
+    if target.reads_annotations:
         relabelings += [
-            {_CAMEL.get(key, key): value for key, value in rule.items()} for rule in _MOVED
+            {_CAMEL.get(key, key): value for key, value in rule.items()} for rule in _OVERRIDES
         ]
     if target.keeps_labels:
         # The operator adds these to every pod target.
         relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
-    if target.of_services:
+    if target.is_service:
         # `targetPort` requires a port that the container declares, which Volcano's chart does not.
         relabelings.append(
             {"sourceLabels": ["__address__"], "regex": f".+:{target.port}", "action": "keep"}
         )
     every = target.interval_seconds or interval_seconds
     endpoint = {
-        **({} if target.of_services else {"port": target.port}),
+        **({} if target.is_service else {"port": target.port}),
         "path": "/metrics",
         "interval": f"{every}s",
         **({"honorLabels": True} if target.keeps_labels else {}),
@@ -127,7 +130,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
     }
     kind, endpoints = (
         ("ServiceMonitor", "endpoints")
-        if target.of_services
+        if target.is_service
         else ("PodMonitor", "podMetricsEndpoints")
     )
     return {
@@ -144,27 +147,27 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
 
 def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     """Return the target as an entry of `scrape_configs` in Prometheus' configuration."""
-    role, about = ("endpoints", "service") if target.of_services else ("pod", "pod")
+    role, about = ("endpoints", "service") if target.is_service else ("pod", "pod")
     kept = [
         _keep(f"__meta_kubernetes_{about}_label_{_meta(label)}", value)
         for label, value in target.selector.items()
     ]
     port = (
         _keep("__address__", f".+:{target.port}")
-        if target.of_services
+        if target.is_service
         else _keep("__meta_kubernetes_pod_container_port_name", target.port)
     )
     # Terminated pods keep their address.
-    ended = {
+    terminated = {
         "source_labels": ["__meta_kubernetes_pod_phase"],
         "regex": "Failed|Succeeded",
         "action": "drop",
     }
-    of_pod = {
+    pod_labels = {
         "namespace": ["__meta_kubernetes_namespace"],
         "pod": ["__meta_kubernetes_pod_name"],
     }
-    sources = {**({} if target.keeps_labels else of_pod), **target.labels}
+    sources = {**({} if target.keeps_labels else pod_labels), **target.labels}
     named = [
         {"source_labels": [source], "regex": "(.+)", "target_label": name}
         for name, found in sources.items()
@@ -172,7 +175,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     ]
     scheme = {"source_labels": [_annotation(SCHEME_ANNOTATION)], "target_label": "__scheme__"}
     schemes = [{**scheme, "regex": "(https)"}] if target.may_have_tls else []
-    moved = _MOVED if target.may_move else ()
+    overrides = _OVERRIDES if target.reads_annotations else ()
     every = target.interval_seconds or interval_seconds
     return {
         "job_name": f"gpu-platform-{target.name}",
@@ -182,7 +185,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],
         **({"tls_config": {"insecure_skip_verify": True}} if target.may_have_tls else {}),
-        "relabel_configs": [*kept, port, ended, *named, *schemes, *moved],
+        "relabel_configs": [*kept, port, terminated, *named, *schemes, *overrides],
     }
 
 
@@ -207,7 +210,7 @@ def _meta(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-_MOVED: Final[Sequence[Manifest]] = (
+_OVERRIDES: Final[Sequence[Manifest]] = (
     {"source_labels": [_annotation(SCRAPE_ANNOTATION)], "regex": "false", "action": "drop"},
     {
         "source_labels": ["__address__", _annotation(PORT_ANNOTATION)],
@@ -229,14 +232,17 @@ POD_ANNOTATIONS: Final = (QUEUE_ANNOTATION,)
 
 
 def chart_values(
-    settings: KubePrometheusStackSettings, grafana: GrafanaSettings, *, pulls: bool = False
+    settings: KubePrometheusStackSettings,
+    grafana: GrafanaSettings,
+    *,
+    use_pull_secret: bool = False,
 ) -> dict[str, Any]:
     """Return the values that rules and dashboards need, overridden by the configured ones.
 
-    `pulls` is True if the namespace has the pull secret of the registry.
+    `use_pull_secret` is True if the namespace has the pull secret of the registry.
     """
-    ours = {
-        **({"global": {"imagePullSecrets": [{"name": PULL_SECRET}]}} if pulls else {}),
+    required = {
+        **({"global": {"imagePullSecrets": [{"name": PULL_SECRET}]}} if use_pull_secret else {}),
         "kube-state-metrics": {
             "metricLabelsAllowlist": [
                 _allowed("pods", POD_LABELS),
@@ -246,7 +252,7 @@ def chart_values(
         },
         "grafana": _grafana(grafana),
     }
-    return overlay(ours, settings.values)
+    return overlay(required, settings.values)
 
 
 def _allowed(resource: str, names: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Recording rules that copy the series of any server to the names that this project uses.
+"""Recording rules that copy the series of other servers to the names that this project uses.
 
 Alerts, dashboards and autoscalers then work for every runtime.
 """
@@ -7,33 +7,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.observability.alerts import group
-from infra.observability.rules import NOT_ENDED, Recording
+from infra.observability.rules import NOT_TERMINATED, Recording
 from infra.serving.runtimes import Runtime
-from infra.serving.runtimes.runtime import IN_FLIGHT, OF_POD, READY
+from infra.serving.runtimes.runtime import IN_FLIGHT, READY, SUM_BY_POD
 
 
 def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list[dict[str, Any]]:
-    """Return the group of these servers, by name of the service; empty without any."""
+    """Return the rule group of these servers, or an empty list. `servers` is keyed by service."""
     if not servers:
         return []
     recorded = dict.fromkeys(
-        recording for runtime in servers.values() for recording in _of_runtime(runtime)
+        recording for runtime in servers.values() for recording in _recordings(runtime)
     )
     rules = [*recorded, Recording(READY, _ready(servers))]
     found = [rule.manifest() for rule in rules]
     return [group("gpu-platform-servers", found, interval_seconds)]
 
 
-def _of_runtime(runtime: Runtime) -> list[Recording]:
+def _recordings(runtime: Runtime) -> list[Recording]:
     in_flight = runtime.in_flight("")
     recordings = [Recording(name, expr) for name, expr in runtime.recordings.items()]
     if in_flight is not None:
-        recordings.append(Recording(IN_FLIGHT, f"{OF_POD} ({in_flight})"))
+        recordings.append(Recording(IN_FLIGHT, f"{SUM_BY_POD} ({in_flight})"))
     return recordings
 
 
 def _ready(servers: Mapping[str, Runtime]) -> str:
-    """Return 1 or 0 per pod, from its readiness probe."""
+    """Return a query that is 1 or 0 per pod, from its readiness probe."""
     names = "|".join(sorted(servers))
     label = "label_gpu_platform_dev_service"
     named = (
@@ -41,5 +41,5 @@ def _ready(servers: Mapping[str, Runtime]) -> str:
     )
     return (
         f"max by (namespace, service, pod) ({named} * on (namespace, pod) group_left () "
-        f'max by (namespace, pod) (kube_pod_status_ready{{condition="true"}}) * {NOT_ENDED})'
+        f'max by (namespace, pod) (kube_pod_status_ready{{condition="true"}}) * {NOT_TERMINATED})'
     )

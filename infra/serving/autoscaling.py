@@ -8,7 +8,7 @@ from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
 
 AVERAGED: Final = "[1m:5s]"
-"""One value is the load of a moment: pods would follow each pause between two batches."""
+"""A single value is only a snapshot: replicas would follow each pause between two batches."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:
@@ -72,15 +72,15 @@ def _triggers(
     # Names of a Deployment's pods have two more parts, names of a canary's pods have three.
     pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
     in_flight = args.stable.runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
-    # The average of the sum: pods that ended within the minute count only until then.
+    # The average of the sum: pods that ended within the minute only count until then.
     average = f"avg_over_time(sum({in_flight}){AVERAGED})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:
         # It starts the first pod; after that the requests in flight decide.
         triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
     if scaling.cpu_target is not None:
-        metadata_of_cpu = {"value": str(scaling.cpu_target)}
-        triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": metadata_of_cpu})
+        cpu_metadata = {"value": str(scaling.cpu_target)}
+        triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": cpu_metadata})
     return triggers
 
 

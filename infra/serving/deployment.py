@@ -1,4 +1,4 @@
-"""Deployment of one version: how its pods start, get their model and terminate."""
+"""The Deployment of one version: how its pods start, load their model and terminate."""
 
 import math
 from typing import Final
@@ -18,12 +18,12 @@ from infra.pods import (
 from infra.serving.description import InferenceServiceArgs, Version, labels, metadata
 from infra.serving.runtimes import Endpoints, Launch
 from infra.serving.sources import (
-    fetching,
+    fetch_containers,
     model_mounts,
     model_path,
     model_variables,
     model_volumes,
-    promotion,
+    promotion_containers,
 )
 from infra.settings.inference import InferenceServiceSettings, RolloutSettings
 from infra.sweep import template_name
@@ -59,7 +59,7 @@ def deployment(
         "metadata": metadata(args, version, annotations),
         "spec": compact(
             {
-                # An autoscaler owns the number of replicas.
+                # None if an autoscaler sets the number of replicas.
                 "replicas": version.replicas,
                 "minReadySeconds": settings.min_ready_seconds,
                 "progressDeadlineSeconds": settings.progress_deadline_seconds,
@@ -73,7 +73,7 @@ def deployment(
 
 
 def _strategy(rollout: RolloutSettings) -> Manifest:
-    """Return the strategy. Kubernetes refuses a rolling update that neither adds nor removes."""
+    """Return the strategy. Kubernetes refuses rolling updates without surge or removal."""
     if rollout.recreate:
         return {"type": "Recreate"}
     removed = 0 if rollout.surge else 1
@@ -103,15 +103,15 @@ def launch(args: InferenceServiceArgs, version: Version) -> Launch:
 def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
     settings = args.service
     nodes = args.gpu_nodes
-    placed = launch(args, version)
+    values = launch(args, version)
     endpoints = version.runtime.endpoints
     ports = {"http": settings.port, "grpc": endpoints.grpc_port, "metrics": endpoints.metrics_port}
     sweep = args.service.sweep if version.winner is not None else None
-    named = {"RUN_NAME": version.run, "SWEEP_NAME": sweep and template_name(sweep)}
+    names = {"RUN_NAME": version.run, "SWEEP_NAME": sweep and template_name(sweep)}
     return Pod(
         container="inference",
         image=version.image,
-        command=version.runtime.command(placed),
+        command=version.runtime.command(values),
         cpu=settings.cpu,
         memory=settings.memory,
         shm=settings.shm,
@@ -129,13 +129,13 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         labels={**settings.labels, **labels(version)},
         annotations=_scraping(settings, endpoints),
         env={
-            **compact(named),
-            **version.runtime.environment(placed),
+            **compact(names),
+            **version.runtime.environment(values),
             **model_variables(version),
             **variables_from(settings.env_from),
             **settings.env,
         },
-        init=[*promotion(args, version), *fetching(version, settings.fetch)],
+        init=[*promotion_containers(args, version), *fetch_containers(version, settings.fetch)],
         mounts=[*model_mounts(args, version), *_claims(args)],
         volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
         ports={name: port for name, port in ports.items() if port is not None},

@@ -18,13 +18,13 @@ from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 class Version:
     """One Deployment of a service: the stable version or the canary.
 
-    `image` is text or a Pulumi output. One of `run`, `winner`, `url` and `source` is set.
+    `image` is a string or a Pulumi output. One of `run`, `winner`, `url` and `source` is set.
     """
 
     name: str
     run: str | None
     winner: str | None
-    """Link to the run of a sweep's winner, relative to the claim."""
+    """Path of the link to the run of a sweep's winner, relative to the claim."""
     url: str | None
     source: SourceSettings | None
     digest: str | None
@@ -43,9 +43,9 @@ class Version:
 class InferenceServiceArgs:
     """A service and its context. Images and names of claims are strings or Pulumi outputs.
 
-    `run` is None if the service has a `url`. `winner` is the link to the winner of its `sweep`,
-    relative to the claim. `canary_image` is used only by a canary with an image,
-    `rollback_image` and the rest by a canary that may be rolled back.
+    `run` is None if the service has a `url`. `winner` is the path of the link to the winner of
+    its `sweep`, relative to the claim. `canary_image` is used only by a canary with an image;
+    `rollback_image`, `isolated` and `pull_secret` only by one that may be rolled back.
     """
 
     key: str
@@ -69,12 +69,12 @@ class InferenceServiceArgs:
         settings: StackSettings,
         key: str,
         runs: Mapping[str, str],
-        searched: Mapping[str, Sweep],
+        sweeps: Mapping[str, Sweep],
         shared: SharedResources,
     ) -> Self:
-        """Return the arguments of one of the configured services.
+        """Build the arguments of one of the configured services.
 
-        `runs` maps jobs to the names of their current runs, and `searched` has the sweeps by key.
+        `runs` maps jobs to the names of their current runs, and `sweeps` keys to sweeps.
         """
         service = settings.inference.services[key]
         limits = settings.inference.rollbacks.get(key)
@@ -82,7 +82,7 @@ class InferenceServiceArgs:
             key=key,
             service=service,
             run=runs[service.job] if service.job else service.run,
-            winner=winner_path(searched[service.sweep]) if service.sweep else None,
+            winner=winner_path(sweeps[service.sweep]) if service.sweep else None,
             namespace=shared.namespace,
             domain=settings.cluster.domain,
             image=shared.images[service.image],
@@ -108,7 +108,7 @@ class InferenceServiceArgs:
 
     @property
     def stable(self) -> Version:
-        """The version that the service itself describes."""
+        """The version that the settings of the service itself describe."""
         settings = self.service
         return Version(
             name=self.key,
@@ -147,7 +147,7 @@ class InferenceServiceArgs:
 def metadata(
     args: InferenceServiceArgs, version: Version, annotations: Mapping[str, str] | None = None
 ) -> Manifest:
-    """Return name, namespace and labels of a version's objects."""
+    """Return the metadata of a version's objects."""
     return compact(
         {
             "name": version.name,

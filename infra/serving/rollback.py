@@ -22,12 +22,12 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
-    """Return the limits of the service's canary, None if nothing evaluates it."""
+    """Return the limits of the service's canary, or None if nothing evaluates it."""
     return args.service.canary.rollback if args.service.canary is not None else None
 
 
 def identity(args: InferenceServiceArgs) -> dict[str, Any]:
-    """Return the annotations of a route that identify its canary; empty without limits.
+    """Return the annotations of a route that identify its canary, or none without limits.
 
     A canary with the same annotations as one that was rolled back gets no requests.
     """
@@ -38,15 +38,17 @@ def identity(args: InferenceServiceArgs) -> dict[str, Any]:
     without_images = replace(args, image="", canary_image="")
     version = replace(canary, image="")
     template = deployment(without_images, version, {})["spec"]["template"]
-    described = json.dumps([template, limits.model_dump(mode="json")], sort_keys=True)
-    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+    content = json.dumps([template, limits.model_dump(mode="json")], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     return {CANARY_ANNOTATION: digest, CANARY_IMAGE_ANNOTATION: canary.image}
 
 
-def program(args: InferenceServiceArgs, stable: Mapping[str, list[Manifest]]) -> list[Manifest]:
-    """Return the program with its permissions; empty without limits.
+def rollback_objects(
+    args: InferenceServiceArgs, stable: Mapping[str, list[Manifest]]
+) -> list[Manifest]:
+    """Return the objects of the program and its permissions, or none without limits.
 
-    `stable` has the backends of the routes without the canary, by kind of route.
+    `stable` maps each kind of route to its backends without the canary.
     """
     limits = limits_of(args)
     if limits is None:
@@ -115,14 +117,14 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
     """Return the limits with the PromQL queries that are compared with them.
 
     The program replaces CANARY_SPAN. A query has no result while there are too few requests.
-    Responses with 400 count as failed, because a model that fails also causes them. Invalid
-    requests have no effect, because both versions receive the same share of them.
+    Responses with status 400 count as failed, because a failing model also causes them. Requests
+    that are invalid have no effect, because both versions receive the same share of them.
     """
     span = f"[{CANARY_SPAN}]"
 
     def requests(service: str, codes: str = "") -> str:
-        of = f'namespace="{namespace}", service="{service}"{codes}'
-        return f"sum(increase({REQUESTS}{{{of}}}{span}))"
+        selector = f'namespace="{namespace}", service="{service}"{codes}'
+        return f"sum(increase({REQUESTS}{{{selector}}}{span}))"
 
     canary, failed = f"{key}-canary", ', code=~"5.*|400|4xx"'
     enough = f"and {requests(canary)} >= {limits.min_requests}"
@@ -135,8 +137,8 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
         }
     ]
     if limits.latency_seconds is not None:
-        of = f'namespace="{namespace}", service="{canary}"'
-        buckets = f"sum by (le) (rate({LATENCY}{{{of}}}{span}))"
+        selector = f'namespace="{namespace}", service="{canary}"'
+        buckets = f"sum by (le) (rate({LATENCY}{{{selector}}}{span}))"
         found.append(
             {
                 "name": "the latency (s) of 99 % of the requests",

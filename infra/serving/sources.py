@@ -1,4 +1,4 @@
-"""Models in pods: claims, volumes and the download of an export."""
+"""How pods get their model: from claims, from volumes, or by downloading an export."""
 
 from typing import Any, Final
 
@@ -8,8 +8,8 @@ from infra.serving.runtimes.torch import Torch
 from infra.settings.inference import FetchSettings
 from kube.names import EXPORT_VOLUME, MODELS_PATH, MODELS_VOLUME
 
-_OTHER_FORMS: Final = ("pt2", "int8", "pruned")
-"""Backends that load another file of the export than the weights."""
+_OTHER_FILES: Final = ("pt2", "int8", "pruned")
+"""Backends that load another file of the export instead of the weights."""
 _FETCHED_PATH: Final = f"{MODELS_PATH}/export"
 
 
@@ -32,7 +32,7 @@ def model_path(version: Version) -> str:
 
 
 def model_mounts(args: InferenceServiceArgs, version: Version) -> list[Mount]:
-    """Return the claim with the model, or with all runs, if there is one."""
+    """Return the mount of the claim that contains the model or all runs, if there is one."""
     source = version.source
     name = args.service.checkpoints if version.run or version.winner else None
     if source is not None:
@@ -62,14 +62,14 @@ def _volume(source: dict[str, Any], *, read_only: bool) -> Volume:
 
 
 def model_variables(version: Version) -> dict[str, Any]:
-    """Return the variables with which libraries of Hugging Face find their cache."""
+    """Return the variables that tell Hugging Face libraries where their cache is."""
     if version.source is None or version.source.hub is None:
         return {}
     return {"HF_HOME": MODELS_PATH}
 
 
-def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
-    """Return the init container that downloads the export and verifies it by its manifest.
+def fetch_containers(version: Version, fetch: FetchSettings) -> list[InitContainer]:
+    """Return the init container that downloads the export and verifies it against its manifest.
 
     Only this container has the credentials of the object store or the registry.
     """
@@ -79,7 +79,7 @@ def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
     command = ["python3", "-m", "inference.fetch", url, _FETCHED_PATH]
     if version.digest is not None:
         command.append(f"--sha256={version.digest}")
-    if version.runtime.backend in _OTHER_FORMS:
+    if version.runtime.backend in _OTHER_FILES:
         command.append(f"--artifact={version.runtime.backend}")
     return [
         InitContainer(
@@ -91,7 +91,7 @@ def fetching(version: Version, fetch: FetchSettings) -> list[InitContainer]:
     ]
 
 
-def promotion(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
+def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
     """Return the init container that compares the canary's manifest with the served one."""
     canary = args.service.canary
     if canary is None or not canary.promote_if or version.name == args.stable.name:
@@ -108,7 +108,7 @@ def promotion(args: InferenceServiceArgs, version: Version) -> list[InitContaine
 
 
 def _fetched_url(version: Version) -> str | None:
-    """Return what an init container downloads; other servers read URLs themselves."""
+    """Return the URL that an init container downloads; other servers read URLs themselves."""
     if not isinstance(version.runtime, Torch):
         return None
     source = version.source

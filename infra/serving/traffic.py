@@ -1,7 +1,7 @@
 """Services, disruption budgets and routes: how requests reach the pods of each version.
 
 In Gateway API v1, a backend with a weight but without a ready pod responds to its share of requests
-with errors (HTTPRoute, backendRefs), so a route may refer to a canary only when its pods are ready.
+with errors (HTTPRoute, backendRefs), so a route may refer to a canary only once its pods are ready.
 """
 
 from collections.abc import Mapping
@@ -137,15 +137,15 @@ def _without_prefix(path: str) -> list[Manifest] | None:
 
 
 def service(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
-    """Return the Service of the ready pods."""
+    """Return the Service of a version."""
     settings = args.service
     ports: list[Manifest] = [
         {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}
     ]
     if (grpc := version.runtime.endpoints.grpc_port) is not None:
-        # Gateways speak HTTP/2 to the pods only if the port is marked.
-        about = {"protocol": "TCP", "appProtocol": "kubernetes.io/h2c"}
-        ports.append({"name": "grpc", "port": grpc, "targetPort": "grpc", **about})
+        # Gateways speak HTTP/2 to the pods only if the port declares it.
+        h2c = {"protocol": "TCP", "appProtocol": "kubernetes.io/h2c"}
+        ports.append({"name": "grpc", "port": grpc, "targetPort": "grpc", **h2c})
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -159,14 +159,14 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
 
 
 def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
-    """Return the limit of pods that may be unavailable while nodes are drained."""
+    """Return the budget of pods that may be unavailable while nodes are drained."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata(args, version),
         "spec": {
             "maxUnavailable": args.service.max_unavailable,
-            # A service without its model is unready for days, and must not block node upgrades.
+            # A service without its model may be unready for days, and must not block node upgrades.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": version.selector},
         },

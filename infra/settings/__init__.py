@@ -64,9 +64,10 @@ class SettingsError(Exception):
 
 
 def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> StackSettings:
-    """Return the settings of a configuration: `values` by concern, `secrets` the secret keys.
+    """Validate a configuration and return its settings.
 
-    Raises SettingsError with every problem found.
+    `values` are the configured values by concern, `secrets` the keys of encrypted values. Raises
+    SettingsError with every problem found.
     """
     problems = [
         unknown_key([key], {*CONCERNS, PASSWORD_KEY})

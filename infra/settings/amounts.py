@@ -26,29 +26,29 @@ class Need:
 
     here: str
     value: int
-    who: str
-    asks: str
+    subject: str
+    request: str
     amounts: Mapping[str, Decimal]
 
 
 def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Need]:
-    """Yield what must be free at once: for the gang, and for each step."""
+    """Yield the resources that must be free at once: for the gang, and for each step."""
     gang = job.min_pods * job.gpus_per_node
-    leader = None
+    launcher = None
     if KINDS[job.kind].has_launcher:
-        leader = job.launcher or LauncherSettings()
+        launcher = job.launcher or LauncherSettings()
     yield Need(
         job_key(key, "nodes"),
         job.min_pods,
         "gang",
         f"{_counted(job.min_pods, 'node')} x {_counted(job.gpus_per_node, 'GPU')} = "
         f"{gang} {gpu_resource}"
-        + (f", and a pod with {leader.cpu} CPUs and {leader.memory}" if leader else ""),
+        + (f", and a pod with {launcher.cpu} CPUs and {launcher.memory}" if launcher else ""),
         {
             gpu_resource: Decimal(gang),
-            PODS: Decimal(job.min_pods + (leader is not None)),
-            "cpu": _together(job.cpu, job.min_pods, leader.cpu if leader else "0"),
-            "memory": _together(job.memory, job.min_pods, leader.memory if leader else "0"),
+            PODS: Decimal(job.min_pods + (launcher is not None)),
+            "cpu": _together(job.cpu, job.min_pods, launcher.cpu if launcher else "0"),
+            "memory": _together(job.memory, job.min_pods, launcher.memory if launcher else "0"),
         },
     )
     for name, step in job.steps.items():
@@ -70,8 +70,8 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _together(each: str, pods: int, leader: str) -> Decimal:
-    return parse_quantity(each) * pods + parse_quantity(leader)
+def _together(each: str, pods: int, launcher: str) -> Decimal:
+    return parse_quantity(each) * pods + parse_quantity(launcher)
 
 
 def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, str, Decimal]]:
@@ -97,28 +97,28 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
 def services_total(
     inference: InferenceSettings, training: TrainingSettings, gpu: GpuSettings, logs: LogsSettings
 ) -> Mapping[str, Decimal]:
-    """Return the resources of all replicas of all services, and of programs of the stack."""
-    parts = [_of_service(each, gpu, each.most_pods) for each in inference.services.values()]
+    """Return the resources of all replicas of all services, and of the programs of the stack."""
+    parts = [_service_amounts(each, gpu, each.max_pods) for each in inference.services.values()]
     parts += [_amounts(each.cpu, each.memory, 1) for each in inference.rollbacks.values()]
     if logs.recorder is not None:
         parts.append(_amounts(logs.recorder.cpu, logs.recorder.memory, 1))
     if training.sweeps:
         controller = training.sweep_controller
         parts.append(_amounts(controller.cpu, controller.memory, 1))
-    return combined(sum, parts)
+    return combine(sum, parts)
 
 
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
     """Return the maximum of each resource that an update of a service needs in addition."""
     services = inference.services.values()
-    return combined(
-        max, [_of_service(each, gpu, each.rollout.additional_pods) for each in services]
+    return combine(
+        max, [_service_amounts(each, gpu, each.rollout.additional_pods) for each in services]
     )
 
 
 def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
     """Return the maximum of each resource that a gang or a step's pod needs at once."""
-    return combined(
+    return combine(
         max,
         [
             need.amounts
@@ -128,10 +128,10 @@ def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, D
     )
 
 
-def combined(
+def combine(
     how: Callable[[Iterable[Decimal]], Decimal | int], parts: Iterable[Mapping[str, Decimal]]
 ) -> Mapping[str, Decimal]:
-    """Return each resource's values combined by `how`, such as sum or max."""
+    """Return each resource's values, combined by `how`, such as sum or max."""
     values: dict[str, list[Decimal]] = defaultdict(list)
     for part in parts:
         for name, amount in part.items():
@@ -139,7 +139,7 @@ def combined(
     return {name: Decimal(how(amounts)) for name, amounts in values.items()}
 
 
-def _of_service(
+def _service_amounts(
     service: InferenceServiceSettings, gpu: GpuSettings, pods: int
 ) -> Mapping[str, Decimal]:
     gpus = {service.gpu_resource or gpu.resource: Decimal(service.gpus * pods)}
@@ -152,7 +152,7 @@ def _amounts(cpu: str, memory: str, pods: int) -> Mapping[str, Decimal]:
 
 
 def plain(amount: Decimal, name: str) -> str:
-    """Return an amount of a resource without exponent: bytes in the largest unit that is exact."""
+    """Format an amount without an exponent; memory in the largest unit that is exact."""
     for suffix, power in (("Gi", 3), ("Mi", 2), ("Ki", 1)) if name == "memory" else ():
         if amount and amount % 1024**power == 0:
             return f"{amount / 1024**power:f}{suffix}"

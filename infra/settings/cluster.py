@@ -48,7 +48,7 @@ class ClusterSettings(Settings):
         default=None,
         min_length=1,
         description="Directory to write plain manifests to. Nothing is sent to a cluster, and "
-        "chart releases are left out.",
+        "chart releases are skipped.",
     )
     allow_move: bool = Field(
         default=False,
@@ -58,8 +58,8 @@ class ClusterSettings(Settings):
     labels: Labels = Field(
         default={},
         description="Labels that your site requires on every object and pod of the stack. They "
-        "start no new run, and pods of existing runs do not get them. Charts take them in their "
-        "own `values`: `custom.common_labels` of Volcano, `commonLabels` of kube-prometheus-stack.",
+        "start no new run, and pods of existing runs do not get them. For charts, write them in "
+        "`values`: `custom.common_labels` of Volcano, `commonLabels` of kube-prometheus-stack.",
     )
     annotations: Annotations = Field(
         default={},
@@ -96,9 +96,9 @@ class ClusterSettings(Settings):
     @field_validator("kubeconfig")
     @classmethod
     def _path(cls, text: str | None) -> str | None:
-        # The provider takes either, and the state would then contain the credentials.
+        # The provider accepts either, and the state would then contain the credentials.
         if text is not None and text.lstrip().startswith("{"):
-            raise ValueError("must be the path of the kubeconfig file, but has its content")
+            raise ValueError("must be the path of the kubeconfig file, but is its content")
         return text
 
     @model_validator(mode="after")
@@ -159,7 +159,7 @@ class TimeSlicingSettings(Settings):
     )
     refuse_more_than_one: bool = Field(
         default=True,
-        description="Refuse pods that request several shares, because these may be the same "
+        description="Reject pods that request several shares, because these may be the same "
         "device.",
     )
 
@@ -177,7 +177,7 @@ class RuntimeClassSettings(Settings):
     )
 
 
-_OF_DEVICE_PLUGIN: Final = frozenset(
+_DEVICE_PLUGIN_KEYS: Final = frozenset(
     {"namespace", "image", "device_lists", "pass_device_specs", "driver_root"}
 )
 
@@ -214,7 +214,7 @@ class GpuSettings(Settings):
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
         description="Tolerations of the device plugin and of all workloads for the taints of "
-        "these nodes.",
+        "the nodes with GPUs.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",
@@ -229,7 +229,7 @@ class GpuSettings(Settings):
     )
     pass_device_specs: bool = Field(
         default=False,
-        description="Also report the device files to the kubelet, which its static CPU manager "
+        description="Also report the device files to the kubelet, as its static CPU manager "
         "policy requires with envvar. The device plugin is then privileged.",
     )
     driver_root: AbsolutePath | None = Field(
@@ -239,11 +239,11 @@ class GpuSettings(Settings):
     )
     time_slicing: TimeSlicingSettings | None = Field(
         default=None,
-        description="Time slicing of whole GPUs. null gives each pod a whole GPU.",
+        description="Time slicing of whole GPUs. null gives pods whole GPUs.",
     )
     node_health: NodeHealthSettings | None = Field(
         default=None,
-        description="Cordon nodes with unhealthy GPUs, and move the runs on them to others.",
+        description="Cordon nodes with unhealthy GPUs, and move the runs on them to other nodes.",
     )
 
     @property
@@ -263,13 +263,13 @@ class GpuSettings(Settings):
 
     @model_validator(mode="after")
     def _only_settings_of_the_provider(self) -> Self:
-        written = self.model_fields_set
-        if self.provider != "gpu-operator" and "operator" in written:
+        configured = self.model_fields_set
+        if self.provider != "gpu-operator" and "operator" in configured:
             raise ValueError(
                 f"has operator, but provider is {self.provider}: write provider: gpu-operator, or "
                 "remove operator"
             )
-        unused = sorted(written & _OF_DEVICE_PLUGIN)
+        unused = sorted(configured & _DEVICE_PLUGIN_KEYS)
         if self.provider == "gpu-operator" and unused:
             raise ValueError(
                 f"has {', '.join(unused)}, which the GPU Operator does not read: remove "

@@ -22,8 +22,8 @@ class BuildSettings(Settings):
     sources: list[str] = Field(
         min_length=1,
         description="Files and directories that determine the contents of the image. A change "
-        "there results in a new image, and outside of this project's own directories in new runs "
-        "of the jobs that use it.",
+        "builds a new image and, outside of this project's own directories, starts new runs of the "
+        "jobs that use it.",
     )
     platform: str = Field(
         default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="Platform of the nodes."
@@ -100,12 +100,12 @@ _SHIPPED: Final = (
 
 
 def identity(
-    build: BuildSettings, root: Path = PROJECT_ROOT, *, of_author_alone: bool = False
+    build: BuildSettings, root: Path = PROJECT_ROOT, *, exclude_shipped: bool = False
 ) -> str:
     """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
     The same sources have the same identity in every checkout: only names and contents of files
-    count, and hidden or compiled files do not. `of_author_alone` leaves out this project's own
+    count, and hidden or compiled files do not. `exclude_shipped` leaves out this project's own
     files, so that a new release of it does not change the identity. Raises FileNotFoundError if a
     source is missing.
     """
@@ -121,7 +121,7 @@ def identity(
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
             inside = path.relative_to(root)
-            if of_author_alone and root == PROJECT_ROOT and inside.parts[0] in _SHIPPED:
+            if exclude_shipped and root == PROJECT_ROOT and inside.parts[0] in _SHIPPED:
                 continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{inside.as_posix()} {content}".encode())

@@ -63,7 +63,7 @@ class Thresholds(Settings):
     )
     stalled_minutes: Minutes = Field(
         default=20,
-        description="Time (min) that training makes no step. It should exceed any evaluation, "
+        description="Time (min) without a training step. It should exceed any evaluation, "
         "export or save.",
     )
     checkpoint_minutes: Minutes = Field(
@@ -99,7 +99,7 @@ class Thresholds(Settings):
 
 
 class ExistingExporterSettings(Settings):
-    """Pods of a DCGM exporter that others installed. The defaults are those of the GPU Operator."""
+    """Pods of an existing DCGM exporter. The defaults are those of the GPU Operator."""
 
     namespace: DnsLabel = Field(default="gpu-operator", description="Namespace of the pods.")
     labels: Labels = Field(
@@ -132,7 +132,7 @@ class DcgmExporterSettings(Settings):
     )
     existing: ExistingExporterSettings | None = Field(
         default=None,
-        description="An exporter that the cluster has already, which Prometheus scrapes. It "
+        description="An exporter that the cluster already has, which Prometheus scrapes. It "
         "requires install: false.",
     )
 
@@ -182,7 +182,7 @@ class KubePrometheusStackSettings(Settings):
         default={}, description="Additional values of the chart, which override the stack's."
     )
     timeout_seconds: PositiveInt = Field(
-        default=600, description="Maximum time (s) until all of the chart is ready."
+        default=600, description="Maximum time (s) until the whole chart is ready."
     )
 
 
@@ -235,11 +235,11 @@ class MonitoringSettings(Settings):
     @model_validator(mode="after")
     def _fits_the_chart(self) -> Self:
         if self.kube_prometheus_stack.install:
-            for problem in self._misfits():
+            for problem in self._chart_problems():
                 raise ValueError(problem)
         return self
 
-    def _misfits(self) -> Iterator[str]:
+    def _chart_problems(self) -> Iterator[str]:
         here = "has kube_prometheus_stack.install"
         if self.prometheus != "operator":
             yield (
@@ -266,7 +266,7 @@ class MonitoringSettings(Settings):
 class RecorderSettings(Settings):
     """A pod that watches the pods of runs and archives the last log lines of failed ones.
 
-    Its image must be one of `images.workloads`, and the user of `pulumi up` needs the right to
+    Its image must be one of `images.workloads`, and the user of `pulumi up` needs permission to
     grant `get pods/log`.
     """
 
@@ -280,18 +280,20 @@ class RecorderSettings(Settings):
         "them at the same time.",
     )
     lines: PositiveInt = Field(
-        default=500, le=100_000, description="Maximum number of last log lines of a container."
+        default=500,
+        le=100_000,
+        description="Maximum number of log lines of a container; the last are kept.",
     )
     kib: PositiveInt = Field(
         default=64, le=10_240, description="Maximum size (KiB) of these lines."
     )
     failures: PositiveInt = Field(
-        default=10, le=1000, description="Maximum number of failures of a run, the latest ones."
+        default=10, le=1000, description="Maximum number of failures of a run; the latest are kept."
     )
     pods: PositiveInt = Field(
         default=16,
         le=1000,
-        description="Maximum number of pods of a failure, those that ended first.",
+        description="Maximum number of pods of a failure; those that ended first are kept.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")
@@ -305,7 +307,7 @@ class RecorderSettings(Settings):
 
 
 class LogsSettings(Settings):
-    """Logs that are kept beyond the nodes; docs/logs.md describes them."""
+    """Logs that outlive the nodes; docs/logs.md describes them."""
 
     recorder: RecorderSettings | None = Field(
         default=None,

@@ -16,9 +16,9 @@ from infra.settings.types import (
 
 
 class NodeHealthSettings(Settings):
-    """A controller that cordons nodes with unhealthy GPUs and moves the runs on them.
+    """A controller that cordons nodes with unhealthy GPUs and moves their runs.
 
-    Its image must be one of `images.workloads`, and the user of `pulumi up` needs the right to
+    Its image must be one of `images.workloads`, and the user of `pulumi up` needs permission to
     grant `patch nodes`. docs/node-health.md describes it.
     """
 
@@ -28,10 +28,10 @@ class NodeHealthSettings(Settings):
     namespace: DnsLabel = Field(
         default="gpu-node-health",
         description="Namespace of the controller, created by the stack. Anyone who may create pods "
-        "there can use the controller's rights.",
+        "there can use the controller's permissions.",
     )
     max_nodes: PositiveInt = Field(
-        default=1, description="Maximum number of nodes that the controller has cordoned at once."
+        default=1, description="Maximum number of nodes that the controller keeps cordoned at once."
     )
     fault_seconds: PositiveInt = Field(
         default=360,
@@ -44,7 +44,7 @@ class NodeHealthSettings(Settings):
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of starts of runs within 24 hours that must report a node as slow "
+        description="Number of run starts within 24 hours that must report a node as slow "
         "(termination message `slow node NODE: …`) before it is cordoned. null ignores these "
         "reports.",
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 from infra.settings import StackSettings
 from infra.settings.amounts import (
-    combined,
+    combine,
     largest_gang,
     plain,
     quota_limits,
@@ -20,9 +20,9 @@ from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
 from kube.quantities import parse_quantity
 
-MOST_JOBS: Final = 100
-"""Maximum number of jobs of a stack without a warning. A file or bucket backend writes the whole
-state at each step of an update, so the time per job grows with the number of jobs
+MAX_JOBS: Final = 100
+"""Maximum number of jobs that a stack may have without a warning. A file or bucket backend writes
+the whole state at each step of an update, so the time per job grows with the number of jobs
 (docs/scale.md)."""
 
 _EFA: Final = "vpc.amazonaws.com/"
@@ -41,15 +41,15 @@ def notices(settings: StackSettings) -> Iterator[str]:
     yield from _unmeasured(settings)
     yield from _exporter_without_driver(settings)
     yield from _updates_that_wait_for_training(settings)
-    yield from _gangs_of_a_first_consumer(settings)
+    yield from _claims_of_the_first_consumer(settings)
     yield from _slow_processes(settings)
 
 
 def _many_jobs(settings: StackSettings) -> Iterator[str]:
     jobs = len(settings.training.jobs)
-    if jobs > MOST_JOBS:
+    if jobs > MAX_JOBS:
         yield (
-            f"{full_key('training', 'jobs')} has {jobs} jobs. Updates of more than {MOST_JOBS} "
+            f"{full_key('training', 'jobs')} has {jobs} jobs. Updates of more than {MAX_JOBS} "
             "become slow, because a file or bucket backend writes the whole state at each step: "
             "give each team its own stack (docs/scale.md), or use Pulumi Cloud."
         )
@@ -80,13 +80,13 @@ def _image_without_the_program(settings: StackSettings) -> Iterator[str]:
 
 def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
     scheduler = settings.volcano.configured
-    # An explicit `preempt: none` is a decision.
+    # An explicit `preempt: none` is intended.
     if scheduler is None or "preempt" in scheduler.model_fields_set:
         return
     serving = {service.priority_class for service in settings.inference.services.values()}
     classes = settings.volcano.priority_classes
-    of_jobs = sorted(classes.keys() - serving, key=lambda name: classes[name].value)
-    for low, high in pairwise(of_jobs):
+    job_classes = sorted(classes.keys() - serving, key=lambda name: classes[name].value)
+    for low, high in pairwise(job_classes):
         urgent = classes[high]
         if urgent.value > classes[low].value and urgent.preemption != "Never":
             yield (
@@ -100,7 +100,7 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
 def _unmeasured(settings: StackSettings) -> Iterator[str]:
     if settings.monitoring.prometheus == "none":
         return
-    if found := [key for key, job in settings.training.jobs.items() if _could_answer(job)]:
+    if found := [key for key, job in settings.training.jobs.items() if _can_serve_metrics(job)]:
         yield (
             f"Prometheus does not scrape training.jobs: {', '.join(found)}. No alert fires when "
             "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
@@ -123,15 +123,15 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
         )
 
 
-def _could_answer(job: TrainingJobSettings) -> bool:
-    # A custom command and the TensorFlow program have no such setting.
+def _can_serve_metrics(job: TrainingJobSettings) -> bool:
+    # A custom command and the TensorFlow program do not have this setting.
     if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
     return not job.hyperparameters.metrics_port
 
 
-def _gangs_of_a_first_consumer(settings: StackSettings) -> Iterator[str]:
-    """Warn of claims that bind to the node of a gang's first pod, on which all other pods must fit.
+def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
+    """Warn about claims that bind to the node of a gang's first pod, where all others must fit.
 
     Volcano places the pods of a gang together, before any of them has bound the claim.
     """
@@ -151,9 +151,9 @@ def _gangs_of_a_first_consumer(settings: StackSettings) -> Iterator[str]:
 
 
 def _slow_processes(settings: StackSettings) -> Iterator[str]:
-    """Warn of fewer cores than processes or threads, and of stops without time to save.
+    """Warn about fewer cores than processes or threads, and about stops without time to save.
 
-    CPU is not limited, so that such jobs train on nodes with spare cores.
+    CPU is not limited, so such jobs still train on nodes with spare cores.
     """
     for key, job in settings.training.all_jobs.items():
         cores, processes = parse_quantity(job.cpu), job.gpus_per_node
@@ -172,7 +172,7 @@ def _slow_processes(settings: StackSettings) -> Iterator[str]:
         if job.grace_seconds == 0:
             yield (
                 f"{job_key(key, 'grace_seconds')} is 0: pods that are stopped have no time to save "
-                "a checkpoint. Write as long as saving takes."
+                "a checkpoint. Write the time that saving takes."
             )
 
 
@@ -182,7 +182,7 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
         return
     services = services_total(settings.inference, settings.training, settings.gpu, settings.logs)
     surge = update_surge(settings.inference, settings.gpu)
-    needed = combined(sum, [largest_gang(settings.training, settings.gpu), services, surge])
+    needed = combine(sum, [largest_gang(settings.training, settings.gpu), services, surge])
     for quota, name, limit in quota_limits(settings.tenancy, settings.gpu):
         wanted = needed.get(name, Decimal(0))
         if wanted > limit:

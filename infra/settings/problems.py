@@ -1,4 +1,4 @@
-"""Error messages of an invalid configuration."""
+"""Error messages for an invalid configuration."""
 
 import difflib
 import json
@@ -42,7 +42,7 @@ _COMPLETE: Final = re.compile(r"(write|a|another) ")
 
 
 def full_key(*path: str | int) -> str:
-    """Return a key as `pulumi config set --path` takes it, with the project as prefix."""
+    """Return a key in the format of `pulumi config set --path`, with the project as prefix."""
     return f"{PROJECT}:{dotted(path)}"
 
 
@@ -52,12 +52,12 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def choice(known: Collection[str]) -> str:
-    """Return what to write instead of an unknown name."""
+    """Return the advice for an unknown name, which lists the known ones."""
     return f"write one of: {', '.join(sorted(known))}" if known else "none is declared yet"
 
 
 def job_key(key: str, *path: str) -> str:
-    """Return the full key of a setting of a training job: of one of `TrainingSettings.all_jobs`."""
+    """Return the full key of a setting of a job in `TrainingSettings.all_jobs`."""
     return full_key("training", *(() if "." in key else ("jobs",)), key, *path)
 
 
@@ -90,13 +90,15 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str
         purpose = description(model, location)
         meaning = f": {purpose.removesuffix('.')}" if purpose else ""
         return f"{full_key(*path)} is missing{meaning}."
-    told = rule(detail)
+    requirement = rule(detail)
     here = full_key(*path)
     if kind == "value_error" and isinstance(detail["input"], (dict, list)):
-        named = told.partition(" ")[0] in keys(model, location)
-        return f"{here}{':' if named else ''} {told}."
-    joined = ", but" if kind != "value_error" else ":" if _COMPLETE.match(told) else ": it"
-    return f"{here} is {_shown(detail['input'])}{joined} {told}."
+        named = requirement.partition(" ")[0] in keys(model, location)
+        return f"{here}{':' if named else ''} {requirement}."
+    separator = ", but"
+    if kind == "value_error":
+        separator = ":" if _COMPLETE.match(requirement) else ": it"
+    return f"{here} is {_shown(detail['input'])}{separator} {requirement}."
 
 
 def rule(detail: ErrorDetails) -> str:

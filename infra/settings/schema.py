@@ -68,20 +68,20 @@ class Field:
 
 
 def fields(section: Schema) -> Iterator[Field]:
-    """Return the keys of a section."""
+    """Yield the keys of a section."""
     required = section.get("required", ())
     for name, schema in section["properties"].items():
         yield Field(name, schema, name in required)
 
 
 def alternatives(schema: Schema) -> list[Schema]:
-    """Return the schemas of which a value must match at least one."""
+    """Return the alternatives of a schema; a value must match at least one of them."""
     found: list[Schema] = schema.get("anyOf", [schema])
     return found
 
 
 def nested(schema: Schema, step: str = "") -> Iterator[tuple[str, str]]:
-    """Return the sections inside a key: path from the key, such as `.<key>`, and name."""
+    """Yield the path and the name of each section inside a key; paths begin at the key."""
     for alternative in alternatives(schema):
         if "$ref" in alternative:
             yield step, definition_name(alternative)
@@ -161,12 +161,12 @@ class _Generator(GenerateJsonSchema):
     """Pydantic's generator, without titles, and with defaults as an author would write them."""
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
-        """Return the default, also one that a function builds."""
+        """Return the default, even if a factory builds it."""
         factory = schema.get("default_factory")
-        return factory() if factory is not None else super().get_default_value(schema)  # type: ignore[call-arg]  # none takes data
+        return factory() if factory is not None else super().get_default_value(schema)  # type: ignore[call-arg]  # no factory takes data
 
     def encode_default(self, dft: Any) -> Any:
-        """Return the default as JSON; of a section, only the keys that are set."""
+        """Return the default as JSON; for a section, only the keys that are set."""
         if isinstance(dft, BaseModel):
             return dft.model_dump(mode="json", exclude_unset=True)
         if isinstance(dft, list | tuple):
@@ -176,7 +176,7 @@ class _Generator(GenerateJsonSchema):
     def generate(
         self, schema: core_schema.CoreSchema, mode: JsonSchemaMode = "validation"
     ) -> JsonSchemaValue:
-        """Return the whole schema."""
+        """Return the complete schema."""
         found = super().generate(schema, mode)
         _tidy(found)
         for section in (found, *found.get("$defs", {}).values()):

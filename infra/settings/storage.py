@@ -22,7 +22,7 @@ PROVISIONERS: Final = {
     "nfs": "nfs.csi.k8s.io",
     "local": "kubernetes.io/no-provisioner",
 }
-_NEEDED_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
+_REQUIRED_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "cephfs": ("clusterID", "fsName"),
     "nfs": ("server", "share"),
 }
@@ -50,7 +50,7 @@ class StorageClassSettings(Settings):
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
         default="Immediate",
         description="When claims are bound. WaitForFirstConsumer needs the CSI driver on nodes, "
-        "and with it a gang of several nodes waits forever for an unbound claim.",
+        "and a gang of several nodes then waits forever for an unbound claim.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 
@@ -59,7 +59,7 @@ class StorageClassSettings(Settings):
         if self.kind == "other" and self.provisioner is None:
             raise ValueError("is of kind other and lacks `provisioner`, the name of the driver")
         if missing := [
-            p for p in _NEEDED_PARAMETERS.get(self.kind, ()) if p not in self.parameters
+            p for p in _REQUIRED_PARAMETERS.get(self.kind, ()) if p not in self.parameters
         ]:
             raise ValueError(f"of kind {self.kind} lacks the parameters {', '.join(missing)}")
         return self
@@ -126,7 +126,7 @@ class ClaimSettings(Settings):
     )
     storage_class: DnsName | None = Field(
         default=None,
-        description="Storage class that provides the claim. null is for a volume without a class.",
+        description="Storage class that provides the claim. null is for volumes without a class.",
     )
     volume: DnsName | None = Field(
         default=None, description="Volume of this stack that the claim is bound to."

@@ -30,7 +30,7 @@ def _cidr(text: str) -> str:
 def _own_namespace(text: str) -> str:
     if text in _SYSTEM:
         raise ValueError(
-            "must be a namespace that only the stack uses, since its limits apply to all"
+            "must be a namespace that only the stack uses, because its limits apply to all pods"
         )
     return text
 
@@ -98,12 +98,12 @@ class NetworkSettings(Settings):
     )
 
 
-def _off(value: object) -> object:
-    """Return the word that YAML reads as a boolean."""
+def _word_off(value: object) -> object:
+    """Return `off` if YAML has read it as a boolean."""
     return "off" if value is False else value
 
 
-AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_off)]
+AdmissionMode = Annotated[Literal["off", "audit", "warn", "deny"], BeforeValidator(_word_off)]
 
 
 class IdentitySettings(Settings):
@@ -128,7 +128,7 @@ class IdentitiesSettings(Settings):
     )
 
 
-def _of_identity_provider(name: str) -> str:
+def _not_system_group(name: str) -> str:
     if name.startswith("system:"):
         raise ValueError(
             "groups with the prefix system: are those of the API server, such as all users: write "
@@ -137,11 +137,11 @@ def _of_identity_provider(name: str) -> str:
     return name
 
 
-GroupName = Annotated[str, Field(min_length=1), AfterValidator(_of_identity_provider)]
+GroupName = Annotated[str, Field(min_length=1), AfterValidator(_not_system_group)]
 
 
 class GroupsSettings(Settings):
-    """Groups of users with rights in the namespace."""
+    """Groups of users with permissions in the namespace."""
 
     members: list[GroupName] = Field(
         default=[],
@@ -170,7 +170,7 @@ class TenancySettings(Settings):
         default=NetworkSettings(), description="Network policies of the namespace."
     )
     groups: GroupsSettings = Field(
-        default=GroupsSettings(), description="Groups of users with rights in the namespace."
+        default=GroupsSettings(), description="Groups of users with permissions in the namespace."
     )
     identities: IdentitiesSettings = Field(
         default=IdentitiesSettings(),
@@ -181,7 +181,7 @@ class TenancySettings(Settings):
         description="Evaluate the rules of the policy pack in the API server, for all namespaces "
         "of the cluster: audit counts violations, warn also reports them to clients, deny refuses "
         "them. The default changes nothing, because the policies apply to pods of other teams "
-        "and require the right to create them.",
+        "and require permission to create them.",
     )
     admission_config: str | None = Field(
         default=None,

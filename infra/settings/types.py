@@ -1,4 +1,4 @@
-"""Types of settings that Kubernetes would check only when an object is created."""
+"""Types that check what Kubernetes would check only when an object is created."""
 
 import re
 from typing import Annotated, Final
@@ -37,7 +37,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
-_LARGEST_ANNOTATIONS: Final = 256 * 1024
+_MAX_ANNOTATION_BYTES: Final = 256 * 1024
 
 TMP_SIZE: Final = "1Gi"
 """Size of the volume at /tmp."""
@@ -78,12 +78,12 @@ def _cpu(text: str) -> str:
     return text
 
 
-def _matcher(pattern: re.Pattern[str], limit: int, what: str) -> AfterValidator:
+def _matcher(pattern: re.Pattern[str], limit: int, expected: str) -> AfterValidator:
     def check(text: str) -> str:
         if len(text) > limit:
             raise ValueError(f"is {len(text)} characters long, but at most {limit} are allowed")
         if not pattern.fullmatch(text):
-            raise ValueError(f"must be {what}")
+            raise ValueError(f"must be {expected}")
         return text
 
     return AfterValidator(check)
@@ -121,10 +121,10 @@ def _pinned_image(text: str) -> str:
 
 def _annotations(found: dict[str, str]) -> dict[str, str]:
     size = sum(len(f"{key}{text}".encode()) for key, text in found.items())
-    if size > _LARGEST_ANNOTATIONS:
+    if size > _MAX_ANNOTATION_BYTES:
         raise ValueError(
-            f"has {size} bytes, but Kubernetes accepts {_LARGEST_ANNOTATIONS} bytes of annotations "
-            "from all tools together: write less"
+            f"has {size} bytes, but Kubernetes accepts {_MAX_ANNOTATION_BYTES} bytes of "
+            "annotations from all tools together: write less"
         )
     return found
 

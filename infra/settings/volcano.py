@@ -290,7 +290,7 @@ class VolcanoSettings(Settings):
 
     @property
     def configured(self) -> SchedulerSettings | None:
-        """The scheduler's policy, None if it is configured elsewhere."""
+        """The scheduler's policy, or None if it is configured elsewhere."""
         return self.scheduler if self.install and not self.custom_configuration else None
 
     @property
@@ -308,7 +308,7 @@ class VolcanoSettings(Settings):
 def _check_override(text: object) -> None:
     """Raise ValueError if the scheduler would reject the text.
 
-    The scheduler itself falls back to its defaults with one line in its log.
+    The scheduler itself would only log a line and fall back to its defaults.
     """
     here = f"has custom.{OVERRIDE}, which must be"
     try:

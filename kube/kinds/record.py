@@ -54,9 +54,9 @@ class State(StrEnum):
 class Resource:
     """An API resource, and how the status of its objects is read.
 
-    `phase` is the path of the phase in the status, empty if the conditions state it. `states` maps
-    phases, or types of conditions with status True in order of precedence, to states. What it does
-    not list is waiting or running, which the pods decide. `restarts` counts past restarts.
+    `phase` is the path of the phase in the status, empty if conditions report it. `states` maps
+    phases, or types of conditions with status True in order of precedence, to states. Anything
+    else means waiting or running, which the pods decide. `restarts` counts past restarts.
     """
 
     group: str
@@ -79,7 +79,7 @@ class Resource:
         return f"{self.plural}.{self.group}"
 
     def state(self, status: Mapping[str, Any]) -> State | None:
-        """Return the state that a status reports, None if the pods decide."""
+        """Return the state that a status reports, or None if the pods decide."""
         if self.phase:
             return self.states.get(str(_value(status, self.phase)))
         conditions = status.get("conditions", ())
@@ -87,20 +87,20 @@ class Resource:
         return next((state for type_, state in self.states.items() if type_ in true), None)
 
     def restart_count(self, status: Mapping[str, Any]) -> int:
-        """Return how often a status says that the object was restarted."""
+        """Return the number of restarts that a status reports."""
         return int(_value(status, self.restarts) or 0) if self.restarts else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What is known about a job kind.
+    """The record of a job kind.
 
-    `resource` is the object that a run is named after and watched by. `objects`, `needs` and
+    `resource` is the object that represents a run and has its name. `objects`, `needs` and
     `after_fault` are cells of a table in docs/jobs.md. `image_needs` is what the image must contain
     in addition to the training image. `operator` is the program that the embedded cluster installs
     for the kind. `program` is the module that hyperparameters start, for kinds that support them.
-    `max_run_name` limits the length of a run's name. `pod_suffix` is what the longest pod name adds
-    to it, with `{last}` for the highest pod index.
+    `max_run_name` limits the length of a run's name. `pod_suffix` is what the longest pod name
+    adds to it, with `{last}` for the highest pod index.
     """
 
     resource: Resource

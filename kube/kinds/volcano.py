@@ -35,7 +35,7 @@ FLOW: Final = Resource(
     plural="jobflows",
     title="Volcano JobFlow",
     phase=("state", "phase"),
-    # Volcano reports Running even if a step has failed; so the steps decide.
+    # Volcano reports Running even if a step has failed, so the steps decide.
     states={"Succeed": State.SUCCEEDED},
 )
 """The resource of a run with steps: a Volcano Job per step."""
@@ -47,7 +47,7 @@ TEMPLATE: Final = Resource(
     plural="jobtemplates",
     title="Volcano JobTemplate",
 )
-"""The resource of a step, from which the JobFlow makes a Volcano Job."""
+"""The resource of a step, from which the JobFlow creates a Volcano Job."""
 
 COMMAND: Final = Resource(
     group="bus.volcano.sh",
@@ -56,14 +56,14 @@ COMMAND: Final = Resource(
     plural="commands",
     title="Volcano Command",
 )
-"""The resource of a request to the job controller, which deletes it when it has acted."""
+"""The resource of a request to the job controller, which deletes it after executing it."""
 
 
 def command(job: Mapping[str, Any], *, suspended: bool, name: str | None = None) -> dict[str, Any]:
     """Return the command that suspends or resumes a Job (`vcctl job suspend`).
 
-    Without a name, the API server chooses one. As long as the command is not executed, another one
-    of the same name is refused.
+    Without a name, the API server chooses one. Until the command has been executed, another one of
+    the same name is refused.
     """
     metadata = job["metadata"]
     owner = {
@@ -130,7 +130,7 @@ def attempt_name(run: str, job: str) -> str:
 
 
 def flow_spec(run: str, after: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the specification of a JobFlow with these steps, each with those it waits for."""
+    """Return the specification of a JobFlow. `after` maps each step to those it waits for."""
     flows: list[dict[str, Any]] = []
     for name, earlier in after.items():
         flow: dict[str, Any] = {"name": template_name(run, name)}

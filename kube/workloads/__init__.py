@@ -21,7 +21,7 @@ Registry = Mapping[tuple[str, str], WorkloadKind]
 
 
 def by_name(records: Iterable[WorkloadKind]) -> Registry:
-    """Return the records by name; of two for one kind, the last one applies."""
+    """Return the records by name. If a kind has two records, the last one applies."""
     return {(record.group, record.kind.lower()): record for record in records}
 
 

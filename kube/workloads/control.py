@@ -20,31 +20,31 @@ class Job:
     queue: str = ""
     """Path of the queue's name."""
     annotations: bool = True
-    """Whether annotations and labels may also name the queue and the PodGroup."""
+    """True if annotations and labels may also name the queue and the PodGroup."""
     gang: str = ""
     """Path of the minimum number of pods that start together."""
     member_annotation: bool = False
-    """Whether an annotation sets this minimum."""
+    """True if an annotation sets this minimum."""
     whole: bool = False
-    """Whether the minimum defaults to all pods."""
+    """True if the minimum defaults to all pods."""
     scheduler: str = ""
     """Path of the scheduler's name for pods that do not set one."""
     retries: str = ""
     """Path of the retry limit."""
     retries_default: bool = True
-    """Whether the retry limit may be omitted."""
+    """True if the retry limit may be omitted."""
     least: int = 0
     """Smallest retry limit that the kind interprets literally."""
     extra: int = 0
     """By how much the retry limit exceeds the number of retries."""
     each_pod: bool = False
-    """Whether every failed pod counts as a retry."""
+    """True if every failed pod counts as a retry."""
     in_place: bool = True
-    """Whether the retry limit also counts containers that the kubelet restarts."""
+    """True if the retry limit also counts containers that the kubelet restarts."""
     deadline: str = ""
     """Path of the deadline of the job."""
     pod_deadline: bool = False
-    """Whether only the pods have a deadline."""
+    """True if only the pods have a deadline."""
     claims: str = ""
     """Path of the names of the claims that all pods mount."""
 
@@ -68,7 +68,7 @@ class Scaler:
     fixed: str = ""
     """Path of a fixed number of replicas, which overrides the minimum."""
     exclusive: bool = True
-    """Whether the target must not set its number of replicas itself."""
+    """True if the target must not set its number of replicas itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Rollout:
     unavailable: int | str = 0
     """Default of `maxUnavailable`."""
     least: int = 0
-    """Number of pods that every update removes at a time, whatever `maxUnavailable` is."""
+    """Number of pods that every update removes at a time, regardless of `maxUnavailable`."""
     type: str = ""
     """Path of the type of the update strategy."""
     stopping: tuple[str, ...] = ("Recreate", "OnDelete")

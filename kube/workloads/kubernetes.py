@@ -71,7 +71,7 @@ WORKLOADS: Final = [
             ClaimTemplates(at="spec.volumeClaimTemplates.*", spec="spec", name="metadata.name"),
         ),
     ),
-    # As many as there are nodes, which a manifest does not state.
+    # One pod per node: a manifest does not state how many.
     WorkloadKind(
         group="apps",
         kind="DaemonSet",
@@ -174,7 +174,7 @@ PLAIN: Final = [
     for group, kinds in _PLAIN_KINDS.items()
     for kind in kinds.split()
 ]
-"""Kinds that run nothing, whatever resources and images they name."""
+"""Kinds that run nothing, even if they name resources and images."""
 
 _CHANGES: Final = "it changes objects when they are created"
 _CREATES: Final = "it creates objects next to others"
@@ -183,7 +183,7 @@ _PATCHED: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
     *("spec.*.*.template.spec", "spec.*.*.template.spec.template.spec"),
 )
-"""Path of the pods in most kinds."""
+"""Paths of the pods in most kinds."""
 
 PATTERNS: Final = [
     WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),

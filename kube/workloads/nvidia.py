@@ -13,7 +13,7 @@ from kube.workloads.serving import PROBES, SERVING
 
 
 def _nim(spec: str) -> Pods:
-    """Return the pods of a NIM service; the operator adds what the object does not state."""
+    """Return the pods of a NIM service; the operator adds what the object leaves out."""
     return Pods(
         at=spec,
         containers=("", "sidecarContainers.*"),
@@ -23,7 +23,7 @@ def _nim(spec: str) -> Pods:
             Count(
                 paths=(f"{spec}.replicas",),
                 maxima=(f"{spec}.scale.hpa.maxReplicas",),
-                # Several nodes are a LeaderWorkerSet.
+                # Several nodes form a LeaderWorkerSet.
                 rollout=replace(SURGING, without=f"{spec}.multiNode"),
             ),
             Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),
@@ -33,7 +33,7 @@ def _nim(spec: str) -> Pods:
 
 
 def _images(at: str, *images: str) -> Pods:
-    """Return pods of which an object states only the images."""
+    """Return pods of which an object specifies only the images."""
     return Pods(at=at, images=images, count=NOT_RUN, partial=True)
 
 
@@ -91,7 +91,7 @@ def _dynamo(component: str) -> Iterator[Pods]:
         metadata=component,
         count=replicas,
         devices=(
-            # The limits count where both are stated.
+            # If both are set, the limits count.
             Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
             Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
         ),
@@ -124,7 +124,7 @@ DYNAMO: Final = [
     WorkloadKind(
         group="nvidia.com",
         kind="DynamoGraphDeploymentRequest",
-        unseen="it makes a DynamoGraphDeployment of a profile",
+        unseen="it creates a DynamoGraphDeployment from a profile",
     ),
 ]
 

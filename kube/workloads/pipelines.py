@@ -67,7 +67,7 @@ _RESOURCES: Final = {"resources": "computeResources"}
 
 
 def _overrides(spec: str) -> Pods:
-    """Return what a run states about the containers of a task."""
+    """Return the fields of a task's containers that a run overrides."""
     return Pods(at=spec, containers=("", "stepSpecs.*"), fields=_RESOURCES, partial=True)
 
 
@@ -88,7 +88,7 @@ _PIPELINES: Final = ("tasks.*", "finally.*")
 
 
 def _shared(*places: str) -> Iterator[Pods]:
-    """Yield fields that steps, or pods of tasks stated elsewhere, inherit."""
+    """Yield fields that steps, or pods of tasks defined elsewhere, inherit."""
     for at in places:
         template = at.endswith("stepTemplate")
         yield Pods(at=at, containers=("",) if template else (), count=NOT_RUN, partial=True)
@@ -162,7 +162,7 @@ _CONFIGURED: Final = (
     "spark.executor.instances",
     "spark.*.resource.*.vendor",
 )
-"""Spark settings that override what the fields of the object state about its pods."""
+"""Spark settings that override the fields of the object that specify its pods."""
 
 
 def _opaque(spec: str) -> tuple[str, ...]:

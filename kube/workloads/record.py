@@ -51,13 +51,13 @@ class Count:
     enabled: str = ""
     """Path of a boolean without which `maxima` do not apply. If empty, they always apply."""
     default: int | None = 1
-    """Number if no path is set. None: one is requested, and there is no maximum."""
+    """Number if no path is set. None means that one is requested without a maximum."""
     words: Mapping[str, int] = field(default_factory=dict)
     """Numbers of the words that may be written instead of a number."""
     less_with: str = ""
     """Path of a field that reduces the number by one if it is set."""
     elsewhere: bool = False
-    """Whether another object sets the number, which is therefore unknown if no path is set."""
+    """True if another object sets the number, which is therefore unknown if no path is set."""
     divisor: str = ""
     """Path of a number by which the number is divided."""
     limit: str = ""
@@ -113,9 +113,9 @@ class Pods:
     supplied: tuple[str, ...] = ()
     """Fields that the controller sets if the manifest does not."""
     partial: bool = False
-    """Whether the pod is only partly specified here, unless it lists containers."""
+    """True if the pod is only partly specified here, unless it lists containers."""
     machine: bool = False
-    """Whether this is not a pod, but requests devices, such as a virtual machine."""
+    """True if this is not a pod, but requests devices, such as a virtual machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +131,9 @@ class WorkloadKind:
     roles: tuple[Role, ...] = ("serving", "training", "batch", "interactive")
     """Roles that a label may choose for the pods, the default first."""
     ends: bool | None = None
-    """Whether the pods run to completion. None: their `restartPolicy` decides."""
+    """True if the pods run to completion. If None, their `restartPolicy` decides."""
     always: bool = False
-    """Whether pods without GPUs also have the default role."""
+    """True if pods without GPUs also have the default role."""
     job: Job = _UNGOVERNED
     """Fields that set the queue, gang, retries and deadline."""
     scaler: Scaler | None = None
@@ -147,11 +147,11 @@ class WorkloadKind:
     runs: Run | None = None
     """Reference to another object whose pods this one runs."""
     completed: bool = False
-    """Whether an object of another kind completes and runs the pods (see `runs`)."""
+    """True if an object of another kind completes and runs the pods (see `runs`)."""
     claims: tuple[ClaimTemplates, ...] = ()
     proxy: Proxy | None = None
     awaited: bool = False
-    """Whether Pulumi waits until the object has completed."""
+    """True if Pulumi waits until the object has completed."""
     namespaced: bool = True
     objects: tuple[str, ...] = ()
     """Paths of complete manifests inside the object."""
@@ -162,10 +162,10 @@ class WorkloadKind:
     patterns: tuple[str, ...] = ()
     """Paths of objects that look like pods but are not run. "" is the whole object."""
     anchors: bool = False
-    """Whether keys may be written in parentheses, as in Kyverno's `+(key)`."""
+    """True if keys may be written in parentheses, as in Kyverno's `+(key)`."""
     opaque: tuple[str, ...] = ()
     """Paths of fields that change pods in a way that rules cannot read."""
     json_patches: tuple[str, ...] = ()
-    """Paths of JSON patches, of which rules read only the changes of metadata."""
+    """Paths of JSON patches. Rules read only their changes of metadata."""
     unseen: str = ""
     """What the object deploys that rules cannot see."""

@@ -100,7 +100,7 @@ def _llm() -> Iterator[Pods]:
                 less_with=f"{at}.template",
             ),
         )
-        # A group of nodes is a LeaderWorkerSet.
+        # A group of nodes forms a LeaderWorkerSet.
         update = replace(SURGING, without=f"{at}.worker")
         updated = Count(paths=paths, maxima=maxima, rollout=update)
         yield _llm_pods(f"{at}.template", at, updated)

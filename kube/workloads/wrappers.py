@@ -90,7 +90,7 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
-# Operators of databases and similar systems, whose objects state the image.
+# Operators of databases and similar systems, whose objects specify the image.
 OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",

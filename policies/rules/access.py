@@ -19,7 +19,7 @@ _ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
 _ESCALATING_RESOURCES: Final = (
     *("nodes/proxy", "serviceaccounts/token", "certificatesigningrequests/approval"),
 )
-_OF_OTHERS: Final = (
+_IN_NAMESPACE: Final = (
     *("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/portforward"),
     *("pods/proxy", "services/proxy"),
 )
@@ -35,7 +35,7 @@ _CONTROLLING: Final = {
     "scheduling.k8s.io": ("priorityclasses",),
     "storage.k8s.io": ("storageclasses",),
 }
-"""Resources by which a change reaches the files of nodes, or the pods of every team.
+"""Resources whose change reaches the files of nodes, or the pods of every team.
 
 Nodes, their devices and their storage drivers are not among them: autoscalers, feature discovery
 and drivers change those in every cluster.
@@ -60,7 +60,7 @@ _CEL_PROJECTED: Final = (
 
 
 def _api_tokens(pod: Pod) -> Iterator[Node]:
-    """Return the projected tokens and certificates that the API server accepts."""
+    """Yield the projected tokens and certificates that the API server accepts."""
     for volume in pod.volumes.items():
         for source in volume["projected"]["sources"].items():
             signer = source["podCertificate"]["signerName"]
@@ -134,27 +134,28 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
-        of_cluster = resource.is_kind(_RBAC, "ClusterRoleBinding") or _of_system(resource)
-        powerful = _POWERFUL if of_cluster else ("cluster-admin", "system:controller:*")
+        cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_system(resource)
+        powerful = _POWERFUL if cluster_wide else ("cluster-admin", "system:controller:*")
         if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with the permissions that are needed")
         for subject in root["subjects"].items():
             if subject["name"].text in _EVERYBODY:
-                yield Violation(subject["name"], "the service accounts, users or groups in need")
+                wanted = "the service accounts, users or groups that need it"
+                yield Violation(subject["name"], wanted)
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
-            of_cluster = resource.is_kind(_RBAC, "ClusterRole") or _of_system(resource)
-            yield from _excess(rule, of_cluster=of_cluster)
+            cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_system(resource)
+            yield from _excess(rule, cluster_wide=cluster_wide)
         yield from _aggregated(root)
 
 
-def _of_system(resource: Resource) -> bool:
+def _is_system(resource: Resource) -> bool:
     """Return whether permissions in the object's namespace give control of the cluster."""
     return resource.namespace == "kube-system"
 
 
 def _aggregated(role: Node) -> Iterator[Violation]:
-    """Return selectors that aggregate all roles, and write verbs added to the role `view`."""
+    """Yield selectors that aggregate all roles, and write verbs that the role `view` gets."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")
@@ -165,8 +166,8 @@ def _aggregated(role: Node) -> Iterator[Violation]:
                     yield Violation(verb, "get, list or watch: everybody who may read has it")
 
 
-def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
-    """Return the parts of a rule of a role that grant control of the cluster."""
+def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
+    """Yield the parts of a rule of a role that grant control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
     is_own = bool(groups) and all("." in group and group != _RBAC for group in groups)
@@ -185,14 +186,14 @@ def _excess(rule: Node, *, of_cluster: bool) -> Iterator[Violation]:
             yield Violation(verb, "get, list or watch: these objects are those of every team")
         if verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants the rights of others")
-    forbidden = (*_ESCALATING_RESOURCES, *(_OF_OTHERS if of_cluster and not named else ()))
+    forbidden = (*_ESCALATING_RESOURCES, *(_IN_NAMESPACE if cluster_wide and not named else ()))
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]
         if not signers or any(name.startswith("kubernetes.io/") for name in signers):
             yield Violation(rule["resourceNames"], "the signers of its own group")
     for item in rule["resources"].items():
         if _grants(item, forbidden) and not _only_writes(rule, item.text or ""):
-            write = "a Role in the namespace instead" if item.value in _OF_OTHERS else "nothing"
+            write = "a Role in the namespace instead" if item.value in _IN_NAMESPACE else "nothing"
             yield Violation(item, write)
 
 
@@ -207,7 +208,7 @@ def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
 
 
 def _only_writes(rule: Node, resource: str) -> bool:
-    """Return whether a rule grants no right to read Secrets."""
+    """Return whether a rule about Secrets does not permit reading them."""
     verbs = {verb.value for verb in rule["verbs"].items()}
     return resource == "secrets" and not verbs & {"get", "list", "watch", "*"}
 

@@ -49,23 +49,23 @@ class CostConfig(GpuConfig):
 def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
     """A typo in a number of nodes is found before the GPUs are allocated."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
-    least: dict[str, Decimal] = defaultdict(Decimal)
+    usual: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demanded_gpus(stack, config.accelerators):
-        by_queue[demand.queue] += demand.most
-        least[demand.queue] += demand.least
+        by_queue[demand.queue] += demand.maximum
+        usual[demand.queue] += demand.usual
     total = sum(by_queue.values(), Decimal(0))
     if config.max_gpus is not None and total > config.max_gpus:
         yield Violation(
             Node(None),
             f"at most {config.max_gpus}, or raise maxGpus of gpu-budget",
-            found=f"{_gpus(total, sum(least.values(), Decimal(0)))} in the whole stack",
+            found=f"{_gpus(total, sum(usual.values(), Decimal(0)))} in the whole stack",
         )
     for queue, allowed in config.max_gpus_per_queue.items():
         if by_queue[queue] > allowed:
             yield Violation(
                 Node(None),
                 f"at most {allowed}, or raise maxGpusPerQueue of gpu-budget",
-                found=f"{_gpus(by_queue[queue], least[queue])} in queue {queue}",
+                found=f"{_gpus(by_queue[queue], usual[queue])} in queue {queue}",
             )
 
 
@@ -82,8 +82,8 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
     cost, unpriced = Decimal(0), set[str]()
     for demand in demanded_gpus(stack, config.accelerators):
         price = config.hourly_prices.get(demand.resource)
-        cost += _times(demand.most, Decimal(str(price or 0)))
-        if price is None and config.max_hourly_cost is not None and demand.most:
+        cost += _times(demand.maximum, Decimal(str(price or 0)))
+        if price is None and config.max_hourly_cost is not None and demand.maximum:
             unpriced.add(demand.resource)
     for name in sorted(unpriced):
         yield Violation(Node(None), f"its price into hourlyPrices: {name}", found="no price")
@@ -99,10 +99,10 @@ def _times(count: Decimal, price: Decimal) -> Decimal:
     return count * price if price else Decimal(0)
 
 
-def _gpus(most: Decimal, least: Decimal) -> str:
-    """Return the largest number of GPUs, and the usual one if it differs."""
-    usual = f" ({_number(least)} without updates and autoscalers)" if least < most else ""
-    return f"{_number(most)} GPUs{usual}"
+def _gpus(maximum: Decimal, usual: Decimal) -> str:
+    """Return the maximum number of GPUs, and the usual one if it differs."""
+    note = f" ({_number(usual)} without updates and autoscalers)" if usual < maximum else ""
+    return f"{_number(maximum)} GPUs{note}"
 
 
 def _number(total: Decimal) -> str:

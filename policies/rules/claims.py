@@ -22,7 +22,7 @@ _ADMIN = "resource.kubernetes.io/admin-access"
 _CLAIM, _TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 
 
-_OF_ACCELERATORS = re.compile(
+_ACCELERATOR_SELECTOR = re.compile(
     r"(?i)(driver *== *|attributes *\[ *|capacity *\[ *)[\"'][^\"']*(gpu|mig|tpu|neuron|gaudi|npu)"
 )
 """Selectors of accelerators; also a part of CEL expressions."""
@@ -39,7 +39,7 @@ def _requests(resource: Resource) -> Node:
 
 
 def _alternatives(request: Node) -> list[Node]:
-    """Return the devices of which a request gets one; v1beta1 has no field `exactly`."""
+    """Return the alternatives of a request; v1beta1 has no field `exactly`."""
     if not request["firstAvailable"].absent:
         return list(request["firstAvailable"].items())
     return [request if request["exactly"].absent else request["exactly"]]
@@ -50,7 +50,7 @@ def _includes(device: Node, accelerators: Accelerators) -> bool:
 
 
 def _count(device: Node) -> Decimal:
-    """Return the number of devices, by default one; 0 if it is unknown, unlimited for all."""
+    """Return the number of devices: 1 by default, 0 if unknown, `LARGEST` for all."""
     if device["allocationMode"].value == "All":
         return Decimal(LARGEST)
     if device["count"].absent:
@@ -71,7 +71,7 @@ def _count(device: Node) -> Decimal:
         " (has(r.firstAvailable) ? r.firstAvailable : has(r.exactly) ? [r.exactly] : [r])"
         ".exists(d, d.?adminAccess.orValue(false)"
         " || d.?selectors.orValue([]).exists(s, s.?cel.?expression.orValue('').matches("
-        f"{cel.literal(_OF_ACCELERATORS.pattern)})"
+        f"{cel.literal(_ACCELERATOR_SELECTOR.pattern)})"
         f" && !{cel.accelerator_class('d.deviceClassName')})"
         f" || {cel.accelerator_class('d.deviceClassName')}"
         " && (d.?allocationMode.orValue('ExactCount') != 'ExactCount'"
@@ -100,7 +100,7 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     if not _includes(device, accelerators):
         for selector in device["selectors"].items():
             expression = selector["cel"]["expression"]
-            if _OF_ACCELERATORS.search(expression.text or ""):
+            if _ACCELERATOR_SELECTOR.search(expression.text or ""):
                 yield Violation(expression, "a deviceClassName that counts as an accelerator")
         return
     if mode.present and mode.value != "ExactCount":
@@ -171,7 +171,7 @@ def claimed_devices(
 ) -> Iterator[tuple[str, str, Decimal]]:
     """Yield (shared claim, device class, number) of the accelerators that a pod claims.
 
-    The name of the shared claim is empty for a template, of which every pod gets its own devices.
+    The name of the shared claim is empty for a template, because every pod gets its own devices.
     """
     for claim in pod.spec["resourceClaims"].items():
         direct = claim["resourceClaimTemplateName"].absent
@@ -187,7 +187,7 @@ def claimed_devices(
 
 
 def _accelerators_of(claim: Resource, accelerators: Accelerators) -> Iterator[tuple[str, Decimal]]:
-    """Yield device class and number of each request; of alternatives, the largest number."""
+    """Yield device class and number of each request; for alternatives, the largest number."""
     for request in _requests(claim).items():
         devices = [item for item in _alternatives(request) if _includes(item, accelerators)]
         if devices:

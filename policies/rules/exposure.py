@@ -27,8 +27,8 @@ _TLS: Final = {
     ("traefik.containo.us", "ingressroute"): "tls",
     ("projectcontour.io", "httpproxy"): "virtualhost.tls",
 }
-"""Entry points by the path of their TLS below `spec`."""
-_OF_NODE: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
+"""Path of the TLS settings below `spec`, by entry point."""
+_NODE_NAME: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
 """Names of Services outside of the cluster that lead to a node or its cloud's metadata server."""
 _CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
 _OWN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
@@ -58,7 +58,7 @@ class ServiceConfig(RuleConfig):
         " + object.metadata.name) ? []"
         " : (object.spec.type in ['LoadBalancer', 'NodePort'] ? ['type'] : [])"
         " + (object.spec.?externalIPs.orValue([]) != [] ? ['externalIPs'] : [])"
-        f" + (object.spec.?externalName.orValue('').matches({cel.literal(_OF_NODE.pattern)})"
+        f" + (object.spec.?externalName.orValue('').matches({cel.literal(_NODE_NAME.pattern)})"
         " ? ['externalName'] : [])",
         cel.SERVICES,
     ),
@@ -83,7 +83,7 @@ def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Vi
         if tls.absent:
             yield Violation(tls, "the certificate")
     elif resource.group not in _OWN_GROUPS and any_field(resource.properties, _may_expose):
-        yield from _nested(resource.root["spec"], of_service=False)
+        yield from _nested(resource.root["spec"], in_service=False)
 
 
 def _may_expose(key: str, value: Any) -> bool:
@@ -96,14 +96,14 @@ def _service(spec: Node) -> Iterator[Violation]:
     if kind.present and kind.value not in ("ClusterIP", "ExternalName"):
         yield Violation(kind, '"ClusterIP"', found=show(kind.value))
     name = spec["externalName"]
-    if _OF_NODE.search(name.text or ""):
+    if _NODE_NAME.search(name.text or ""):
         yield Violation(name, "the name of a server outside of the nodes")
     if addresses.present and addresses.value != []:
         yield Violation(addresses, "nothing: external addresses take over other hosts' traffic")
 
 
 def _endpoints(root: Node) -> Iterator[Violation]:
-    """Return the addresses of a node itself, such as its cloud's metadata server."""
+    """Yield the addresses of a node itself, such as its cloud's metadata server."""
     slices = [
         item for endpoint in root["endpoints"].items() for item in endpoint["addresses"].items()
     ]
@@ -114,11 +114,11 @@ def _endpoints(root: Node) -> Iterator[Violation]:
         for item in subset[key].items()
     ]
     for address in (*slices, *older):
-        if _is_of_node(address.text or ""):
+        if _is_node_address(address.text or ""):
             yield Violation(address, "the address of a pod or of a server outside of the nodes")
 
 
-def _is_of_node(text: str) -> bool:
+def _is_node_address(text: str) -> bool:
     """Return whether text is a loopback or link-local address."""
     try:
         address = ipaddress.ip_address(text)
@@ -153,13 +153,13 @@ def _encrypted(protocol: Node) -> Iterator[Violation]:
         yield Violation(protocol, '"HTTPS" with a certificate')
 
 
-def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:
-    """Return the settings by which a controller creates a public Service or an Ingress."""
+def _nested(node: Node, *, in_service: bool) -> Iterator[Violation]:
+    """Yield the settings by which a controller creates a public Service or an Ingress."""
     for key, child in node.fields():
         name = key.lower()
         flag = child if name == "enableingress" else child["enabled"]
         if child.value in _PUBLIC_TYPES and (
-            name == "servicetype" or (name == "type" and of_service)
+            name == "servicetype" or (name == "type" and in_service)
         ):
             yield Violation(child, '"ClusterIP"')
         elif name == "externalips" and child.present and child.value != []:
@@ -167,10 +167,10 @@ def _nested(node: Node, *, of_service: bool) -> Iterator[Violation]:
         elif name in ("enableingress", "ingress") and flag.present and flag.value is not False:
             yield Violation(child, "nothing: route to it by a Gateway with TLS")
         elif isinstance(child.value, dict | list):
-            yield from _nested(child, of_service=of_service or "service" in name)
+            yield from _nested(child, in_service=in_service or "service" in name)
     for item in node.items():
         if isinstance(item.value, dict | list):
-            yield from _nested(item, of_service=of_service)
+            yield from _nested(item, in_service=in_service)
 
 
 RULES: list[Rule[Any]] = [service_not_public]

@@ -108,7 +108,7 @@ def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
 
 
 def _workers_without_gpus(pods: list[Pod], lacking: list[Pod], config: LimitConfig) -> list[Pod]:
-    """Return the pods that lack a GPU and are not launchers, by their name or as a minority."""
+    """Return the pods without GPUs that are not launchers, by their name or as a minority."""
     workers = [pod for pod in lacking if not is_cpu_task(pod, config)]
     computing = [pod.replicas for pod in pods if pod not in lacking]
     starting = [pod.replicas for pod in workers]
@@ -132,7 +132,7 @@ def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
 
 
 def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Iterator[Violation]:
-    """Return the ways past the scheduler: the runtime's variables, mounts and annotations."""
+    """Yield the ways to bypass the scheduler: the runtime's variables, mounts, annotations."""
     wanted = "nothing, and a GPU limit on the container: the device plugin assigns the devices"
     for container in pod.containers:
         for variable in container.node["env"].items():
@@ -144,9 +144,9 @@ def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Ite
             if (mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
                 yield Violation(mount["mountPath"], wanted)
     runtime = pod.spec["runtimeClassName"]
-    gives_devices = any(fnmatchcase(runtime.text or "", n) for n in config.gpu_runtime_classes)
+    passes_devices = any(fnmatchcase(runtime.text or "", n) for n in config.gpu_runtime_classes)
     counted = completed or pod.gpu_containers(config.accelerators)
-    if gives_devices and not counted:
+    if passes_devices and not counted:
         yield Violation(runtime, wanted)
     holders = (pod.metadata["annotations"], pod.metadata["labels"], pod.resource.annotations)
     for name, value in (field for holder in holders for field in holder.fields()):

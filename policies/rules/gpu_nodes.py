@@ -158,15 +158,15 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
     """A larger pod never starts; two half nodes communicate over the network, not over NVLink."""
     if config.gpus_per_node is None:
         return
-    several = workload.size is not None and workload.size > 1
+    multiple_pods = workload.size is not None and workload.size > 1
     for pod in workload.pods:
         for name, limits in _whole_gpus(pod, config).items():
             total = sum(quantity_or_none(limit.value) or Decimal(0) for limit in limits)
-            whole = several and pod.role(config) == "training"
+            needs_whole_node = multiple_pods and pod.role(config) == "training"
             if total > config.gpus_per_node:
                 wanted = f"at most {config.gpus_per_node} of {name}, the GPUs of one node"
                 yield Violation(limits[0], wanted)
-            elif whole and total and total != config.gpus_per_node:
+            elif needs_whole_node and total and total != config.gpus_per_node:
                 yield Violation(limits[0], f"{config.gpus_per_node} of {name}, a whole node")
 
 

@@ -1,4 +1,4 @@
-"""Rule about volumes outside of pods that reach the files of a node."""
+"""The rule about volumes outside of pods that reach the files of a node."""
 
 from __future__ import annotations
 
@@ -55,12 +55,13 @@ def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violati
 
 
 def _class_paths(resource: Resource) -> Iterator[Violation]:
-    """Return the directories of the node that a StorageClass chooses."""
-    of_node = bool(HOST_DRIVER.search(resource.root["provisioner"].text or ""))
+    """Yield the directories of the node that a StorageClass chooses."""
+    is_host_driver = bool(HOST_DRIVER.search(resource.root["provisioner"].text or ""))
     for key, value in resource.root["parameters"].fields():
         text = value.text or ""
         path = text.startswith("/") or ".." in text
-        if (path and (of_node or _NODE_PATH.search(key))) or (key == _UNSAFE and text != "false"):
+        on_node = path and (is_host_driver or _NODE_PATH.search(key))
+        if on_node or (key == _UNSAFE and text != "false"):
             yield Violation(value, "nothing: the provisioner has its own directory")
     for _, note in resource.annotations.fields():
         if _NODE_PATH.search(note.text or ""):
@@ -73,7 +74,7 @@ def _is_volume(node: Node) -> bool:
 
 
 def _host_paths(resource: Resource) -> Iterator[Violation]:
-    """Return the paths of the node in a custom resource, outside of its pods."""
+    """Yield the paths of the node in a custom resource, outside of its pods."""
     patterns = resource.record.patterns if resource.record is not None else ()
     if "" in patterns or not any_field(resource.properties, lambda key, _: key in _SOURCES):
         return

@@ -32,7 +32,7 @@ _BRANCH: Final = re.compile(
 _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
 _DEFAULT_REGISTRY: Final = "docker.io"
 _OCI: Final = "oci://"
-_OF_CLAIM: Final = "pvc://"
+_PVC: Final = "pvc://"
 _TRAINER: Final = ("spec", "trainer")
 
 
@@ -52,7 +52,7 @@ class RegistryConfig(RuleConfig):
 
 
 def _images(pod: Pod) -> Iterator[Node]:
-    """Return the image of every container and of every image volume, and others that it names."""
+    """Yield the images of a pod: of its containers, its image volumes and all other fields."""
     for container in pod.containers:
         yield container.node["image"]
     yield from pod.images
@@ -68,7 +68,7 @@ def _known_images(pod: Pod) -> Iterator[tuple[Node, str]]:
 
 
 def _model_uris(pod: Pod) -> Iterator[Node]:
-    """Return the URIs of the models that a controller downloads for a pod."""
+    """Yield the URIs of the models that a controller downloads for a pod."""
     spec = pod.resource.root["spec"]
     if "." not in pod.resource.group or not isinstance(spec.value, dict):
         return
@@ -78,15 +78,15 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
     while pending:
         node = pending.pop()
         for key, child in node.fields():
-            of_pod = child.steps[:2] == place or place == _TRAINER
-            if key == "storageUri" and child.text and of_pod:
+            in_pod = child.steps[:2] == place or place == _TRAINER
+            if key == "storageUri" and child.text and in_pod:
                 yield child
             pending.append(child)
         pending.extend(node.items())
 
 
 def _model_images(pod: Pod) -> Iterator[tuple[Node, str]]:
-    """Return the models that are mounted from an image."""
+    """Yield the models that are mounted from an image."""
     for uri in _model_uris(pod):
         if uri.text and uri.text.startswith(_OCI):
             yield uri, uri.text.removeprefix(_OCI)
@@ -172,7 +172,7 @@ def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violati
     found = [(image, registry_path(text)) for image, text in _known_images(pod)]
     found += [(image, registry_path(text)) for image, text in _model_images(pod)]
     for uri in _model_uris(pod):
-        if not str(uri.value).startswith((_OCI, _OF_CLAIM)):
+        if not str(uri.value).startswith((_OCI, _PVC)):
             found.append((uri, str(uri.value)))
     for image, path in found:
         if not any(path == registry or path.startswith(f"{registry}/") for registry in allowed):

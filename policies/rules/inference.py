@@ -81,12 +81,12 @@ def _is_probed_by_proxy(pod: Pod) -> bool:
     return pod.resource.annotations[proxy.annotation].value in (None, *proxy.values, UNKNOWN)
 
 
-def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
+def _has_replicas(workload: Workload, stack: Stack | None = None) -> bool:
     """Return whether a workload or its autoscaler requests more than one replica."""
     if workload.size is None:
         return False
-    least = stack.scalings.minimum(workload.resource) if stack is not None else None
-    return workload.size > 1 or (least is not None and least > 1)
+    minimum = stack.scalings.minimum(workload.resource) if stack is not None else None
+    return workload.size > 1 or (minimum is not None and minimum > 1)
 
 
 @workload_rule(
@@ -99,7 +99,7 @@ def _has_several(workload: Workload, stack: Stack | None = None) -> bool:
 )
 def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Violation]:
     """Replicas on one node fail together."""
-    if not _has_several(workload):
+    if not _has_replicas(workload):
         return
     for pod in workload.pods:
         spread = pod.spec["topologySpreadConstraints"]
@@ -122,7 +122,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     """Draining several nodes may otherwise evict all replicas at once."""
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if pod.role(config) == "serving"]
-        if not pods or not _has_several(workload, stack):
+        if not pods or not _has_replicas(workload, stack):
             continue
         budgets = [
             budget

@@ -29,7 +29,7 @@ class ReadableConfig(RuleConfig):
 
 
 def _objects_of(place: Node) -> Iterator[Violation]:
-    """Return the errors in a list of objects."""
+    """Yield the errors in a list of objects."""
     if place.present and not isinstance(place.value, list):
         yield Violation(place, "a list of objects")
     elif isinstance(place.value, list):

@@ -79,7 +79,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
 
 
 def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterator[Violation]:
-    """Return the violations of volumes that are together too large for a memory limit."""
+    """Yield violations if volumes are together too large for a memory limit."""
     memory = quantity_or_none(limit.value)
     if memory is None or not volumes:
         return
@@ -123,15 +123,15 @@ def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
     for container in working_containers(pod, config):
         limits = [limit for _, _, limit in container.gpus(config.accelerators)]
         count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))
-        least = count * parse_quantity(config.per_gpu)
+        minimum = count * parse_quantity(config.per_gpu)
         for mount in shm_mounts(container):
             volume = pod.volume(mount["name"])
             if volume is None:
                 continue
             size = volume["emptyDir"]["sizeLimit"]
             amount = quantity_or_none(size.value)
-            if amount is not None and amount < least:
-                yield Violation(size, f"at least {spell_bytes(least)} for {int(count)} GPUs")
+            if amount is not None and amount < minimum:
+                yield Violation(size, f"at least {spell_bytes(minimum)} for {int(count)} GPUs")
 
 
 RULES: list[Rule[Any]] = [shm_fits_memory, shm_per_gpu]

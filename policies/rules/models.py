@@ -64,14 +64,14 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label makes the pod one of inference, whatever other labels state."""
+    """Return whether any label gives the pod the role serving, regardless of its other labels."""
     labels = pod.metadata["labels"]
     found = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in found)
 
 
 def _not_promoted(reference: str) -> str:
-    """Return the condition that the parameter object does not list a reference."""
+    """Return the condition under which the parameter object does not list a reference."""
     return (
         f"[{reference}].exists(r, !r.matches({cel.literal(_BY_DIGEST)})"
         " || !r.split('@')[0].matches(pattern(settings.repositories))"
@@ -214,7 +214,7 @@ def _volume_kinds(pod: Pod) -> Iterator[tuple[str, str]]:
 
 
 def _words(container: Node) -> list[str] | None:
-    """Return the command with its arguments; None if a part is not known."""
+    """Return the command with its arguments, or None if a part is unknown."""
     parts = [*container["command"].items(), *container["args"].items()]
     words = [part.text for part in parts]
     unknown = UNKNOWN in (container["command"].value, container["args"].value)

@@ -1,4 +1,4 @@
-"""The rule that namespaces of GPU workloads deny ingress by default and no policy undoes this."""
+"""The rule that namespaces with GPU workloads deny ingress and no policy undoes this."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import Any, Final
 from policies.availability import matches_everything
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
-from policies.rules.tenancy import NamespaceConfig, holder, in_namespace, workload_namespaces
+from policies.rules.tenancy import (
+    NamespaceConfig,
+    in_namespace,
+    namespace_or_workload,
+    workload_namespaces,
+)
 from policies.values import UNKNOWN, Node
 from policies.views import Stack
 
 _HALF: Final = 1
 _LARGE: Final = 16
 """Prefix lengths: /1 is half of all addresses, and /16 a large part of the private ones."""
-_OF_CLUSTER: Final = (
+_CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
 )
 
 
 def _denies_by_default(policy: Resource) -> bool:
-    """Return whether it selects every pod and allows no ingress itself."""
+    """Return whether a policy selects every pod and allows no ingress itself."""
     spec = policy.root["spec"]
     selector, types = spec["podSelector"], spec["policyTypes"]
     if UNKNOWN in (spec.value, selector.value, types.value):
@@ -41,7 +46,7 @@ def _denies_by_default(policy: Resource) -> bool:
 
 
 def _undoing(policy: Resource) -> Iterator[Node]:
-    """Return the peers of an ingress rule that admit everybody to every pod."""
+    """Yield the peers of an ingress rule that admit everybody to every pod."""
     spec = policy.root["spec"]
     if not spec["podSelector"].absent and not matches_everything(spec["podSelector"]):
         return
@@ -57,7 +62,7 @@ def _undoing(policy: Resource) -> Iterator[Node]:
 
 
 def _is_everywhere(block: Node) -> bool:
-    """Return whether a block has at least half of all addresses and excludes no large part."""
+    """Return whether a block has half of all addresses or more and excludes no large part."""
     if _prefix(block["cidr"]) > _HALF:
         return False
     return not any(_prefix(excluded) <= _LARGE for excluded in block["except"].items())
@@ -69,8 +74,8 @@ def _prefix(cidr: Node) -> int:
     return int(length) if length.isdecimal() else 128
 
 
-def _undoing_of_cluster(policy: Resource) -> Iterator[Node]:
-    """Return the rules of an AdminNetworkPolicy that admit every namespace."""
+def _undoing_cluster(policy: Resource) -> Iterator[Node]:
+    """Yield the rules of an AdminNetworkPolicy that admit every namespace."""
     for rule in policy.root["spec"]["ingress"].items():
         allows = rule["action"].value in ("Allow", "Accept")
         for peer in rule["from"].items() if allows else ():
@@ -79,8 +84,8 @@ def _undoing_of_cluster(policy: Resource) -> Iterator[Node]:
                 yield peer
 
 
-def _undoing_of_cilium(policy: Resource) -> Iterator[Node]:
-    """Return the rules of a policy of Cilium that admit everybody to every pod."""
+def _undoing_cilium(policy: Resource) -> Iterator[Node]:
+    """Yield the rules of a Cilium policy that admit everybody to every pod."""
     spec = policy.root["spec"]
     if not matches_everything(spec["endpointSelector"]):
         return
@@ -92,8 +97,8 @@ def _undoing_of_cilium(policy: Resource) -> Iterator[Node]:
             yield rule
 
 
-def _undoing_of_calico(policy: Resource) -> Iterator[Node]:
-    """Return the rules of a policy of Calico that admit everybody to every pod."""
+def _undoing_calico(policy: Resource) -> Iterator[Node]:
+    """Yield the rules of a Calico policy that admit everybody to every pod."""
     spec = policy.root["spec"]
     if spec["selector"].value not in (None, "", "all()"):
         return
@@ -107,15 +112,15 @@ _UNDOING: Final[list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[N
     (
         "policy.networking.k8s.io",
         ("AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "ClusterNetworkPolicy"),
-        _undoing_of_cluster,
+        _undoing_cluster,
     ),
     (
         "cilium.io",
         ("CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"),
-        _undoing_of_cilium,
+        _undoing_cilium,
     ),
-    ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
-    ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_of_calico),
+    ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_calico),
+    ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_calico),
 ]
 """Functions that find the fields that undo the default of a namespace, by kind of policy."""
 
@@ -139,11 +144,11 @@ def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Vi
                 f"a NetworkPolicy in namespace {namespace} with podSelector {{}}, "
                 'policyTypes ["Ingress"] and no ingress rules',
                 found=f"no default-deny NetworkPolicy in namespace {namespace}",
-                resource=holder(stack, namespace, workload),
+                resource=namespace_or_workload(stack, namespace, workload),
             )
         for group, kinds, undoing in _UNDOING:
             for policy in stack.of_kind(group, *kinds):
-                if policy.namespace in (namespace, None) or policy.kind.lower() in _OF_CLUSTER:
+                if policy.namespace in (namespace, None) or policy.kind.lower() in _CLUSTER_SCOPED:
                     for peer in undoing(policy):
                         write = "the pods or namespaces that may connect, since policies add up"
                         yield Violation(peer, write, resource=policy)

@@ -69,7 +69,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 def _without_token(pod: Pod, container: Container) -> Node | None:
-    """Return where the token is missing, None if it comes from a Secret or is unknown."""
+    """Return the field without a token, or None if it comes from a Secret or is unknown."""
     files = [found[1] for found in _FILE.finditer(_line(container))]
     env = container.node["env"]
     for variable in env.items():

@@ -57,7 +57,7 @@ def effective(pod: Pod, container: Container, key: str) -> Node:
 
 
 def contexts(pod: Pod) -> Iterator[Node]:
-    """Return the security context of the pod and of every container."""
+    """Yield the security context of the pod and of every container."""
     yield pod_context(pod)
     for container in pod.containers:
         yield container.node["securityContext"]

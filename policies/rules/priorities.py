@@ -1,4 +1,4 @@
-"""Rules about priorities and tolerations, by which pods displace those of others."""
+"""Rules about priorities and tolerations, with which pods displace those of others."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[
 
 
 def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node | None:
-    """Return the field that lacks a queue of the installed systems, None if there is one."""
+    """Return the field that lacks a queue of the installed systems, or None if there is one."""
     if admitted_by_kueue(workload, pod, config):
         return None
     if "volcano" not in config.queue_systems:
@@ -114,14 +114,14 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
     needed: dict[tuple[Workload, Resource, str], list[Decimal]] = defaultdict(list)
     for demand in demanded_gpus(stack, config.accelerators):
         for queue in _queues(stack, demand, config):
-            needed[demand.workload, queue, demand.resource].append(demand.least)
+            needed[demand.workload, queue, demand.resource].append(demand.usual)
     for (workload, queue, name), numbers in needed.items():
         if not training_pods(workload, config):
             continue
-        most = _granted(queue, name)
-        if sum(numbers) > sum(most) or max(numbers) > max(most):
+        granted = _granted(queue, name)
+        if sum(numbers) > sum(granted) or max(numbers) > max(granted):
             found = f"{sum(numbers):f} of {name} in one workload"
-            limit = max(most) if sum(numbers) <= sum(most) else sum(most)
+            limit = max(granted) if sum(numbers) <= sum(granted) else sum(granted)
             wanted = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
             yield Violation(Node(None), wanted, found=found, resource=workload.resource)
 
@@ -140,7 +140,7 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
 
 
 def _granted(queue: Resource, resource: str) -> list[Decimal]:
-    """Return how much a queue grants of a resource, by flavor; infinite where nothing limits it.
+    """Return the amounts of a resource that a queue grants, by flavor; infinite if unlimited.
 
     Kueue never admits a resource that its queue does not cover, and places all pods of one
     specification in one flavor.

@@ -50,18 +50,18 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
             yield Violation(again["limit"], f"a number of retries up to {config.max_retries}")
     if not pods:
         return
-    most = config.max_retries
-    by_pod = most * int(workload.size or 1) + workload.additional_retries
+    max_retries = config.max_retries
+    by_pod = max_retries * int(workload.size or 1) + workload.additional_retries
     stated = workload.retry_limit
     if stated is not None and stated.known:
         # Kubeflow's operator fails a job whose number of retries reaches the limit.
-        highest = by_pod if workload.counts_each_pod else most
-        least = workload.least_retries
+        highest = by_pod if workload.counts_each_pod else max_retries
+        min_retries = workload.least_retries
         count = quantity_or_none(stated.value)
-        if count is None or not least <= count <= highest:
-            yield Violation(stated, f"a number of retries from {least} to {highest}")
+        if count is None or not min_retries <= count <= highest:
+            yield Violation(stated, f"a number of retries from {min_retries} to {highest}")
     for limit in _nested_limits(workload):
-        highest = by_pod if limit.steps[-1] in _COUNTED_BY_POD else most
+        highest = by_pod if limit.steps[-1] in _COUNTED_BY_POD else max_retries
         count = quantity_or_none(limit.value)
         if (stated is None or limit.steps != stated.steps) and (count is None or count > highest):
             yield Violation(limit, f"a number of retries up to {highest}")
@@ -70,7 +70,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
 
 
 def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
-    """Return the restarts by the kubelet, which no limit counts."""
+    """Yield the settings with which the kubelet restarts containers without a limit."""
     policy = workload.restart_policy(pod)
     counted = ("Never", "OnFailure", "ExitCode") if workload.counts_in_place else ("Never",)
     wanted = '"Never", so that the job controller counts the failures'

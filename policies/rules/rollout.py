@@ -107,14 +107,14 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
     stated = limits["maxUnavailable"]
     missing = _missing(update.unavailable if stated.absent else stated.value, workload.size)
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
-    least = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
-    if missing > least:
-        wanted = f"{least}, since {missing} of the pods may be missing otherwise"
+    allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
+    if missing > allowed:
+        wanted = f"{allowed}, since {missing} of the pods may be missing otherwise"
         yield Violation(stated, wanted)
 
 
 def _missing(value: Any, size: Decimal | None) -> int:
-    """Return how many pods an update may remove; Kubernetes rounds a percentage down."""
+    """Return the number of pods that an update may remove; a percentage is rounded down."""
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))
         return int(share * size / 100) if share is not None and size is not None else 0

@@ -47,7 +47,7 @@ class EnvironmentConfig(RuleConfig):
 
 
 def _words(container: Container) -> Iterator[tuple[Node, str]]:
-    """Return command and arguments, each as one line."""
+    """Yield command and arguments, each as one line."""
     for key in ("command", "args"):
         place = container.node[key]
         text = " ".join(word.text or "" for word in place.items())
@@ -177,9 +177,9 @@ def _is_command(key: str, value: Any) -> bool:
 
 
 def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
-    """Return the other strings of an object that are secrets.
+    """Yield the strings of an object that are secrets, except for those in pods.
 
-    What the rule about pods checks is left out: environment, arguments and annotations of pods.
+    The rule about pods checks their environment, arguments and annotations.
     """
     pending: list[tuple[Node, bool]] = [(root, False)]
     while pending:
@@ -199,14 +199,14 @@ def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
                 if (contains_secret(child.value) or password) and not checked:
                     yield child
             elif isinstance(child.value, dict | list):
-                of_pod = key in ("env", "command", "args") and _is_container(node)
-                of_pod |= key == "annotations" and _is_pod(node.parent)
-                if not (checked or of_pod or key in config.allowed_names):
+                in_pod = key in ("env", "command", "args") and _is_container(node)
+                in_pod |= key == "annotations" and _is_pod(node.parent)
+                if not (checked or in_pod or key in config.allowed_names):
                     if _is_command(key, child.value):
                         yield child
                     elif is_secret(key, child["value"].text or ""):
                         yield child["value"]
-                pending.append((child, checked or of_pod))
+                pending.append((child, checked or in_pod))
 
 
 def _children(node: Node) -> Iterator[tuple[str, Node]]:

@@ -53,7 +53,7 @@ def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     """Return the containers whose processes exchange tensors, and need shared memory for that.
 
     These are the containers with GPUs of training pods, and those with several GPUs of others. In
-    a runtime, whose GPUs a TrainJob states, they are the main containers.
+    a runtime, whose GPUs a TrainJob requests, they are the main containers.
     """
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
     if pod.role(config) == "system":
@@ -82,8 +82,8 @@ def _lacking_shm(pod: Pod, config: TaskConfig) -> Iterator[Container]:
 
 def _is_writable_volume(mount: Node) -> bool:
     """Return whether all of a volume is mounted for writing."""
-    whole = not mount["subPath"].present and not mount["subPathExpr"].present
-    return whole and mount["readOnly"].value in (None, False, UNKNOWN)
+    entire_volume = not mount["subPath"].present and not mount["subPathExpr"].present
+    return entire_volume and mount["readOnly"].value in (None, False, UNKNOWN)
 
 
 def _mount_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
@@ -141,14 +141,14 @@ def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
 
 
 def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
-    least = _least(pod, config)
+    minimum = _min_size(pod, config)
     for _, volume in _volumes_at_shm(pod):
         if volume is None or not isinstance(volume["emptyDir"].value, dict):
             continue
         empty_dir = volume["emptyDir"]
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Edit(empty_dir["medium"].steps, "Memory")
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], least):
+        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], minimum):
             yield Edit(empty_dir["sizeLimit"].steps, config.size)
 
 
@@ -169,7 +169,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
 )
 def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
     """A disk is slow there, and memory without a limit is the node's memory."""
-    least = _least(pod, config)
+    minimum = _min_size(pod, config)
     for mount, volume in _volumes_at_shm(pod):
         if volume is None:
             yield Violation(mount["name"], "the name of a volume of this pod")
@@ -184,17 +184,17 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
             continue
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
-        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], least):
-            wanted = f"a size from {spell_bytes(least)}, such as {config.size}"
+        if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], minimum):
+            wanted = f"a size from {spell_bytes(minimum)}, such as {config.size}"
             yield Violation(empty_dir["sizeLimit"], wanted)
 
 
-def _is_size(node: Node, least: Decimal) -> bool:
+def _is_size(node: Node, minimum: Decimal) -> bool:
     amount = quantity_or_none(node.value)
-    return amount is not None and amount >= least
+    return amount is not None and amount >= minimum
 
 
-def _least(pod: Pod, config: MountConfig) -> Decimal:
+def _min_size(pod: Pod, config: MountConfig) -> Decimal:
     """Return the minimum size in bytes; pods without GPUs may shrink their /dev/shm."""
     computes = pod.gpu_containers(config.accelerators) or working_containers(pod, config)
     return parse_quantity(config.min_size) if computes else Decimal(1)

@@ -1,4 +1,4 @@
-"""Rules about the claims that training writes its checkpoints to."""
+"""Rules about the claims to which training writes its checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _is_read_only(pod: Pod, volume: Node) -> bool:
 
 
 def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
-    """Return the names of the claims that a training workload may write to."""
+    """Yield the names of the claims that a training workload may write to."""
     pods = [pod for pod in workload.pods if pod.role(config) == "training"]
     for pod in pods:
         for volume in pod.volumes.items():
@@ -151,7 +151,7 @@ def _not_retained(
 def _claim_templates(
     workload: Workload, config: CheckpointConfig
 ) -> Iterator[tuple[Resource, Node]]:
-    """Return the claims for checkpoints that a controller creates, each with its specification."""
+    """Yield the claims for checkpoints that a controller creates, each with its specification."""
     record = workload.resource.record
     for name, spec in _templates(workload.resource, record.claims if record is not None else ()):
         if name is not None and not config.has(name):
@@ -164,7 +164,7 @@ def _claim_templates(
 def _templates(
     resource: Resource, places: Sequence[ClaimTemplates]
 ) -> Iterator[tuple[str | None, Node]]:
-    """Return name and specification of each claim template; None if all contain checkpoints."""
+    """Yield the name and specification of each claim template; a name of None may be any."""
     for place in places:
         for node in nodes_at(resource.root, steps(place.at)):
             spec = node.at(place.spec)
@@ -173,7 +173,7 @@ def _templates(
 
 
 def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iterator[Node]:
-    """Return the volumes for checkpoints that are deleted with a training pod."""
+    """Yield the volumes for checkpoints that are deleted with a training pod."""
     for pod in workload.pods:
         if pod.role(config) != "training":
             continue

@@ -60,20 +60,20 @@ def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation
     """A search does not end on its own. Without a limit it uses all idle GPUs."""
     if not is_sweep(resource):
         return
-    for name, most in (
+    for name, maximum in (
         (SWEEP_TRIALS_ANNOTATION, config.max_trials),
         (SWEEP_PARALLEL_ANNOTATION, config.max_parallel),
         (SWEEP_GPU_HOURS_ANNOTATION, config.max_gpu_hours),
         (SWEEP_MONEY_ANNOTATION, config.max_money),
     ):
-        if name == SWEEP_MONEY_ANNOTATION and most is None:
+        if name == SWEEP_MONEY_ANNOTATION and maximum is None:
             continue
         stated = resource.annotations[name]
         number = quantity_or_none(stated.value)
         if number is None and stated.known:
             yield Violation(stated, "a number")
-        elif number is not None and most is not None and number > Decimal(str(most)):
-            yield Violation(stated, f"at most {most:g}")
+        elif number is not None and maximum is not None and number > Decimal(str(maximum)):
+            yield Violation(stated, f"at most {maximum:g}")
 
 
 RULES: list[Rule[Any]] = [sweep_bounded]

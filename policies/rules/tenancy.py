@@ -1,4 +1,4 @@
-"""The rule that namespaces of GPU workloads have a quota."""
+"""The rule that namespaces with GPU workloads have a quota."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Reso
     return found
 
 
-def holder(stack: Stack, namespace: str, workload: Resource) -> Resource:
+def namespace_or_workload(stack: Stack, namespace: str, workload: Resource) -> Resource:
     """Return the namespace itself, or else a workload in it."""
     declared = next((r for r in stack.of_kind("", "Namespace") if r.name == namespace), None)
     return declared or workload
@@ -65,7 +65,7 @@ def in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterato
 
 
 def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
-    """Return what a quota allows all pods together, by accelerator; None if that is unknown."""
+    """Return the number of accelerators that a quota allows, by name, or None if unknown."""
     spec = quota.root["spec"]
     hard = spec["hard"]
     if not (hard.known and spec["scopes"].known and spec["scopeSelector"].known):
@@ -110,7 +110,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
                 f"a ResourceQuota in namespace {namespace} with {write}, at most "
                 f"{config.max_quota} and without scopes",
                 found=f"no quota of GPUs in namespace {namespace} that counts",
-                resource=holder(stack, namespace, workload),
+                resource=namespace_or_workload(stack, namespace, workload),
             )
         yield from _too_large(inside, limits)
 
@@ -121,10 +121,10 @@ def _counted_as(demand: Demand) -> str:
 
 
 def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iterator[Violation]:
-    """Return the workloads that need more than their namespace may ever use."""
+    """Yield the workloads that need more than their namespace may ever use."""
     needed: dict[tuple[Workload, str], Decimal] = defaultdict(Decimal)
     for demand in demands:
-        needed[demand.workload, _counted_as(demand)] += demand.least
+        needed[demand.workload, _counted_as(demand)] += demand.usual
     for (workload, name), number in needed.items():
         if number > limits.get(name, number):
             yield Violation(

@@ -89,7 +89,7 @@ def _names_image(key: str, node: Node) -> bool:
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
-    """Rules read pods, containers and numbers only where the registry states them."""
+    """Rules read pods, containers and numbers only where the registry lists them."""
     if resource.record is not None:
         yield from _opaque(resource, resource.record.opaque)
         for path in resource.record.json_patches:
@@ -104,7 +104,7 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
 
 
 def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
-    """Return the fields that change pods in a way that no rule reads."""
+    """Yield the fields that change pods in a way that no rule reads."""
     for path in paths:
         for node in nodes_at(resource.root, steps(path)):
             if node.present:

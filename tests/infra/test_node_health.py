@@ -102,7 +102,8 @@ def test_the_policies_admit_it_in_its_namespace_alone(environment: str) -> None:
         pod["containers"][0]["image"] = f"{registry}/recorder@sha256:{'3' * 64}"
         documents = [Document("objects.yaml", each, None) for each in objects.values()]
         return {
-            found.rule for found in evaluate(documents, configure(settings, RULES), whole=False)
+            found.rule
+            for found in evaluate(documents, configure(settings, RULES), whole_stack=False)
         }
 
     assert refused() == set()

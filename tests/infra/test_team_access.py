@@ -50,7 +50,7 @@ def test_the_policy_pack_accepts_the_roles() -> None:
         Document("roles.yaml", manifest, None)
         for manifest in built(members=["vision"], viewers=["guests"]).values()
     ]
-    assert evaluate(documents, configure({}, RULES), whole=False) == []
+    assert evaluate(documents, configure({}, RULES), whole_stack=False) == []
 
 
 @pytest.mark.parametrize("name", ["system:authenticated", "system:masters", ""])

@@ -39,7 +39,7 @@ def daemon_set(version: str = "apps/v1") -> Manifest:
 
 def refusing_rules(manifest: Manifest, config: dict[str, Any]) -> set[str]:
     documents = [Document("-", manifest, None)]
-    found = evaluate(documents, configure(config, RULES), whole=False)
+    found = evaluate(documents, configure(config, RULES), whole_stack=False)
     return {finding.rule for finding in found if finding.mandatory}
 
 

@@ -13,10 +13,10 @@ _SERIES: Final = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$"
 
 
 class Custom(Runtime):
-    """A command of the image, and how to reach what it starts.
+    """A command in the image, and the endpoints of the server that it starts.
 
-    The command may contain `$(PORT)`, `$(MODEL_PATH)`, `$(MODEL_NAME)` and, for a model of the hub,
-    `$(MODEL_REVISION)`; the program has the same environment variables.
+    The command may contain `$(PORT)`, `$(MODEL_PATH)`, `$(MODEL_NAME)` and, for a model from the
+    hub, `$(MODEL_REVISION)`; the program gets the same environment variables.
     """
 
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "hub", "artifact", "image"})
@@ -58,10 +58,10 @@ class Custom(Runtime):
         )
 
     def in_flight(self, labels: str) -> str | None:
-        """Return the PromQL expression of the requests that are queued or computed."""
+        """Return a PromQL expression for the number of requests that are queued or computed."""
         return None if self.requests_in_flight is None else f"{self.requests_in_flight}{{{labels}}}"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
         return {"drain_seconds": self.drain_seconds}

@@ -40,7 +40,10 @@ class Mlserver(Runtime):
         return ["mlserver", "start", launch.path]
 
     def environment(self, launch: Launch) -> dict[str, str]:
-        """Return the environment variables. By default it writes to its working directory."""
+        """Return the environment variables.
+
+        By default, MLServer writes to its working directory, which is read-only here.
+        """
         variables: dict[str, Any] = {
             "HOST": "0.0.0.0",  # noqa: S104  the pod's network namespace
             "HTTP_PORT": launch.port,
@@ -63,7 +66,7 @@ class Mlserver(Runtime):
         }
 
     def in_flight(self, labels: str) -> str:
-        """Return the PromQL expression of the requests that are queued or computed (HTTP only)."""
+        """Return a PromQL expression for the HTTP requests that are queued or computed."""
         return f"rest_server_requests_in_progress{{{labels}}}"
 
     @property
@@ -71,7 +74,7 @@ class Mlserver(Runtime):
         """Paths and ports of the server."""
         return Endpoints(
             live="/v2/health/live",
-            # The server is ready without a model that failed to load.
+            # The server reports that it is ready even if the model failed to load.
             ready="/v2/models/{model}/ready" if self.implementation else "/v2/health/ready",
             grpc_port=_GRPC_PORT,
             metrics_port=_METRICS_PORT,

@@ -23,7 +23,7 @@ IN_FLIGHT: Final = "inference_requests_in_flight"
 READY: Final = "inference_ready"
 """Series that alerts, dashboards and autoscalers read."""
 
-OF_POD: Final = "sum by (namespace, service, pod)"
+SUM_BY_POD: Final = "sum by (namespace, service, pod)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Launch:
     model: str
     """Name of the model in the protocol."""
     path: str
-    """Directory of the model, or its name in the Hugging Face hub."""
+    """Directory of the model, or its name on the Hugging Face Hub."""
     port: int
     gpus: int = 0
     cpus: int = 1
@@ -71,10 +71,10 @@ class Runtime(BaseModel, ABC):
     """Sources of models that the program can read."""
     export: ClassVar[str] = "export"
     """Directory of a run that the program reads."""
-    decided: ClassVar[Mapping[str, str]] = {}
-    """Settings of the program that the stack determines, with the key to write instead."""
+    managed: ClassVar[Mapping[str, str]] = {}
+    """Settings of the program that the stack manages, with the key to write instead."""
     recordings: ClassVar[Mapping[str, str]] = {}
-    """PromQL expressions of `inference_…` series of the stack, which the program does not
+    """PromQL expressions for those `inference_…` series of the stack that the program does not
     export."""
 
     @abstractmethod
@@ -91,26 +91,26 @@ class Runtime(BaseModel, ABC):
         """Paths and ports of the server."""
 
     def in_flight(self, labels: str) -> str | None:
-        """Return the PromQL expression of the requests that are queued or computed.
+        """Return a PromQL expression for the number of requests that are queued or computed.
 
-        Only series with these labels count. None if the program does not report it.
+        Only series with these labels count. Returns None if the program does not report the number.
         """
         return None
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
         return {}
 
     def problem(self, gpus: int) -> str | None:
-        """Return a sentence if the settings do not fit the number of GPUs of a pod."""
+        """Return an error message if the settings do not fit the number of GPUs of a pod."""
         return None
 
 
 class ProgramArguments(Runtime):
     """A runtime whose settings are the command-line arguments of a release of its program.
 
-    A name is written with underscores. true is `--name` or, for an argument with a value,
+    Names are written with underscores. true becomes `--name` or, for an argument with a value,
     `--name=true`; a list repeats the argument; a mapping becomes JSON.
     """
 
@@ -128,7 +128,7 @@ class ProgramArguments(Runtime):
     """True if a list repeats the argument, False if its values follow the argument."""
 
     unchecked: tuple[str, ...] = ()
-    """Arguments that are passed on as they are, for other releases."""
+    """Arguments of other releases, which are passed on unchanged."""
 
     @model_validator(mode="after")
     def _arguments_exist(self) -> Self:
@@ -148,7 +148,7 @@ class ProgramArguments(Runtime):
         return self
 
     def arguments(self) -> list[str]:
-        """Return the arguments that the settings name."""
+        """Return the command-line arguments for the settings."""
         found: list[str] = []
         for name, value in (self.model_extra or {}).items():
             found += self._flag(name, value) if name in self.flags else self._option(name, value)
@@ -160,12 +160,12 @@ class ProgramArguments(Runtime):
         return [] if self.negation is None else [f"--{self.negation}{_dashed(name)}"]
 
     def _option(self, name: str, value: Any) -> list[str]:
-        written = f"--{_dashed(name)}"
+        option = f"--{_dashed(name)}"
         if isinstance(value, list):
             if self.repeats:
-                return [f"{written}={_text(each)}" for each in value]
-            return [written, *map(_text, value)]
-        return [f"{written}={_text(value)}"]
+                return [f"{option}={_text(each)}" for each in value]
+            return [option, *map(_text, value)]
+        return [f"{option}={_text(value)}"]
 
 
 def _dashed(name: str) -> str:

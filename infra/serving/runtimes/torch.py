@@ -13,7 +13,7 @@ class Torch(InferenceConfig, Runtime):
     """Model server of this project, configured by `INFERENCE_*` variables."""
 
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "url", "claim", "artifact"})
-    decided: ClassVar[Mapping[str, str]] = {
+    managed: ClassVar[Mapping[str, str]] = {
         "model_name": "model",
         "model_path": "job, run, url or source",
         "model_sha256": "digest",
@@ -66,10 +66,10 @@ class Torch(InferenceConfig, Runtime):
         )
 
     def in_flight(self, labels: str) -> str:
-        """Return the PromQL expression of the requests that are queued or computed."""
+        """Return a PromQL expression for the number of requests that are queued or computed."""
         return f"{IN_FLIGHT}{{{labels}}}"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
         return {"notice_seconds": self.notice_seconds, "drain_seconds": self.drain_seconds}

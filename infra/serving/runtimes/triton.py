@@ -1,6 +1,6 @@
-"""Triton Inference Server with a model repository. Not run on a GPU here.
+"""Triton Inference Server with a model repository. Not tested on a GPU.
 
-The options were read from `src/command_line_parser.cc` of the named release.
+The options were taken from `src/command_line_parser.cc` of the named release.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 from pydantic import Field
 
 from infra.serving.runtimes.runtime import (
-    OF_POD,
     QUEUE,
     REQUESTS,
+    SUM_BY_POD,
     Endpoints,
     Launch,
     ProgramArguments,
@@ -56,7 +56,7 @@ class Triton(ProgramArguments):
     flags: ClassVar[frozenset[str]] = frozenset(_FLAGS.split())
     options: ClassVar[frozenset[str]] = frozenset(_OPTIONS.split())
     sources: ClassVar[frozenset[Source]] = frozenset({"url", "claim", "artifact"})
-    decided: ClassVar[Mapping[str, str]] = {
+    managed: ClassVar[Mapping[str, str]] = {
         "model_repository": "url or source",
         "model_store": "url or source",
         "http_port": "port",
@@ -70,26 +70,26 @@ class Triton(ProgramArguments):
         "allow_metrics": "",
     }
     recordings: ClassVar[Mapping[str, str]] = {
-        REQUESTS: f"label_replace({OF_POD} (nv_inference_request_success), "
+        REQUESTS: f"label_replace({SUM_BY_POD} (nv_inference_request_success), "
         '"code", "200", "", "") or '
-        f"label_replace({OF_POD} (nv_inference_request_failure), "
+        f"label_replace({SUM_BY_POD} (nv_inference_request_failure), "
         '"code", "500", "", "")',
-        QUEUE: f"{OF_POD} (nv_inference_pending_request_count)",
+        QUEUE: f"{SUM_BY_POD} (nv_inference_pending_request_count)",
     }
 
     exit_timeout_secs: int = Field(default=20, ge=0, le=3600)
 
     def command(self, launch: Launch) -> list[str]:
         """Return the command with its arguments."""
-        decided = {
+        managed = {
             "model-repository": launch.path,
             "http-port": launch.port,
             "grpc-port": _GRPC_PORT,
             "metrics-port": _METRICS_PORT,
             "exit-timeout-secs": self.exit_timeout_secs,
         }
-        written = [f"--{name}={value}" for name, value in decided.items()]
-        return ["tritonserver", *written, *self.arguments()]
+        arguments = [f"--{name}={value}" for name, value in managed.items()]
+        return ["tritonserver", *arguments, *self.arguments()]
 
     def environment(self, launch: Launch) -> dict[str, str]:
         """Return the environment variables."""
@@ -106,13 +106,13 @@ class Triton(ProgramArguments):
         )
 
     def in_flight(self, labels: str) -> str:
-        """Return the PromQL expression of the requests that are queued or computed.
+        """Return a PromQL expression for the number of requests that are queued or computed.
 
-        No gauge counts them. Seconds of requests per second are their average number.
+        Triton has no gauge for it. The seconds of requests per second are the average number.
         """
         return f"rate(nv_inference_request_duration_us{{{labels}}}[1m]) / 1e6"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
         return {"exit_timeout_secs": self.exit_timeout_secs}

@@ -1,7 +1,7 @@
-"""vLLM: language models behind an OpenAI-compatible API. Not run on a GPU here.
+"""vLLM: language models behind an OpenAI-compatible API. Not tested on a GPU.
 
-The arguments were read from the wheel of the named release: the parser of the engine and the fields
-of the front end.
+The arguments were taken from the wheel of the named release: the parser of the engine and the
+fields of the front end.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from pydantic import Field
 
 from infra.serving.runtimes.runtime import (
     LATENCY,
-    OF_POD,
     QUEUE,
     REQUESTS,
+    SUM_BY_POD,
     Endpoints,
     Launch,
     ProgramArguments,
@@ -106,7 +106,7 @@ _OPTIONS: Final = """
     watchdog_config watermark watermark_config weight_transfer_config worker_cls
     worker_extension_cls
 """
-_SEVERAL_NODES: Final = "leave it out: a replica of a service is one pod"
+_ONE_POD_ONLY: Final = "leave it out: a replica of a service is one pod"
 _AT_THE_GATEWAY: Final = "route, because the gateway terminates TLS"
 
 
@@ -120,7 +120,7 @@ class Vllm(ProgramArguments):
     repeats: ClassVar[bool] = False
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "hub", "artifact"})
     export: ClassVar[str] = "export/huggingface"
-    decided: ClassVar[Mapping[str, str]] = {
+    managed: ClassVar[Mapping[str, str]] = {
         "model": "job, run or source",
         "served_model_name": "model",
         "revision": "source.hub.revision",
@@ -131,9 +131,9 @@ class Vllm(ProgramArguments):
         "api_key": "env_from.VLLM_API_KEY",
         "grpc": "",
         "grpc_port": "",
-        "headless": _SEVERAL_NODES,
-        "nnodes": _SEVERAL_NODES,
-        "node_rank": _SEVERAL_NODES,
+        "headless": _ONE_POD_ONLY,
+        "nnodes": _ONE_POD_ONLY,
+        "node_rank": _ONE_POD_ONLY,
         "ssl_certfile": _AT_THE_GATEWAY,
         "ssl_keyfile": _AT_THE_GATEWAY,
     }
@@ -142,33 +142,33 @@ class Vllm(ProgramArguments):
         REQUESTS: "label_replace(sum by (namespace, service, pod, status) (http_requests_total), "
         '"code", "$1", "status", "(.*)")',
         LATENCY: "sum by (namespace, service, pod, le) (vllm:e2e_request_latency_seconds_bucket)",
-        QUEUE: f"{OF_POD} (vllm:num_requests_waiting)",
+        QUEUE: f"{SUM_BY_POD} (vllm:num_requests_waiting)",
     }
 
     tensor_parallel_size: int | None = Field(default=None, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     data_parallel_size: int = Field(default=1, ge=1)
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
-    """vLLM aborts requests in flight at SIGTERM if this is 0, its own default."""
+    """If this is 0, the default of vLLM, it aborts requests in flight at SIGTERM."""
 
     def command(self, launch: Launch) -> list[str]:
         """Return the command with its arguments."""
-        decided: dict[str, Any] = {
+        managed: dict[str, Any] = {
             "served-model-name": launch.model,
             "host": "0.0.0.0",  # noqa: S104  the pod's network namespace
             "port": launch.port,
             "shutdown-timeout": self.shutdown_timeout,
         }
         if launch.gpus:
-            decided |= {
+            managed |= {
                 "tensor-parallel-size": self._tensor_parallel(launch.gpus),
                 "pipeline-parallel-size": self.pipeline_parallel_size,
                 "data-parallel-size": self.data_parallel_size,
             }
         if launch.revision is not None:
-            decided["revision"] = launch.revision
-        written = [f"--{name}={value}" for name, value in decided.items()]
-        return ["vllm", "serve", launch.path, *written, *self.arguments()]
+            managed["revision"] = launch.revision
+        arguments = [f"--{name}={value}" for name, value in managed.items()]
+        return ["vllm", "serve", launch.path, *arguments, *self.arguments()]
 
     def _tensor_parallel(self, gpus: int) -> int:
         others = self.pipeline_parallel_size * self.data_parallel_size
@@ -177,8 +177,8 @@ class Vllm(ProgramArguments):
     def environment(self, launch: Launch) -> dict[str, str]:
         """Return the environment variables.
 
-        The image has no entry for the user of the pod, without which PyTorch finds no cache
-        directory.
+        The image's /etc/passwd has no entry for the pod's user, so without USER, PyTorch finds no
+        cache directory.
         """
         return {"USER": "vllm", "VLLM_NO_USAGE_STATS": "1"}
 
@@ -188,16 +188,16 @@ class Vllm(ProgramArguments):
         return Endpoints(live="/health", ready="/health")
 
     def in_flight(self, labels: str) -> str:
-        """Return the PromQL expression of the requests that are queued or computed."""
+        """Return a PromQL expression for the number of requests that are queued or computed."""
         return f'{{__name__=~"vllm:num_requests_(running|waiting)",{labels}}}'
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the end of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
         return {"shutdown_timeout": self.shutdown_timeout}
 
     def problem(self, gpus: int) -> str | None:
-        """Return a sentence if the degrees of parallelism do not multiply to the GPUs."""
+        """Return an error message if the product of the parallel sizes is not `gpus`."""
         if gpus == 0:
             return None
         pipeline, data = self.pipeline_parallel_size, self.data_parallel_size

@@ -32,17 +32,17 @@ def gangs_fit_quota_and_queue(
                 wanted = need.amounts.get(name, Decimal(0))
                 if wanted > limit:
                     yield (
-                        f"{need.here} is {need.value}: {need.asks}, which needs "
+                        f"{need.here} is {need.value}: {need.request}, which needs "
                         f"{plain(wanted, name)} of {name}, more than {quota} of "
-                        f"{plain(limit, name)}. The {need.who} would never start."
+                        f"{plain(limit, name)}. The {need.subject} would never start."
                     )
             for name, amount in queue.capability.items() if queue else ():
                 wanted = need.amounts.get(name, Decimal(0))
                 if wanted > parse_quantity(amount):
                     yield (
                         f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
-                        f"{amount}, but the {need.who} needs {plain(wanted, name)} ({need.asks}). "
-                        "It would never start."
+                        f"{amount}, but the {need.subject} needs {plain(wanted, name)} "
+                        f"({need.request}). It would never start."
                     )
 
 
@@ -94,7 +94,7 @@ def containers_are_admitted(
     training: TrainingSettings, inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
     """Check that no container exceeds the memory limit of the namespace."""
-    most = tenancy.limits.max_memory
+    maximum = tenancy.limits.max_memory
     workloads = {job_key(key, "memory"): job.memory for key, job in training.all_jobs.items()}
     for key, job in training.all_jobs.items():
         if job.launcher is not None:
@@ -105,10 +105,10 @@ def containers_are_admitted(
         service_key(key, "memory"): service.memory for key, service in inference.services.items()
     }
     for here, memory in workloads.items():
-        if most is not None and parse_quantity(memory) > parse_quantity(most):
+        if maximum is not None and parse_quantity(memory) > parse_quantity(maximum):
             yield (
                 f"{here} is {memory}, more than {full_key('tenancy', 'limits', 'max_memory')} of "
-                f"{most}: no such pod is admitted."
+                f"{maximum}: no such pod is admitted."
             )
 
 
@@ -118,15 +118,15 @@ def gpus_are_offered(
     """Check that workloads request GPUs under the names that the nodes offer."""
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
-    asked = {
+    requested = {
         job_key(key, "gpu_resource"): job.gpu_resource for key, job in training.all_jobs.items()
     }
-    asked |= {
+    requested |= {
         service_key(key, "gpu_resource"): service.gpu_resource
         for key, service in inference.services.items()
         if service.gpus > 0
     }
-    for here, name in asked.items():
+    for here, name in requested.items():
         resource = name or gpu.resource
         if sliced and sliced.rename and resource == gpu.resource:
             yield (

@@ -96,8 +96,8 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                     )
         for key, queue in below.items():
             for resource, amount in queue.capability.items():
-                most = parent.capability.get(resource, "0")
-                if parse_quantity(amount) > parse_quantity(most):
+                maximum = parent.capability.get(resource, "0")
+                if parse_quantity(amount) > parse_quantity(maximum):
                     shown = parent.capability.get(resource, UNLISTED)
                     yield (
                         f"{_key(key, 'capability')} of {resource} is {amount}, more than the "
@@ -123,7 +123,7 @@ def classes_permit_preemption(
     scheduler = volcano.configured
     if scheduler is None or not scheduler.evicts:
         return
-    never = {key for key, made in volcano.priority_classes.items() if made.preemption == "Never"}
+    never = {key for key, each in volcano.priority_classes.items() if each.preemption == "Never"}
     if scheduler.reclaim != "none":
         for key, job in training.all_jobs.items():
             if job.priority_class in never:

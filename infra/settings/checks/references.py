@@ -1,4 +1,4 @@
-"""References to queues, images, claims and other objects name declared ones; names are unique."""
+"""Checks that referenced queues, images, claims and other objects exist, and names are unique."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
@@ -142,7 +142,7 @@ def services_refer_to_declared_objects(
 
 
 def winners_are_served(training: TrainingSettings, inference: InferenceSettings) -> Iterator[str]:
-    """Check that a service serves each winner that is to be served."""
+    """Check that each sweep with `winner: serve` has a service."""
     served = {service.sweep for service in inference.services.values()}
     for key, sweep in training.sweeps.items():
         if sweep.winner == "serve" and key not in served:
@@ -175,8 +175,8 @@ def _unreadable(
     config = job.hyperparameters
     if config is None:
         return
-    ours = KINDS[job.kind].program == TRAINING_PROGRAM
-    if not ours and service.runtime in ("torch", "vllm"):
+    uses_training_program = KINDS[job.kind].program == TRAINING_PROGRAM
+    if not uses_training_program and service.runtime in ("torch", "vllm"):
         yield (
             f"{here} is {name!r}, whose kind {job.kind} exports a "
             "SavedModel, which the model server cannot load: write a job of another kind."
@@ -210,10 +210,10 @@ def sources_exist(images: ImagesSettings) -> Iterator[str]:
             continue
         here = full_key("images", "workloads", key, "build")
         if not (PROJECT_ROOT / image.build.dockerfile).is_file():
-            yield f"{here}.dockerfile is {image.build.dockerfile!r}, which is not a file here."
+            yield f"{here}.dockerfile is {image.build.dockerfile!r}, which is not in the checkout."
         for name in image.build.sources:
             if not (PROJECT_ROOT / name).exists():
-                yield f"{here}.sources has {name!r}, which does not exist here."
+                yield f"{here}.sources has {name!r}, which does not exist in the checkout."
 
 
 def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
@@ -252,9 +252,9 @@ def namespaces_differ(
 
 
 def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Iterator[str]:
-    """Check that only one of the GPU Operator and the stack installs a DCGM exporter."""
-    twice = gpu.provider == "gpu-operator" and gpu.operator.dcgm_exporter
-    if twice and monitoring.prometheus != "none" and monitoring.dcgm_exporter.install:
+    """Check that the GPU Operator and the stack do not both install a DCGM exporter."""
+    operator_installs = gpu.provider == "gpu-operator" and gpu.operator.dcgm_exporter
+    if operator_installs and monitoring.prometheus != "none" and monitoring.dcgm_exporter.install:
         yield (
             f"{full_key('monitoring', 'dcgm_exporter', 'install')} is true, but the GPU Operator "
             "installs an exporter as well: write dcgm_exporter: {install: false, existing: {}}."
@@ -269,7 +269,7 @@ def node_health_image_is_declared(gpu: GpuSettings, images: ImagesSettings) -> I
 
 
 def sweeps_image_is_declared(training: TrainingSettings, images: ImagesSettings) -> Iterator[str]:
-    """Check that the image of the controller is declared if there are sweeps."""
+    """Check that the image of the sweep controller is declared if there are sweeps."""
     if training.sweeps:
         here, name = (
             full_key("training", "sweep_controller", "image"),

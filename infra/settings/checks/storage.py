@@ -27,7 +27,7 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
         if claim.volume in owners:
             yield (
                 f"{here}.volume is {claim.volume!r}, which claim {owners[claim.volume]!r} has "
-                "already: a volume serves one claim."
+                "already: a volume can have only one claim."
             )
         owners[claim.volume] = key
         if parse_quantity(claim.size) > parse_quantity(volume.capacity):
@@ -55,28 +55,30 @@ def claims_can_be_mounted_by_their_pods(
         claim = storage.claims.get(job.checkpoints)
         if claim is None:
             continue
-        several = job.several_pods or key not in training.jobs
-        if several and "ReadWriteMany" not in claim.access_modes:
+        multiple_pods = job.several_pods or key not in training.jobs
+        if multiple_pods and "ReadWriteMany" not in claim.access_modes:
             yield (
                 f"{job_key(key, 'checkpoints')} is {job.checkpoints!r}, whose access_modes are "
                 f"{', '.join(claim.access_modes)}, but several pods mount it for checkpoints: it "
                 "needs ReadWriteMany."
             )
-        yield from _further_claims(key, job, storage)
+        yield from _additional_claims(key, job, storage)
     for key, service in inference.services.items():
         name = service.model_claim
         claim = storage.claims.get(name or "")
         if claim is None or {"ReadWriteMany", "ReadOnlyMany"} & set(claim.access_modes):
             continue
-        if service.most_pods > 1:
+        if service.max_pods > 1:
             yield (
-                f"{service_key(key, 'replicas')} may become {service.most_pods}, but claim "
+                f"{service_key(key, 'replicas')} may become {service.max_pods}, but claim "
                 f"{name!r} is {', '.join(claim.access_modes)}: several pods need "
                 "ReadWriteMany or ReadOnlyMany."
             )
 
 
-def _further_claims(key: str, job: TrainingJobSettings, storage: StorageSettings) -> Iterator[str]:
+def _additional_claims(
+    key: str, job: TrainingJobSettings, storage: StorageSettings
+) -> Iterator[str]:
     for name, volume in job.volumes.items():
         claim = storage.claims.get(volume.claim or "")
         if claim is None or not job.several_pods:

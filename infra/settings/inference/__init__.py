@@ -50,7 +50,7 @@ class InferenceSettings(Settings):
 
     @property
     def other_servers(self) -> Mapping[str, Runtime]:
-        """Servers that are not the one of this project, by service or canary."""
+        """Runtimes other than this project's model server, by service or canary."""
         return {
             name: service.runtime_of({})
             for key, service in self.services.items()

@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from infra.settings.inference.service import InferenceServiceSettings
 
 _MODELS: Final = ("job", "sweep", "run", "url", "source")
-_TAKEN_VOLUMES: Final = frozenset(
+_RESERVED_VOLUMES: Final = frozenset(
     {SHM_VOLUME, TMP_VOLUME, MODELS_VOLUME, EXPORT_VOLUME, TLS_VOLUME, API_KEYS_VOLUME}
 )
-_TAKEN_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
+_RESERVED_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
 _TRITON_STORES: Final = ("s3://", "gs://")
-_SHM_OF_SEVERAL_GPUS: Final = "1Gi"
+_MULTI_GPU_SHM: Final = "1Gi"
 """Minimum /dev/shm of pods with several GPUs, over which NCCL and worker processes communicate."""
 
 
 def problems(service: InferenceServiceSettings) -> Iterator[str]:
-    """Yield what contradicts itself, with the remedy."""
+    """Yield every contradiction within the service, with its remedy."""
     yield from _models(service)
     if service.autoscaling is not None and service.replicas is not None:
         yield "has replicas and autoscaling: leave one of them out"
-    if service.max_unavailable >= max(service.most_replicas, 2):
+    if service.max_unavailable >= max(service.max_replicas, 2):
         yield (
-            f"has max_unavailable {service.max_unavailable} of {service.most_replicas} replicas: "
+            f"has max_unavailable {service.max_unavailable} of {service.max_replicas} replicas: "
             "drained nodes may stop all of them, so write less"
         )
     if problem := shm_problem(service.shm, service.memory):
@@ -61,7 +61,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
 
 
 def source_of(run: str | None, url: str | None, source: SourceSettings | None) -> Source | None:
-    """Return the source of a model. None if there is none."""
+    """Return the kind of a model's source, or None if there is none."""
     if run is not None:
         return "run"
     if url is not None:
@@ -140,9 +140,9 @@ def _access(service: InferenceServiceSettings) -> Iterator[str]:
 
 def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
     for name, volume in service.volumes.items():
-        if name in _TAKEN_VOLUMES:
+        if name in _RESERVED_VOLUMES:
             yield f"has volumes.{name}, a name that every pod has already: choose another"
-        if f"{volume.path.rstrip('/')}/".startswith(tuple(f"{path}/" for path in _TAKEN_PATHS)):
+        if f"{volume.path.rstrip('/')}/".startswith(tuple(f"{path}/" for path in _RESERVED_PATHS)):
             yield (
                 f"has volumes.{name}.path {volume.path}, which every pod uses already: "
                 "choose another"
@@ -153,8 +153,8 @@ def _server(
     service: InferenceServiceSettings, server: Mapping[str, Any], here: str
 ) -> Iterator[str]:
     kind = RUNTIMES[service.runtime]
-    for name in sorted(kind.decided.keys() & server.keys()):
-        instead = kind.decided[name]
+    for name in sorted(kind.managed.keys() & server.keys()):
+        instead = kind.managed[name]
         if not instead:
             remedy = "leave it out"
         else:
@@ -187,8 +187,8 @@ def _termination(service: InferenceServiceSettings, runtime: Runtime, here: str)
 
 def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
     runtime = service.runtime_of({})
-    twice = sorted({port for port in service.ports if service.ports.count(port) > 1})
-    if twice:
+    duplicates = sorted({port for port in service.ports if service.ports.count(port) > 1})
+    if duplicates:
         yield (
             f"has port {service.port}, which runtime {service.runtime} also uses for gRPC or "
             "metrics: write another port"
@@ -197,7 +197,7 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
     by_requests = scaling is not None and scaling.requests_in_flight is not None
     if by_requests and runtime.in_flight("") is None:
         yield (
-            f"has autoscaling.requests_in_flight, but runtime {service.runtime} names no series of "
+            f"has autoscaling.requests_in_flight, but runtime {service.runtime} has no metric for "
             "them: write server.requests_in_flight, or cpu_percent instead"
         )
     speaks_grpc = runtime.endpoints.grpc_port is not None
@@ -205,11 +205,11 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
         yield (
             f"has route.grpc_hostnames, but runtime {service.runtime} has no gRPC API: leave it out"
         )
-    several = service.runtime != "torch" and service.gpus > 1
-    if several and parse_quantity(service.shm) < parse_quantity(_SHM_OF_SEVERAL_GPUS):
+    multi_gpu = service.runtime != "torch" and service.gpus > 1
+    if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
         yield (
             f"has shm {service.shm} with {service.gpus} GPUs, which communicate over /dev/shm: "
-            f"write at least {_SHM_OF_SEVERAL_GPUS}"
+            f"write at least {_MULTI_GPU_SHM}"
         )
 
 

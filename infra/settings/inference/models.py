@@ -1,4 +1,4 @@
-"""Models: where a service gets its weights."""
+"""Sources of models: where a service gets its weights."""
 
 import re
 from typing import Annotated, Final, Self
@@ -78,7 +78,7 @@ class ClaimSourceSettings(Settings):
 
 
 class HubSourceSettings(Settings):
-    """A model of the Hugging Face hub, which the server downloads when it starts."""
+    """A model on the Hugging Face Hub, which the server downloads when it starts."""
 
     model: str = Field(
         pattern=r"^[A-Za-z0-9][\w.-]*/[\w.-]+$", description="Name of the model, organization/name."
@@ -89,8 +89,8 @@ class HubSourceSettings(Settings):
     )
     cache: DnsLabel | None = Field(
         default=None,
-        description="Claim for downloaded models, which pods share. null downloads to an empty "
-        "directory of each pod, limited by fetch.size.",
+        description="Claim for downloaded models, which pods share. null downloads to an emptyDir "
+        "of each pod, limited by fetch.size.",
     )
 
 
@@ -99,7 +99,7 @@ class SourceSettings(Settings):
 
     claim: ClaimSourceSettings | None = Field(default=None, description="A directory in a claim.")
     hub: HubSourceSettings | None = Field(
-        default=None, description="A model of the Hugging Face hub (vllm and custom)."
+        default=None, description="A model on the Hugging Face Hub (vllm and custom)."
     )
     artifact: PinnedImage | None = Field(
         default=None,
@@ -132,7 +132,7 @@ class SourceSettings(Settings):
 
     @property
     def claim_name(self) -> str | None:
-        """Claim with the model or with downloaded models, None if there is none."""
+        """Claim with the model or with downloaded models, or None if there is none."""
         if self.hub is not None:
             return self.hub.cache
         return self.claim.name if self.claim is not None else None

@@ -57,7 +57,7 @@ class KedaSettings(Settings):
 
 
 class AutoscalingSettings(Settings):
-    """Number of replicas by load."""
+    """Autoscaling: how the number of replicas follows the load."""
 
     min: int = Field(default=1, ge=0, description="Minimum number of replicas. 0 requires keda.")
     max: PositiveInt = Field(description="Maximum number of replicas.")
@@ -65,13 +65,13 @@ class AutoscalingSettings(Settings):
         default=None,
         ge=1,
         le=1000,
-        description="Target utilization of the CPU request, in percent. null is "
+        description="Target utilization of the CPU request, in percent. null means "
         f"{DEFAULT_CPU_PERCENT} without requests_in_flight, and ignores the CPU with it.",
     )
     requests_in_flight: PositiveInt | None = Field(
         default=None,
         description="Target number of requests per pod that are queued or computed. KEDA reads the "
-        "average of a minute. Without keda it requires an adapter that serves the metric "
+        "average over a minute. Without keda it requires an adapter that serves the metric "
         "inference_requests_in_flight.",
     )
     keda: KedaSettings | None = Field(
@@ -100,7 +100,7 @@ class AutoscalingSettings(Settings):
 
 
 class RollbackSettings(Settings):
-    """Limits of a canary, by the series of its pods in Prometheus.
+    """Limits of a canary, compared with the metrics of its pods in Prometheus.
 
     A program in the namespace evaluates them. If one is exceeded, or if no pod of the canary is
     ready, it sends all requests to the stable version. Changing the canary, its image or its limits
@@ -213,12 +213,12 @@ class RolloutSettings(Settings):
         ge=0,
         le=100,
         description="Additional pods during an update. 0 removes a pod before it adds one, for "
-        "clusters without a spare GPU; the other replicas serve meanwhile.",
+        "clusters without a spare GPU; the other replicas keep serving.",
     )
     recreate: bool = Field(
         default=False,
         description="Remove all pods before the first new one starts. The service does not answer "
-        "meanwhile.",
+        "during that time.",
     )
 
     @model_validator(mode="after")

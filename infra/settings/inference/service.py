@@ -65,7 +65,7 @@ class InferenceServiceSettings(Settings):
         description="How pods download the export that `url` or `source.artifact` names.",
     )
     digest: Digest | None = Field(
-        default=None, description="Required SHA-256 of the weights. The server refuses any others."
+        default=None, description="Required SHA-256 of the weights. The server refuses any other."
     )
     image: DnsLabel = Field(default="inference", description="Key of the image.")
     model: str | None = Field(
@@ -75,10 +75,12 @@ class InferenceServiceSettings(Settings):
         default="checkpoints", description="Claim with the export of the run."
     )
     replicas: PositiveInt | None = Field(
-        default=None, le=1000, description="Number of pods. null is 1, or decided by autoscaling."
+        default=None,
+        le=1000,
+        description="Number of pods. null means 1, unless autoscaling decides.",
     )
     autoscaling: AutoscalingSettings | None = Field(
-        default=None, description="Number of replicas by load."
+        default=None, description="Scale the number of replicas with the load."
     )
     canary: CanarySettings | None = Field(
         default=None,
@@ -106,7 +108,7 @@ class InferenceServiceSettings(Settings):
     )
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
-        description="Request and limit per pod of the node's disk: /tmp, logs and files of the "
+        description="Request and limit per pod for the node's disk: /tmp, logs and files of the "
         "container. null requests none, and the pod is evicted first when the disk is full.",
     )
     port: Port = Field(default=8080, description="Port of the server and of its Service.")
@@ -195,7 +197,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def metrics_port(self) -> int | None:
-        """Port of the metrics, None if the server has none."""
+        """Port of the metrics, or None if the server has none."""
         endpoints = self.runtime_of({}).endpoints
         return None if endpoints.metrics is None else endpoints.metrics_port or self.port
 
@@ -215,13 +217,13 @@ class InferenceServiceSettings(Settings):
 
     @property
     def model_claim(self) -> str | None:
-        """Claim with the model, None if it comes from elsewhere."""
+        """Claim with the model, or None if it comes from elsewhere."""
         if self.source is not None:
             return self.source.claim_name
         return self.checkpoints if self.url is None else None
 
     @property
-    def most_replicas(self) -> int:
+    def max_replicas(self) -> int:
         """Maximum number of pods of the service without its canary."""
         return self.autoscaling.max if self.autoscaling else self.replicas or 1
 
@@ -231,6 +233,6 @@ class InferenceServiceSettings(Settings):
         return (self.canary.image if self.canary else None) or self.image
 
     @property
-    def most_pods(self) -> int:
+    def max_pods(self) -> int:
         """Maximum number of pods of the service with its canary."""
-        return self.most_replicas + (self.canary.replicas if self.canary else 0)
+        return self.max_replicas + (self.canary.replicas if self.canary else 0)

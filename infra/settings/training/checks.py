@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from infra.settings.training.torchtitan import TorchtitanSettings
 
 PROGRAMS: Final = ("hyperparameters", "torchtitan", "command")
-"""Settings of which a job has one: what its pods run."""
+"""Settings that define what the pods run. A job has one of them."""
 
 
 def job_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -51,7 +51,7 @@ class LimitedSetting:
 
     @property
     def kinds(self) -> tuple[JobKind, ...]:
-        """Kinds that support it."""
+        """Kinds that support the setting."""
         return kinds_that_support(self.capability)
 
 
@@ -91,13 +91,13 @@ LIMITED_SETTINGS: Final = (
         "write deadline_seconds",
     ),
     LimitedSetting(
-        "suspension by a setting",
+        "suspension through a setting",
         "state: suspended",
         lambda job: "suspended" if job.state == "suspended" else None,
         "suspend a running Volcano Job with `python -m gpu_platform suspend`",
     ),
     LimitedSetting(
-        "end by a setting",
+        "stop through a setting",
         "state: stopped",
         lambda job: "stopped" if job.state == "stopped" else None,
         "write state suspended if the kind supports it, which ends the pods as well",
@@ -135,7 +135,7 @@ LIMITED_SETTINGS: Final = (
         "read the outputs in a step",
     ),
     LimitedSetting(
-        "start by a schedule",
+        "start on a schedule",
         "schedule",
         lambda job: job.schedule.cron if job.schedule else None,
         "increase `attempt` for each new run",
@@ -227,6 +227,6 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
         )
     if not job.nccl.uses_rdma and job.rdma is not None:
         yield "has nccl.network 'tcp', but rdma: leave rdma out, or write infiniband or roce"
-    decided = set(job.nccl.to_environment("eth0")) & set(job.env)
-    if decided:
-        yield f"sets {sorted(decided)[0]} in env, which nccl decides: write it in one place"
+    conflicts = set(job.nccl.to_environment("eth0")) & set(job.env)
+    if conflicts:
+        yield f"sets {sorted(conflicts)[0]} in env, which nccl sets: write it in one place"

@@ -38,7 +38,7 @@ from workload.promotion import parse_condition
 from workload.results import EXPORT, MEDIA_TYPE, OUTPUT_NAME, PARAMETERS
 
 NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change", "schedule"}
-"""Settings that start no new run. The image's contents count instead of its key."""
+"""Settings whose change starts no new run. The contents of the image count, not its key."""
 
 StepName = Annotated[DnsLabel, Field(max_length=20)]
 
@@ -108,7 +108,7 @@ class StepSettings(Settings):
         description="Outputs of other steps, each as `<step>.<output>`; the step waits for them. "
         "`$(inputs.<name>)` in the command and in `env` is a parameter's value or an artifact's "
         f"path. `{TRAINING_STEP}.{EXPORT}` is the directory of the run's export, and "
-        f"`{TRAINING_STEP}.<metric>` one of its metrics. Of a step with for_each, the input is a "
+        f"`{TRAINING_STEP}.<metric>` one of its metrics. For a step with for_each, the input is a "
         "JSON list.",
     )
     outputs: dict[OutputName, OutputType] = Field(
@@ -120,8 +120,8 @@ class StepSettings(Settings):
     )
     cache: bool = Field(
         default=True,
-        description="Whether a step with outputs may be skipped because of an earlier run. false "
-        "runs it once in each run.",
+        description="Allow the step to be skipped because of an earlier run, if it has outputs. "
+        "false runs it once in each run.",
     )
     for_each: list[str] = Field(
         default=[],
@@ -152,7 +152,7 @@ class StepSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that this one follows: those in `after`, and those whose outputs it takes."""
+        """Steps that this one follows: those in `after`, and those whose outputs it uses."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
 
@@ -207,7 +207,7 @@ class TrainingJobSettings(Settings):
     queue: DnsName = Field(description="Volcano queue of the job.")
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     nodes: PositiveInt = Field(
-        default=1, le=4096, description="Number of pods. They are scheduled all or none."
+        default=1, le=4096, description="Number of pods. All are scheduled, or none."
     )
     min_nodes: PositiveInt | None = Field(
         default=None,
@@ -227,7 +227,7 @@ class TrainingJobSettings(Settings):
     )
     whole_node: bool = Field(
         default=False,
-        description="Keep other workloads of this project off the nodes of the pods.",
+        description="Keep other workloads of this project off the nodes of these pods.",
     )
     cpu: CpuQuantity = Field(description="CPU request per pod. CPU is not limited.")
     memory: MemoryQuantity = Field(description="Memory request and limit per pod.")
@@ -238,7 +238,7 @@ class TrainingJobSettings(Settings):
     )
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
-        description="Request and limit per pod of the node's disk: /tmp, logs and files of the "
+        description="Request and limit per pod for the node's disk: /tmp, logs and files of the "
         "container. null requests none, and the pod is evicted first when the disk is full.",
     )
     launcher: LauncherSettings | None = Field(
@@ -286,8 +286,8 @@ class TrainingJobSettings(Settings):
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
         default=False,
-        description="Require the distribution. Packing can outweigh a preference. With a "
-        "requirement, a gang waits even if one node has capacity for several of its pods.",
+        description="Require the distribution, because packing can outweigh a preference. A gang "
+        "then waits even if one node has capacity for several of its pods.",
     )
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."
@@ -323,8 +323,8 @@ class TrainingJobSettings(Settings):
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
-        description="suspended holds the run without pods until this is running again; stopped "
-        "ends it for good. Not a new run.",
+        description="suspended keeps the run without pods until this is running again; stopped "
+        "ends it for good. A change starts no new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -435,7 +435,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that the training follows: those in `after`, and those whose outputs it takes."""
+        """Steps that the training follows: those in `after`, and those whose outputs it uses."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
     @property

@@ -73,8 +73,8 @@ class NcclSettings(Settings):
         default=None,
         ge=1,
         le=128,
-        description="Queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION). Several spread a "
-        "connection over paths of the fabric.",
+        description="Queue pairs per connection (NCCL_IB_QPS_PER_CONNECTION). Several pairs spread "
+        "a connection over paths of the fabric.",
     )
     gpu_direct: Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None = Field(
         default=None,

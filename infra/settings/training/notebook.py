@@ -25,14 +25,14 @@ class NotebookRouteSettings(Settings):
     def _leads_to_one_notebook(self) -> Self:
         if self.path == "/" and not self.hostnames:
             raise ValueError(
-                "has neither hostnames nor path, and so takes every request of the Gateway: write "
-                "one of them"
+                "has neither hostnames nor path, and so receives every request of the Gateway: "
+                "write one of them"
             )
         return self
 
 
 class NotebookSettings(Settings):
-    """JupyterLab of a job of kind `notebook`."""
+    """JupyterLab in a job of kind `notebook`."""
 
     home: DnsLabel = Field(
         description="Claim with the home directory, which is named after the job's key and is "
@@ -43,7 +43,7 @@ class NotebookSettings(Settings):
     )
     route: NotebookRouteSettings | None = Field(
         default=None,
-        description="Route from outside the cluster. null leaves `kubectl port-forward`.",
+        description="Route from outside the cluster. null allows only `kubectl port-forward`.",
     )
     idle_minutes: int = Field(
         default=60,

@@ -1,4 +1,4 @@
-"""Checks of the variables, volumes, annotations and times that a job adds to its pods."""
+"""Checks of the variables, volumes, annotations and deadlines that a job adds to its pods."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
             f"has attempt_deadline_seconds {job.attempt_deadline_seconds}, which is less than the "
             f"grace_seconds ({job.grace_seconds}) of a terminated pod: write more"
         )
-    twice = set(job.env) & set(job.env_from)
-    if twice:
-        yield f"has {sorted(twice)[0]} in env and in env_from: write it in one of them"
+    duplicates = set(job.env) & set(job.env_from)
+    if duplicates:
+        yield f"has {sorted(duplicates)[0]} in env and in env_from: write it in one of them"
     for name in job.volumes:
         if name in RESERVED_VOLUMES:
             yield f"has a volume {name!r}, which is a reserved name: choose another"

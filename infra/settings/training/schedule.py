@@ -28,7 +28,7 @@ _FORM: Final = (
 
 
 def _cron(text: str) -> str:
-    """Refuse what Kubernetes refuses, and what the two programs read differently."""
+    """Reject what Kubernetes rejects, and what Kubernetes and cronsim read differently."""
     fields = text.split(" ")
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise ValueError(_FORM)
@@ -67,7 +67,7 @@ class ScheduleSettings(Settings):
         default="Etc/UTC", description="Time zone of `cron`, such as Europe/Berlin."
     )
     suspend: bool = Field(
-        default=False, description="Start no further runs. Not a new specification."
+        default=False, description="Start no more runs. A change starts no new run."
     )
     keep_succeeded: int = Field(
         default=3, ge=0, le=100, description="Number of succeeded runs that stay in the cluster."
@@ -79,7 +79,7 @@ class ScheduleSettings(Settings):
         default=None,
         ge=10,
         description="Maximum delay (s) of a start, for example because the last run has not ended. "
-        "A later one is left out. null sets no limit.",
+        "A later start is skipped. null sets no limit.",
     )
     image: DnsLabel = Field(
         default="recorder",

@@ -40,7 +40,7 @@ class TrainingSettings(Settings):
 
     @property
     def has_money_budget(self) -> bool:
-        """Whether the budget of a sweep has money, so that the program needs prices."""
+        """True if the budget of a sweep limits money, so that the controller needs prices."""
         return any(sweep.budget.money is not None for sweep in self.sweeps.values())
 
     @model_validator(mode="after")

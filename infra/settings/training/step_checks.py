@@ -1,4 +1,4 @@
-"""Checks of a job's steps: their order, and the outputs that they take from each other."""
+"""Checks of a job's steps: their order, and the outputs that they use from each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "text": frozenset({"string"}),
     "boolean": frozenset({"boolean"}),
 }
-"""Types of hyperparameters in JSON Schema that a parameter fits."""
+"""JSON Schema types of hyperparameters that accept each type of parameter."""
 
 
 def step_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -59,13 +59,13 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def producers(inputs: Mapping[str, str]) -> list[str]:
-    """Return the steps whose outputs are these inputs, each `<step>.<output>` or a list of them."""
+    """Return the steps that produce these inputs, each `<step>.<output>` or a list of them."""
     references = (each for text in inputs.values() for each in text.strip("[]").split(","))
     return list(dict.fromkeys(reference.partition(".")[0] for reference in references))
 
 
 def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
-    """Return the steps that precede a step, directly or not."""
+    """Return the steps that precede a step, directly or indirectly."""
     found: list[str] = []
     pending = list(job.steps[name].waits_for)
     while pending:
@@ -77,16 +77,16 @@ def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
 
 
 def _order_problem(job: TrainingJobSettings) -> str | None:
-    """Return what is wrong with the order of the steps: an unknown name, or a cycle."""
+    """Return an error message about the order of the steps: an unknown name, or a cycle."""
     if TRAINING_STEP in job.steps:
         return f"has a step {TRAINING_STEP!r}, which is the training itself: choose another name"
     after = {name: step.after for name, step in job.steps.items()} | {TRAINING_STEP: job.after}
     inputs = {name: step.inputs for name, step in job.steps.items()} | {TRAINING_STEP: job.inputs}
     for name, earlier in after.items():
-        place = "" if name == TRAINING_STEP else f"steps.{name}."
-        named = [(f"{place}after", other) for other in earlier]
+        prefix = "" if name == TRAINING_STEP else f"steps.{name}."
+        named = [(f"{prefix}after", other) for other in earlier]
         for key, reference in inputs[name].items():
-            named += [(f"{place}inputs.{key}", other) for other in producers({key: reference})]
+            named += [(f"{prefix}inputs.{key}", other) for other in producers({key: reference})]
         for here, other in named:
             if other not in after:
                 known = ", ".join(sorted(set(after) - {name})) or "none"
@@ -103,12 +103,12 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
 def _value_problems(job: TrainingJobSettings) -> Iterator[str]:
     """Yield inputs without a matching output, and placeholders without an input or output."""
     for name, step in job.steps.items():
-        place = f"steps.{name}."
+        prefix = f"steps.{name}."
         for key, reference in step.inputs.items():
             if problem := _unknown_output(job, reference):
-                yield f"has {place}inputs.{key} {reference!r}, but {problem}"
+                yield f"has {prefix}inputs.{key} {reference!r}, but {problem}"
         texts = [*step.command, *step.env.values()]
-        yield from _placeholder_problems(place, texts, step.inputs, step.outputs)
+        yield from _placeholder_problems(prefix, texts, step.inputs, step.outputs)
     texts = [*(job.command or ()), *job.env.values()]
     for key, reference in job.inputs.items():
         problem = _unknown_output(job, reference) or (
@@ -128,23 +128,23 @@ def _unknown_output(job: TrainingJobSettings, reference: str) -> str | None:
 
 
 def _placeholder_problems(
-    place: str, texts: Iterable[str], inputs: Mapping[str, str], outputs: Mapping[str, str]
+    prefix: str, texts: Iterable[str], inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Iterator[str]:
     declared: dict[str, Mapping[str, str]] = {"inputs": inputs, "outputs": outputs}
     used = {match.groups() for text in texts for match in PLACEHOLDER.finditer(text)}
     for group, name in sorted(used):
         if name not in declared[group]:
-            yield f"has $({group}.{name}), but no {place}{group}.{name}: declare it"
+            yield f"has $({group}.{name}), but no {prefix}{group}.{name}: declare it"
     for name in outputs:
         if ("outputs", name) not in used:
             yield (
-                f"has {place}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
+                f"has {prefix}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
                 "in its env: the command must write it there"
             )
 
 
 def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) -> str | None:
-    """Return why an output cannot be a hyperparameter; its name is that of the input."""
+    """Return an error message if an output cannot set the hyperparameter `key`."""
     if job.hyperparameters is None:
         return "the job has neither hyperparameters nor command, which would read it"
     if key not in TrainingConfig.model_fields.keys() - DECIDED_BY_STACK:
@@ -176,4 +176,4 @@ def _schedule_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.state != "running":
         yield f"has a schedule and state {job.state!r}: write schedule.suspend true instead"
     if job.recreate:
-        yield "has recreate and a schedule, which makes each attempt once: leave recreate out"
+        yield "has recreate and a schedule, which creates each attempt once: leave recreate out"

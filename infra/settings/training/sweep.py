@@ -98,7 +98,7 @@ class ParameterSettings(Settings):
 
 
 class ObjectiveSettings(Settings):
-    """The metric of held-out data that a sweep optimizes."""
+    """The metric on held-out data that a sweep optimizes."""
 
     metric: str = Field(
         default="held_out_loss",
@@ -113,7 +113,7 @@ class EarlyStoppingSettings(Settings):
     """Asynchronous successive halving: a trial is paused after a rung unless it is among the best.
 
     The rungs are `minimum`, `minimum * factor`, … epochs. The best 1/`factor` of the trials at a
-    rung continue to the next one, and the last one is the length of the job.
+    rung continue to the next one. The last rung is the length of the job.
     """
 
     minimum: PositiveInt = Field(default=1, description="Epochs of the first rung.")
@@ -148,13 +148,13 @@ class BudgetSettings(Settings):
 
 
 class SweepSettings(Settings):
-    """One hyperparameter sweep. A trial equals the run of a job with the same hyperparameters."""
+    """One hyperparameter sweep. A trial is the run of a job with the same hyperparameters."""
 
     job: TrainingJobSettings = Field(
-        description="Job of every trial, as in `training.jobs`. Its length is the longest trial."
+        description="Job of every trial, as in `training.jobs`. Its length is that of a full trial."
     )
     space: dict[Searched, ParameterSettings] = Field(
-        min_length=1, description="Values by hyperparameter."
+        min_length=1, description="Values to search, by hyperparameter."
     )
     objective: ObjectiveSettings = Field(
         default=ObjectiveSettings(), description="The metric that is optimized."
@@ -163,7 +163,7 @@ class SweepSettings(Settings):
         default="tpe", description="Search method: tree-structured Parzen estimator, or random."
     )
     early_stopping: EarlyStoppingSettings | None = Field(
-        default=None, description="Pause trials early. null trains each trial to its end."
+        default=None, description="Pause trials early. null trains each trial to the end."
     )
     parallel: int = Field(default=1, ge=1, le=100, description="Trials that run at the same time.")
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
@@ -239,11 +239,11 @@ class SweepSettings(Settings):
                 self.trial(parameters)
             except ValidationError as error:
                 detail = error.errors(include_url=False)[0]
-                where = ".".join(str(part) for part in detail["loc"][1:])
+                location = ".".join(str(part) for part in detail["loc"][1:])
                 values = ", ".join(f"{name} {value}" for name, value in parameters.items())
-                joined = ":" if detail["type"] == "value_error" else ""
+                separator = ":" if detail["type"] == "value_error" else ""
                 yield (
-                    f"has a space with {values}, which no job can have: {where}{joined} "
+                    f"has a space with {values}, which no job can have: {location}{separator} "
                     f"{rule(detail)}"
                 )
                 return
@@ -286,7 +286,7 @@ class SweepSettings(Settings):
         return self.parallel * self.gpus * (interval_seconds + self.job.grace_seconds)
 
     def extremes(self) -> Iterator[dict[str, Value]]:
-        """Yield the corners of the space; if there are many, one corner with one value changed."""
+        """Yield the corners of the space; if there are too many, one corner and its neighbours."""
         ends = {name: parameter.extremes for name, parameter in self.space.items()}
         if math.prod(map(len, ends.values())) <= _MAX_COMBINATIONS:
             yield from (
@@ -299,13 +299,11 @@ class SweepSettings(Settings):
     def trial(self, parameters: Parameters) -> TrainingJobSettings:
         """Return the job with these hyperparameters, as an author would write it.
 
-        Raises ValidationError if there is no such job.
+        Raises ValidationError if such a job is invalid.
         """
-        written: dict[str, Any] = self.job.model_dump(
-            mode="json", exclude_unset=True, by_alias=True
-        )
-        written["hyperparameters"] = {**written["hyperparameters"], **parameters}
-        return TrainingJobSettings.model_validate(written)
+        values: dict[str, Any] = self.job.model_dump(mode="json", exclude_unset=True, by_alias=True)
+        values["hyperparameters"] = {**values["hyperparameters"], **parameters}
+        return TrainingJobSettings.model_validate(values)
 
 
 class SweepControllerSettings(Settings):

@@ -41,7 +41,7 @@ class TorchtitanSettings(Settings):
     options: dict[str, Any] = Field(
         default={},
         description="Options that differ from the configuration, by section. The stack decides "
-        "where the run, its checkpoints and its export are.",
+        "where the run, its checkpoints and its export are stored.",
     )
     metrics_port: Port | None = Field(
         default=None, description="Port for Prometheus. null serves no metrics."
@@ -60,7 +60,7 @@ class TorchtitanSettings(Settings):
         elif self.config not in modules[self.module]:
             yield f"has config {self.config!r}, which {_unknown(self.config, modules[self.module])}"
         else:
-            # Not at the top: it is slow to import, and few stacks have such a job.
+            # Imported here because it is slow, and few stacks have such a job.
             import jsonschema
 
             schema = {"$ref": self._config["$ref"], "$defs": released()["$defs"]}
@@ -73,15 +73,15 @@ class TorchtitanSettings(Settings):
         return config
 
     def size_problem(self, processes: int) -> str | None:
-        """Return why the degrees of parallelism do not fit this number of processes, or None.
+        """Return an error message if the degrees of parallelism do not fit the number of processes.
 
-        The number is the product of all degrees but that of experts, which divides those within a
-        pipeline stage. -1 shards over all processes that the other degrees leave.
+        The number must be the product of all degrees except that of experts, which must divide the
+        number of processes within a pipeline stage. -1 shards over all remaining processes.
         """
         config = self._config["defaults"]["parallelism"]
-        written = self.options.get("parallelism", {})
+        configured = self.options.get("parallelism", {})
         replicas, shards, context, tensor, stages, experts = degrees = [
-            written.get(name, config[name]) for name in _DEGREES
+            configured.get(name, config[name]) for name in _DEGREES
         ]
         others = max(1, replicas * context * tensor * stages)
         shards = shards if shards > 0 else max(1, processes // others)
@@ -100,7 +100,7 @@ class TorchtitanSettings(Settings):
         port = [] if self.metrics_port is None else [f"--metrics-port={self.metrics_port}"]
         arguments = [f"--module={self.module}", f"--config={self.config}", *port]
         sections = _definition(self._config["$ref"])["properties"]
-        # Subcommands end the options.
+        # Subcommands must follow all options.
         last = {name for name in self.options if sections[name].get("$comment") == "subcommand"}
         return [
             *arguments,
@@ -115,7 +115,7 @@ def _definition(ref: str) -> dict[str, Any]:
 
 
 def _flags(options: Mapping[str, Any], section: str = "") -> Iterator[str]:
-    """Return options as torchtitan's command line has them."""
+    """Yield the options in the syntax of torchtitan's command line."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _flags(value, f"{section}{name}.")

@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from infra.inference_service import build_canary, routes
-from infra.serving.rollback import program
+from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import stable_backends
 from tests.cluster.background import Background
 from tests.cluster.environments import add_nodes
@@ -154,7 +154,7 @@ def _is_ready(url: str) -> bool:
 @contextmanager
 def rolling_back(cluster: Cluster, service: Any) -> Iterator[None]:
     """Run the pod's command with the rights of its service account."""
-    cluster.apply(*program(service, stable_backends(service)))
+    cluster.apply(*rollback_objects(service, stable_backends(service)))
     account = "digits-rollback"
     token = cluster.platform.shell(f"kubectl create token {account} -n {NAMESPACE}").strip()
     kubeconfig = json.loads(cluster.platform.shell("kubectl config view --raw --minify -o json"))
@@ -162,7 +162,7 @@ def rolling_back(cluster: Cluster, service: Any) -> Iterator[None]:
     kubeconfig["contexts"][0]["context"]["namespace"] = NAMESPACE
     file = cluster.folder / "kubeconfig"
     file.write_text(json.dumps(kubeconfig))
-    objects = {each["kind"]: each for each in program(service, stable_backends(service))}
+    objects = {each["kind"]: each for each in rollback_objects(service, stable_backends(service))}
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     command = [sys.executable, *container["command"][1:]]
     with started(command, cluster.folder / "rollback.log", KUBECONFIG=str(file)):

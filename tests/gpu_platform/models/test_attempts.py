@@ -242,7 +242,7 @@ def an_export_whose_metrics_its_lineage_contradicts(shelf: Shelf, digest: str) -
     folder.mkdir(parents=True)
     files = artifact.gather(shelf.exports["second"], folder)
     objects: list[Any] = []
-    found = promotion.described(shelf.path, files.export(), objects, {})
+    found = promotion.build_lineage(shelf.path, files.export(), objects, {})
     metrics = {**found.metrics, "accuracy": 0.999}
     better = found.model_copy(update={"metrics": metrics})
     (folder / "lineage.json").write_text(better.model_dump_json(indent=2) + "\n")

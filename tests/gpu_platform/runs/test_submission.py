@@ -92,7 +92,7 @@ def test_the_policies_say_the_same_of_a_run_as_of_that_of_a_stack(
     for submission in submitted:
         items = {"apiVersion": "v1", "kind": "List", "items": of_stack(plan, submission)}
         documents = list(read("stack", json.dumps(items).encode()))
-        expected = evaluate(documents, configuration, whole=False)
+        expected = evaluate(documents, configuration, whole_stack=False)
         found = violations(submission, description.platform, {})
         assert {(f.rule, f.message) for f in found} == {(f.rule, f.message) for f in expected}
         told |= {f.rule for f in found}

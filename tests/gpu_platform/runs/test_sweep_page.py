@@ -95,7 +95,7 @@ def test_texts_of_others_are_neither_markup_nor_formulas() -> None:
 
 def test_a_sweep_without_comparable_trials_has_no_plots() -> None:
     one = page({"digits": searched(trials=1)})
-    assert "There are plots when two trials have reported held_out_loss" in one
+    assert "Plots appear once two trials have reported held_out_loss" in one
     assert not images(one)
     equal = searched()
     for trial in equal["trials"]:

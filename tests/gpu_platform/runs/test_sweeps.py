@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpu_platform.runs.sweeps import described
+from gpu_platform.runs.sweeps import sweep_lines
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def summary(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_sweep_is_shown_with_its_bounds_and_its_best_trials_first() -> None:
-    head, names, best, other = described({"digits": summary()})
+    head, names, best, other = sweep_lines({"digits": summary()})
     assert head == ("digits: running, 2 of 24 trials, 1.5 of 12 GPU-hours, minimize held_out_loss")
     assert names.split() == ["run", "phase", "epochs", "held_out_loss", "hyperparameters"]
     assert best.endswith("  learning_rate: 0.0123, optimizer: sgd")
@@ -41,26 +41,26 @@ def test_a_sweep_is_shown_with_its_bounds_and_its_best_trials_first() -> None:
 
 
 def test_what_the_api_server_refused_is_shown() -> None:
-    lines = [*described({"digits": summary(problem="policy gpu-limit-present")})]
+    lines = [*sweep_lines({"digits": summary(problem="policy gpu-limit-present")})]
     assert lines[1] == "  the API server refused: policy gpu-limit-present"
 
 
 def test_the_cost_of_a_budget_of_money_is_shown() -> None:
     cost = {"amount": 3.6, "currency": "USD"}
-    head, *_ = described({"digits": summary(cost=cost, maximum_cost=100.0)})
+    head, *_ = sweep_lines({"digits": summary(cost=cost, maximum_cost=100.0)})
     assert ", 1.5 of 12 GPU-hours, 3.60 of 100.00 USD, minimize" in head
 
 
 def test_the_winner_is_shown() -> None:
-    lines = [*described({"digits": summary(winner="digits-1a2b3c4d")})]
+    lines = [*sweep_lines({"digits": summary(winner="digits-1a2b3c4d")})]
     assert lines[1].startswith("  digits-1a2b3c4d is the winner, which")
 
 
 def test_only_the_best_trials_of_many_are_listed() -> None:
     many = summary(trials=summary()["trials"] * 10)
-    assert [*described({"digits": many})][-1] == "  and 10 other trials"
+    assert [*sweep_lines({"digits": many})][-1] == "  and 10 other trials"
 
 
 def test_a_sweep_without_a_controller_differs_from_no_sweep() -> None:
-    assert [*described({})] == ["no sweeps"]
-    assert [*described({"digits": {}})] == ["digits: the controller has not started yet"]
+    assert [*sweep_lines({})] == ["no sweeps"]
+    assert [*sweep_lines({"digits": {}})] == ["digits: the controller has not started yet"]

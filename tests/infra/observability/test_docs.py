@@ -61,5 +61,5 @@ def refusals(policies: dict[str, Any]) -> list[str]:
     everything = args(prometheus="operator", grafana={"dashboards": True})
     texts = [json.dumps(manifest) for manifest in manifests(everything)]
     documents = [document for text in texts for document in read("", text)]
-    found = evaluate(documents, configure(policies, RULES), whole=False)
+    found = evaluate(documents, configure(policies, RULES), whole_stack=False)
     return [f"{each.rule}: {each.message}" for each in found if each.mandatory]

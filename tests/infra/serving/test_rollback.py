@@ -8,7 +8,7 @@ import pytest
 from infra.inference_service import routes
 from infra.manifests import Manifest
 from infra.serving.description import InferenceServiceArgs
-from infra.serving.rollback import program
+from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import stable_backends
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed, good, problems
@@ -24,7 +24,7 @@ def rolling(route: Any = None, weight: int = 20, **limits: Any) -> InferenceServ
 
 
 def built(described: InferenceServiceArgs) -> dict[str, Manifest]:
-    return {each["kind"]: each for each in program(described, stable_backends(described))}
+    return {each["kind"]: each for each in rollback_objects(described, stable_backends(described))}
 
 
 def plan(described: InferenceServiceArgs) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_a_missing_source_is_an_error(root: Path) -> None:
 def of_author(build: BuildSettings, root: Path) -> str:
     """Return the identity as if `root` were the checkout of this project."""
     with patch("infra.settings.images.PROJECT_ROOT", root):
-        return identity(build, root, of_author_alone=True)
+        return identity(build, root, exclude_shipped=True)
 
 
 @pytest.mark.parametrize(

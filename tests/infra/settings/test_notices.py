@@ -6,7 +6,7 @@ import yaml
 
 from devcluster.paths import CHECKOUT
 from infra.settings import validate
-from infra.settings.notices import MOST_JOBS, notices
+from infra.settings.notices import MAX_JOBS, notices
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed, good
 from tests.infra.jobs import configuration, job
@@ -114,7 +114,7 @@ def test_an_exporter_that_would_see_no_gpu_on_gke_is_warned_of(
     assert all("gpu-platform:monitoring.dcgm_exporter.gke true" in text for text in found)
 
 
-@pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MOST_JOBS, 0), (MOST_JOBS + 1, 1)])
+@pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MAX_JOBS, 0), (MAX_JOBS + 1, 1)])
 def test_a_stack_of_too_many_jobs_gets_a_notice(jobs: int, expected: int) -> None:
     values = good()
     values["inference"] = {}

@@ -32,7 +32,8 @@ def found(configuration: dict[str, Any] | None = None, **changes: Any) -> dict[s
         "namespace-gpu-quota": {"existingNamespaces": ["ml"]},
         **(configuration or {}),
     }
-    findings = evaluate(list(read("sweep", text.encode())), configure(stated, RULES), whole=True)
+    documents = list(read("sweep", text.encode()))
+    findings = evaluate(documents, configure(stated, RULES), whole_stack=True)
     return {each.rule: each.message for each in findings if each.mandatory}
 
 

@@ -67,7 +67,7 @@ def refusing(manifests: list[Manifest], config: Manifest) -> set[str]:
     views = [View(_resource(manifest, existing)) for manifest in manifests]
     stack = Stack(views)
     found = set()
-    for rule, mandatory, settings in applied(configure(CONFIG | config, RULES), whole=True):
+    for rule, mandatory, settings in applied(configure(CONFIG | config, RULES), whole_stack=True):
         if mandatory and rule.scope == "stack" and any(rule.check(stack, settings)):
             found.add(rule.name)
         elif mandatory and rule.scope != "stack":

@@ -279,7 +279,7 @@ def test_an_invalid_token_is_not_printed(
         monkeypatch.setenv(name, token)
     assert comment(report(tmp_path, "text")) == 1
     shown = capsys.readouterr().err
-    assert "contains characters that no token has" in shown
+    assert "contains characters that are not allowed in a token" in shown
     assert "abc" not in shown
 
 

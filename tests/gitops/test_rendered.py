@@ -102,7 +102,7 @@ def test_a_base_that_does_not_render_is_reported_and_hides_no_change(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with rendered.workspace(Stack("prod", project), "HEAD") as found:
         (notice,) = found.notices
-        assert notice.startswith("The base `HEAD` itself cannot be rendered")
+        assert notice.startswith("The base `HEAD` cannot be rendered")
         state = Path(found.variables["PULUMI_BACKEND_URL"].removeprefix("file://"))
         assert list(state.iterdir()) == []
         assert "render_to" in found.file.read_text()

@@ -93,7 +93,7 @@ def test_a_retained_claim_blocks_its_replacement_and_the_report_says_so(
     found = preview(cluster)
     cluster.stack_file.write_text(configuration)
     assert found.status == 1, found.comment
-    assert "the cluster refuses a second one with this name" in found.comment
+    assert "the cluster rejects a second one with this name" in found.comment
     assert "spec is immutable after creation" in found.comment
     assert found.report["gpus"] == []
 

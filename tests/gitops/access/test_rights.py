@@ -97,7 +97,7 @@ def test_only_updates_need_no_policy() -> None:
         ([], "write --previewers GROUP"),
         (["--previewers", "system:authenticated"], "write a custom group"),
         (["--previewers", "it's"], "write a custom group"),
-        (["--previewers", "ci", "--updaters", "ci"], "ci is a group of previews and of updates"),
+        (["--previewers", "ci", "--updaters", "ci"], "ci is a group for previews and for updates"),
     ],
 )
 def test_groups_that_would_get_wrong_rights_are_refused(

@@ -58,7 +58,7 @@ def test_a_second_state_applies_only_what_differs(tmp_path: Path) -> None:
 
 
 def test_a_refused_object_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GitopsError, match="refuses an object: not now"):
+    with pytest.raises(GitopsError, match="rejects an object: not now"):
         sandbox(tmp_path, Api("Node")).load(state())
 
 

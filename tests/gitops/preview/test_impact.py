@@ -47,7 +47,7 @@ def test_a_replaced_claim_has_its_reason_and_the_lost_data() -> None:
 def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), retain=True)
     (text,) = told(step)
-    assert "the cluster refuses a second one" in text
+    assert "the cluster rejects a second one" in text
     step = plans.step("replace", plans.claim(), plans.claim("next"), name="claim", retain=True)
     (text,) = told(step)
     assert "Claim `checkpoints` is replaced" in text
@@ -124,7 +124,7 @@ def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
 def test_a_claim_that_shrinks_is_a_warning_and_one_that_grows_is_none() -> None:
     (text,) = told(plans.step("update", sized("50Ti"), sized("1Ti")))
     assert "Claim `checkpoints` shrinks from 50Ti to 1Ti" in text
-    assert "Kubernetes refuses" in text
+    assert "Kubernetes rejects" in text
     assert told(plans.step("update", sized("1Ti"), sized("50Ti"))) == []
 
 

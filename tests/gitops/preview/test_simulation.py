@@ -118,7 +118,7 @@ def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:
 def test_a_run_that_the_snapshot_has_already_is_not_added_again() -> None:
     gangs, assumptions = after(plans.step("create", new=job("small")))
     assert gangs == BEFORE
-    assert assumptions == ["ml/small is in the snapshot already"]
+    assert assumptions == ["ml/small is already in the snapshot"]
 
 
 def test_a_redacted_snapshot_is_refused() -> None:

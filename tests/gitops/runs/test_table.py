@@ -135,7 +135,7 @@ def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
         "ml/digits-1a2b3c4d has failed:",
         "  no memory",
         "",
-        "last lines and events of the failures of digits-1a2b3c4d, gang-2:",
+        "last log lines and events of the failures of digits-1a2b3c4d, gang-2:",
         f"  {command.replace('digits-1a2b3c4d', 'RUN')}",
     ]
     assert failed.as_json()["kept"] == command

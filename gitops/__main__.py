@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _terminated(number: int, _: object) -> NoReturn:
-    """Exit with an exception, so that temporary directories are deleted and the engine is stopped."""
+    """Exit with an exception, which deletes temporary directories and stops the engine."""
     sys.exit(128 + number)
 
 

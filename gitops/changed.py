@@ -15,8 +15,8 @@ HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
 Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
 the program or the policy pack has changed, otherwise those whose configuration has changed or names
-a changed path, such as a Dockerfile or a source directory of an image. Removed environments are reported on
-stderr.
+a changed path, such as a Dockerfile or a source directory of an image. Removed environments are
+reported on stderr.
 
 With --gitlab, prints a child pipeline for GitLab with a job for each of these stacks, and a job
 that warns about each removed environment.
@@ -86,7 +86,11 @@ def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str
     for number, stack in enumerate(stacks):
         job: dict[str, Any] = {"extends": f".{kind}", "variables": {"STACK": stack}}
         if kind == "update":
-            jobs[f"plan-{stack}"] = {**job, "extends": ".plan", "environment": _preview_environment(stack)}
+            jobs[f"plan-{stack}"] = {
+                **job,
+                "extends": ".plan",
+                "environment": _preview_environment(stack),
+            }
             job["environment"] = {"name": stack}
             earlier = stacks[:number][-1:]
             job["needs"] = [f"plan-{stack}", *(f"update-{name}" for name in earlier)]
@@ -94,7 +98,9 @@ def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str
             job["environment"] = _preview_environment(stack)
         jobs[f"{kind}-{stack}"] = job
     # GitLab rejects a pipeline without jobs.
-    placeholder = {"no-environment": {"extends": ".gitops", "before_script": [], "script": ["true"]}}
+    placeholder = {
+        "no-environment": {"extends": ".gitops", "before_script": [], "script": ["true"]}
+    }
     return {"include": [{"local": _JOBS}], **(jobs or placeholder)}
 
 

@@ -58,7 +58,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of a command: exit status, complete output, and stdout if it was captured separately."""
+    """Result of a command: exit status, output, and stdout if it was captured separately."""
 
     status: int
     output: str

@@ -231,7 +231,8 @@ class _Api:
         if response.is_success:
             return response
         raise GitopsError(
-            f"{method} {path} returned {response.status_code}: {_message(response)}{_hint(response)}"
+            f"{method} {path} returned {response.status_code}: "
+            f"{_message(response)}{_hint(response)}"
         )
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
@@ -252,7 +253,9 @@ class _Api:
 def _token(environment: Mapping[str, str], name: str) -> str:
     token = environment.get(name, "").strip()
     if not token.isascii() or any(not char.isprintable() or char.isspace() for char in token):
-        raise GitopsError(f"{name} contains characters that are not allowed in a token: store only the token")
+        raise GitopsError(
+            f"{name} contains characters that are not allowed in a token: store only the token"
+        )
     return token
 
 
@@ -305,7 +308,9 @@ def _message(response: httpx.Response) -> str:
 
 
 def _hint(response: httpx.Response) -> str:
-    limited = response.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in response.headers
+    limited = (
+        response.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in response.headers
+    )
     if response.status_code == 429 or (response.status_code == 403 and limited):
         return " (rate limit of the host: rerun the job later)"
     if response.status_code in (401, 403):

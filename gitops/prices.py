@@ -82,7 +82,7 @@ class Prices(_Settings):
     environments: dict[str, Environment] = {}
 
     def share(self, resource: str) -> Decimal | None:
-        """Return the fraction of a GPU that one device of this resource represents; None if unknown."""
+        """Return the fraction of a GPU that a device of this resource represents, or None."""
         return Decimal(1) if resource in WHOLE else self.shares.get(resource)
 
     def of_product(self, product: str, purchase: Purchase) -> Decimal | None:

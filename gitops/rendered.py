@@ -123,7 +123,7 @@ def content_at(file: Path, revision: str) -> bytes | None:
 
 
 def _merge_base(project: Path, revision: str) -> str:
-    """Return the merge base of the current branch and a revision, or the revision if none is known."""
+    """Return the merge base of the current branch and a revision, or else the revision."""
     found = _git(project, "merge-base", revision, "HEAD")
     return found.stdout.decode().strip() if found.returncode == 0 else revision
 
@@ -178,7 +178,7 @@ def _name_images(images: Any, project: Path) -> None:
 
 
 def _identity(build: dict[str, Any], project: Path) -> str | None:
-    """Return the hash of an image's sources; None if its settings are invalid, which is reported later."""
+    """Return the hash of an image's sources; None if the settings, checked later, are invalid."""
     try:
         return identity(BuildSettings.model_validate(build), project)
     except (ValueError, OSError):

@@ -43,7 +43,7 @@ class _Loader(kubernetes_yaml.BoundedLoader):
         for key, _ in node.value:
             name = _key(key)
             if key.tag != _MERGE and name in seen:
-                raise _error(key, f"the key {name!r} is seen twice")
+                raise _error(key, f"the key {name!r} is written twice")
             seen.add(name)
         self.flatten_mapping(node)
         return {_key(key): self.construct_object(value, deep) for key, value in node.value}

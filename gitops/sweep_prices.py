@@ -106,7 +106,7 @@ def _money(key: str, sweep: SweepSettings) -> str:
 
 
 def _trial(settings: StackSettings, key: str, sweep: SweepSettings) -> list[dict[str, object]]:
-    """Return the objects of a trial. Their names are placeholders, which do not affect the price."""
+    """Return the objects of a trial. The placeholder names do not affect the price."""
     args = TrainingJobArgs(
         key=key,
         job=sweep.job,

@@ -34,7 +34,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+
 
 @dataclass(frozen=True)
 class _Question:
-    """A flag, and the question to ask if it is missing. Without a default, an answer is required."""
+    """A flag and the question to ask if it is missing. Without a default, it must be answered."""
 
     flag: str
     text: str

@@ -33,7 +33,9 @@ def redact(state: State) -> State:
     referenced = set(_keys([shape.constraints for shape in shapes]))
     document = state.model_dump(mode="json")
     for node in document["nodes"]:
-        node["labels"] = {k: v for k, v in node["labels"].items() if k in referenced or _is_known(k)}
+        node["labels"] = {
+            k: v for k, v in node["labels"].items() if k in referenced or _is_known(k)
+        }
     for shape in (shape for gang in document["gangs"] for shape in gang["pods"]):
         shape["labels"] = {k: v for k, v in shape["labels"].items() if k in referenced}
     for part in ("nodes", "queues", "gangs", "priority_classes"):

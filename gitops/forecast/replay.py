@@ -76,7 +76,8 @@ class Run:
 class Replay:
     """Simulation of one snapshot in one sandbox.
 
-    Gangs of the same age are submitted in the order of their names, or in random order with `shuffle`.
+    Gangs of the same age are submitted in the order of their names, or in random order with
+    `shuffle`.
     """
 
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
@@ -118,7 +119,7 @@ class Replay:
                 run.reason = _reason(run, self._all)
 
     def advance(self) -> bool:
-        """Jump to the next known end and let the scheduler decide; return False if there is none."""
+        """Jump to the next known end and let the scheduler decide; False if there is none."""
         ending = [run for run in self.runs if run.runs and run.expected_end is not None]
         if not ending:
             return False

@@ -94,7 +94,9 @@ class Sandbox:
         self._until(lambda: self._problem(self._api.get(account)), "creates no service account")
         text = _SESSION.decode()
         missing = f"its log has no line with {text!r}"
-        self._until(lambda: "" if self.sessions() else missing, "has a scheduler that logs no sessions")
+        self._until(
+            lambda: "" if self.sessions() else missing, "has a scheduler that logs no sessions"
+        )
 
     @contextmanager
     def before_the_scheduler(self) -> Iterator[None]:
@@ -140,7 +142,7 @@ class Sandbox:
     def clear(self, *, nodes: bool = False) -> None:
         """Delete all gangs and, if `nodes`, all nodes.
 
-        New pods need new names: kwok may not start a pod with the name of one that it has just deleted.
+        New pods need new names: kwok may not start a pod that has the name of a deleted one.
         """
         self.generation += 1
         self._delete_all(_PODS)
@@ -161,7 +163,7 @@ class Sandbox:
         return self._items(_PODS)
 
     def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
-        """Return the objects that are new or have changed since they were loaded, and remember them."""
+        """Return the objects that are new or have changed since the last call, and record them."""
         by_name = {(each["kind"], _name(each)): each for each in objects}
         found = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
         self._loaded |= found
@@ -251,7 +253,7 @@ def _version(scheduler: Path) -> str:
 
 
 def connect(kubeconfig: Path) -> httpx.Client:
-    """Return a client for the API server of an embedded cluster, with the administrator's certificate."""
+    """Return a client of an embedded cluster's API server with the administrator's certificate."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
 

@@ -88,7 +88,9 @@ def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[St
     for gang in made.gangs:
         check(gang, state, source)
         if gang.key in present:
-            raise GitopsError(f"{source}: {'/'.join(gang.key)} is already in the snapshot: remove it")
+            raise GitopsError(
+                f"{source}: {'/'.join(gang.key)} is already in the snapshot: remove it"
+            )
     assumptions = [not_simulated(title) for title in made.left_out]
     return state.model_copy(update={"gangs": [*state.gangs, *made.gangs]}), assumptions
 

@@ -57,7 +57,7 @@ class Change:
 
     @property
     def title(self) -> str:
-        """Title such as `PersistentVolumeClaim checkpoints in ml-prod`, or the Pulumi type and name."""
+        """Title such as `PersistentVolumeClaim data in ml-prod`, or Pulumi's type and name."""
         resource = self.resource
         if not resource.is_manifest:
             return f"{resource.pulumi_type.rpartition(':')[2]} {self.step.name}"

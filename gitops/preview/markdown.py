@@ -68,7 +68,7 @@ def _cut(body: str, parts: Sequence[str], limit: int) -> str:
 
 
 def _cut_lines(text: str, limit: int) -> str:
-    """Return the lines that fit, truncating the last one inside a code block, and close the fence."""
+    """Return the lines that fit, and close an open code fence."""
     kept: list[str] = []
     fence, left = "", limit
     for line in text.split("\n"):

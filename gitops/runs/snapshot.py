@@ -120,7 +120,7 @@ class Cluster:
         return []
 
     def read(self, *arguments: str) -> list[Object] | None:
-        """Return the objects that `kubectl get` lists; None if it fails, for example if it is forbidden."""
+        """Return the objects that `kubectl get` lists; None if it fails, as for forbidden kinds."""
         done = self._run("get", *arguments, "--output=json")
         return _items(done.stdout) if done.returncode == 0 else None
 

@@ -62,7 +62,7 @@ class RunStatus:
     last_words: tuple[str, ...] = ()
     """Last log lines of a failed pod."""
     kept: str = ""
-    """Command that prints the archived log lines and events of failures; empty if there are none."""
+    """Command that prints the archived log lines and events of failures; may be empty."""
     gpu_hours: Decimal = Decimal(0)
     cost: Decimal | None = None
 
@@ -152,7 +152,7 @@ class _Job:
     manifest: Object
     pods: Sequence[Object]
     groups: Sequence[Object]
-    """PodGroups, newest first. A JobFlow has one per step that has not ended, other kinds have one."""
+    """PodGroups, newest first: one for each active step of a JobFlow, else one."""
 
     def in_phase(self, *phases: str) -> list[Object]:
         return [pod for pod in self.pods if pod.get("status", {}).get("phase") in phases]
@@ -180,7 +180,9 @@ class _Reader:
         group = group or next(iter(job.groups), None)
         minimum = int(group.get("spec", {}).get("minMember", 1)) if group else 1
         used = usage(job.pods, self.snapshot, self.prices, self.now, self.product)
-        held = None if state.over else self.waiting.get((namespace, owner(group) if group else name))
+        held = (
+            None if state.over else self.waiting.get((namespace, owner(group) if group else name))
+        )
         waits = state is State.WAITING
         return RunStatus(
             namespace=namespace,

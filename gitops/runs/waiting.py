@@ -37,7 +37,9 @@ class Waiting:
         return f"{self.namespace}/{self.job}{queue}"
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.name}: {self.state}", *(f"  {reason}" for reason in self.reasons)])
+        return "\n".join(
+            [f"{self.name}: {self.state}", *(f"  {reason}" for reason in self.reasons)]
+        )
 
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:

@@ -127,9 +127,9 @@ def test_a_cluster_that_is_not_up_can_not_be_attached_to(kind: Kind):
 
 
 def test_every_pod_may_write_to_the_volumes_whoever_mounts_them_first(layout: Layout):
-    lifecycle._make_volumes(layout)
+    lifecycle._create_volumes(layout)
     (layout.volumes / "checkpoints" / "kept").touch()
-    lifecycle._make_volumes(layout)
+    lifecycle._create_volumes(layout)
     modes = {path.name: path.stat().st_mode & 0o777 for path in layout.volumes.iterdir()}
     assert modes == {"checkpoints": 0o777, "datasets": 0o777}
     assert (layout.volumes / "checkpoints" / "kept").exists()

@@ -319,7 +319,7 @@ def test_an_old_go_is_refused(world: World):
 
 def test_a_missing_go_is_refused(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(DevclusterError, match="no go is on PATH: install it"):
+    with pytest.raises(DevclusterError, match="`go` is not on the PATH: install it"):
         ensure("engine", world.cache, world.said.append)
 
 

@@ -53,7 +53,9 @@ def test_an_invalid_revision_is_reported(revision: str, project: Path, tmp_path:
 
 def test_paths_are_spelled_as_the_cli_reads_them() -> None:
     path = ("gpu-platform:training", "jobs", "a.b", "mounts", 0, "key")
-    assert rendered._spelled(path) == 'gpu-platform:training["jobs"]["a.b"]["mounts"][0]["key"]'
+    assert (
+        rendered._property_path(path) == 'gpu-platform:training["jobs"]["a.b"]["mounts"][0]["key"]'
+    )
 
 
 def test_images_that_would_be_built_are_named_by_their_sources(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_environments_of_the_repository_are_compared(
     assert "\ntenancy\n" in out
     assert "8 in staging, 36 in prod" in out
     assert main(["diff", "prod", str(CHECKOUT / "Pulumi.prod.yaml")]) == 0
-    assert "are the same" in capsys.readouterr().out
+    assert "have the same settings" in capsys.readouterr().out
 
 
 def test_a_missing_or_invalid_environment_is_reported(

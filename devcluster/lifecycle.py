@@ -131,7 +131,7 @@ def _create_volumes(layout: Layout) -> None:
     for name in ("checkpoints", "datasets"):
         directory = layout.volumes / name
         directory.mkdir(parents=True, exist_ok=True)
-        # The kubelet applies the fsGroup of only the first pod on a node to a local volume; that pod
+        # The kubelet applies the fsGroup of only the first pod on a node to a local volume, which
         # may be a server without write access.
         directory.chmod(0o777)
 

@@ -1,8 +1,8 @@
-"""Extension of Jupyter Server that stops an idle server, so that its GPUs are free.
+"""Extension of Jupyter Server that stops an idle server, so that its GPUs become free.
 
-Kernels, terminals and GPUs count as activity. The setting `shutdown_no_activity_timeout` of Jupyter
-Server ignores GPUs, shows no warning, and counts the requests of every open browser tab as
-activity.
+Busy kernels, terminals and GPUs count as activity. Jupyter Server's setting
+`shutdown_no_activity_timeout` ignores GPUs, shows no warning, and counts requests of open browser
+tabs as activity.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _LONGEST_INTERVAL = 15.0
 
 
 class Idleness(ExtensionApp):
-    """Measures the time since the last activity, and stops the server at the limit."""
+    """Extension that stops the server after a limit of time without activity."""
 
     name = "notebooks"
     limit_seconds = Float(3600.0, help="Time (s) without activity until suspension").tag(
@@ -30,7 +30,7 @@ class Idleness(ExtensionApp):
     )
 
     def initialize_handlers(self) -> None:
-        """Add the page that JupyterLab polls for the warning, and start the periodic check."""
+        """Add the endpoint that JupyterLab polls for the warning, and start the periodic check."""
         self._gpus = Gpus()
         self._active = datetime.now(UTC)
         self._warned = False
@@ -46,13 +46,13 @@ class Idleness(ExtensionApp):
 
     @property
     def idle(self) -> Idle:
-        """The time since the last activity."""
+        """Time since the last activity, and the limit."""
         now = datetime.now(UTC)
         self._active = max(self._active, *self._activities(now))
         return Idle((now - self._active).total_seconds(), self.limit_seconds)
 
     def _activities(self, now: datetime) -> Iterator[datetime]:
-        assert self.serverapp is not None  # noqa: S101  set before handlers are
+        assert self.serverapp is not None  # noqa: S101  set before the handlers
         kernels = self.serverapp.kernel_manager
         for kernel_id in kernels.list_kernel_ids():
             kernel = kernels.get_kernel(kernel_id)
@@ -76,7 +76,7 @@ class Idleness(ExtensionApp):
 
 
 class _State(JupyterHandler):
-    """Reports the time until the suspension, null before the warning."""
+    """Endpoint that returns the seconds until the suspension, or null before the warning."""
 
     def initialize(self, idleness: Idleness) -> None:
         self._idleness = idleness

@@ -1,5 +1,5 @@
-// Shows a warning before the notebook is suspended. It is a container of module federation, the
-// format in which JupyterLab loads extensions, and is small enough to be written without a bundler.
+// Shows a warning before the notebook is suspended. This is a module federation container, the format
+// in which JupyterLab loads extensions, and small enough to be written without a bundler.
 (() => {
   const POLL_MILLISECONDS = 10000;
   const { baseUrl } = JSON.parse(document.getElementById("jupyter-config-data").textContent);

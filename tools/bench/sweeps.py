@@ -162,7 +162,7 @@ class Programs:
     def start(self, run: str, flags: list[str], epochs: int) -> None:
         """Start or resume a run unless it has trained that many epochs."""
         if run not in self.processes and len(self.lines(run)) < epochs:
-            process = _processes.Process(target=_train, args=(flags, str(self.folder / run)))
+            process = _processes.Process(target=_train, args=(flags, str(self.directory / run)))
             process.start()
             self.processes[run] = process
 
@@ -170,7 +170,7 @@ class Programs:
         """Return the progress lines of a run by completed epoch."""
         found: dict[int, str] = {}
         with contextlib.suppress(FileNotFoundError):
-            for line in (self.folder / run / PROGRESS_FILE).read_text().splitlines():
+            for line in (self.directory / run / PROGRESS_FILE).read_text().splitlines():
                 event = parse(line)
                 if isinstance(event, Epoch) and event.epoch == int(event.epoch):
                     found[int(event.epoch)] = line
@@ -197,7 +197,7 @@ class Programs:
     def _check(self, run: str) -> None:
         process = self.processes[run]
         if process.exitcode and len(self.lines(run)) < EPOCHS:
-            output = (self.folder / f"{run}.log").read_text()
+            output = (self.directory / f"{run}.log").read_text()
             sys.exit(f"{run} ended with code {process.exitcode}:\n{output[-2000:]}")
 
 
@@ -345,7 +345,7 @@ class Search:
         with (directory / PROGRESS_FILE).open("a") as file:
             file.write(lines[int(gang.epochs)] + "\n")
         if gang.epochs >= EPOCHS:
-            (directory / "export").symlink_to(self.programs.folder / name / "export")
+            (directory / "export").symlink_to(self.programs.directory / name / "export")
             gang.set("Completed")
 
 

@@ -64,7 +64,7 @@ def test_the_directory_of_pulumis_state_is_created(layout: Layout, toolchain: To
     assert Path(urlsplit(url).path).is_dir()
 
 
-def test_stacks_typed_in_the_shell_do_not_take_over_objects_of_others(
+def test_stacks_created_in_the_shell_do_not_adopt_others_objects(
     layout: Layout, toolchain: Toolchain
 ):
     printed = environment.exports(environment.variables(layout, toolchain, Kind.REAL))

@@ -57,7 +57,7 @@ def test_only_commands_that_start_nodes_have_the_option_nodes(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("number", ["-1", "four", "1.5"])
-def test_an_invalid_number_of_nodes_is_refused(number: str, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_number_of_nodes_is_rejected(number: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["up", f"--simulated-nodes={number}"])
     assert ended.value.code == 2

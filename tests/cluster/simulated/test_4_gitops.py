@@ -125,7 +125,7 @@ def test_a_preview_changes_nothing(cluster: Platform) -> None:
 @pytest.fixture(scope="module")
 def small(cluster: Platform) -> interrupted.Stack:
     """A small stack in addition to the platform's."""
-    return interrupted.made(cluster)
+    return interrupted.new_stack(cluster)
 
 
 def test_an_update_killed_at_any_moment_is_completed_by_the_next(

@@ -92,7 +92,7 @@ def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[s
     assert "v1:" not in capsys.readouterr().out
 
 
-def test_literals_that_sound_secret_are_hidden() -> None:
+def test_literals_that_look_secret_are_hidden() -> None:
     key = "sk-live-0123456789abcdef0123456789abcdef"
     path = "training.jobs.digits.env"
     texts = told(changed(path, {"PLAIN_API_KEY": key, "MODE": "fast"}))

@@ -86,7 +86,7 @@ def test_pods_of_the_first_attempt_are_on_the_nodes_of_the_snapshot() -> None:
     assert not any("nodeName" in pod["spec"] for pod in objects.pods("gang", running, 1))
 
 
-def test_a_group_asks_for_the_resources_of_its_minimum() -> None:
+def test_a_group_requests_the_resources_of_its_minimum() -> None:
     spec = objects.group("gang", state().gangs[0])["spec"]
     assert (spec["minMember"], spec["minResources"]) == (2, {GPU: "16", "cpu": "2"})
 

@@ -56,7 +56,7 @@ def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     assert "leaves the stack and stays in the cluster. Its data stays" in text
 
 
-def test_a_protected_claim_says_that_it_is() -> None:
+def test_a_protected_claim_is_reported_as_protected() -> None:
     (text,) = told(plans.step("delete", plans.claim(), protect=True))
     assert "It is protected: the update is refused" in text
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), protect=True)
@@ -82,7 +82,7 @@ def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 
-def test_a_run_that_is_killed_loses_what_it_has_done_since_its_checkpoint() -> None:
+def test_a_killed_run_loses_its_progress_since_its_checkpoint() -> None:
     (text,) = told(plans.step("delete", plans.volcano_job()))
     assert "it is killed, and the work since its last checkpoint is lost" in text
 

@@ -89,7 +89,7 @@ def test_several_namespaces_are_shown() -> None:
     assert "other/digits-1a2b3c4d" in shown(RUN, other)
 
 
-def test_why_runs_wait_and_failed_is_below() -> None:
+def test_reasons_of_waiting_and_failed_runs_are_below() -> None:
     waiting = dataclasses.replace(
         RUN,
         state=State.WAITING,

@@ -1,4 +1,4 @@
-"""The variables for pulumi, kubectl and docker, and how a shell takes them over."""
+"""Variables for pulumi, kubectl and docker, and how a shell imports them."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two real processes that want the same cluster."""
+"""Two real processes that compete for a cluster."""
 
 import os
 import signal

@@ -47,7 +47,7 @@ def test_a_second_run_updates_the_same_comment(host: State, tmp_path: Path) -> N
 
 def test_an_unchanged_text_notifies_no_one(host: State, tmp_path: Path) -> None:
     comment(report(tmp_path, "same"))
-    # Hosts trim texts, and some write line ends of their own.
+    # Hosts trim texts, and some change line endings.
     host.notes[0]["body"] = host.notes[0]["body"].strip().replace("\n", "\r\n")
     host.writes.clear()
     assert comment(report(tmp_path, "same")) == 0

@@ -139,7 +139,7 @@ def test_an_update_killed_at_any_moment_is_completed_by_the_next(
     locked = pending = 0
     for turn in range(KILLS):
         small.configure(turn + 1)
-        # One while it starts, then one in each part of its course, and some time after that.
+        # The first kill comes while it starts, the others in each later part of the update.
         reached = int((turn + chance.random()) / KILLS * things) if turn else 0
         moment = reached, chance.uniform(0, 0.2 if turn else 2)
         last = small.kill_update(*moment)

@@ -1,4 +1,4 @@
-"""Gangs of manifests, as Volcano will schedule them."""
+"""Gangs in manifests, as Volcano will schedule them."""
 
 from typing import Any
 

@@ -215,7 +215,9 @@ def _state(process: psutil.Process) -> Path:
 
 
 def _remove_groups(kind: Kind) -> None:
-    directories = [directory / group_name(kind) for directory in cgroups.hierarchies().folders()]
+    directories = [
+        directory / group_name(kind) for directory in cgroups.hierarchies().directories()
+    ]
     present = [directory for directory in directories if directory.exists()]
     if not cgroups.processes(present):
         cgroups.remove(present)

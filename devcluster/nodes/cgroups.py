@@ -26,7 +26,7 @@ class Hierarchies:
         """True if the host has only v2."""
         return not self.controllers
 
-    def folders(self, root: Path = ROOT) -> list[Path]:
+    def directories(self, root: Path = ROOT) -> list[Path]:
         """Return the mount point of each hierarchy."""
         if self.unified:
             return [root]
@@ -46,7 +46,7 @@ def hierarchies() -> Hierarchies:
 
 def create(group: str, hierarchies: Hierarchies, root: Path = ROOT) -> list[Path]:
     """Create a group in every hierarchy and return its directories."""
-    directories = [directory / group for directory in hierarchies.folders(root)]
+    directories = [directory / group for directory in hierarchies.directories(root)]
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
         _inherit_cpuset(directory)

@@ -71,7 +71,9 @@ def _mount_sys(hierarchies: cgroups.Hierarchies) -> None:
         _mount("-t", "cgroup2", "cgroup2", str(cgroups.ROOT))
         return
     _mount("-t", "tmpfs", "-o", "mode=755", "cgroup", str(cgroups.ROOT))
-    for controllers, directory in zip(hierarchies.controllers, hierarchies.folders(), strict=True):
+    for controllers, directory in zip(
+        hierarchies.controllers, hierarchies.directories(), strict=True
+    ):
         directory.mkdir()
         _mount("-t", "cgroup", "-o", controllers, "cgroup", str(directory))
         for alias in directory.name.split(",") if "," in directory.name else []:

@@ -109,15 +109,15 @@ class Builder:
         status = f"downloading the modules of {module.title}"
         self._report(status)
         for embedded in module.embed:
-            source = self._go.module_folder(embedded.module, work, log) / embedded.file
+            source = self._go.module_directory(embedded.module, work, log) / embedded.file
             shutil.copyfile(source, work / source.name)
         for overlay in module.overlays:
-            source = self._go.module_folder(overlay.module, work, log)
+            source = self._go.module_directory(overlay.module, work, log)
             files.complete(work / overlay.folder, source)
             self._go.replace_module(overlay.module, overlay.folder, work, log)
         for program in order.programs:
             if program.module:
-                self._go.module_folder(program.module, work, log)
+                self._go.module_directory(program.module, work, log)
         if not order.packages:
             return []
         tool = self._go.with_cgo(module.cgo)
@@ -149,7 +149,7 @@ class Builder:
         if program.package:
             files.link(out / _executable(module, program), product)
             return product
-        source = self._go.module_folder(program.module or "", work, log) / (program.file or "")
+        source = self._go.module_directory(program.module or "", work, log) / (program.file or "")
         shutil.copyfile(source, product)
         return product
 

@@ -137,7 +137,7 @@ class Go:
                 "https://go.dev/dl/, or let Go 1.21 or newer download it with GOTOOLCHAIN=auto"
             )
 
-    def module_folder(self, path: str, work: Path, log: Path) -> Path:
+    def module_directory(self, path: str, work: Path, log: Path) -> Path:
         """Download the version of a module that `work`/go.mod selects; return its directory.
 
         go.sum verifies it. Raise DevclusterError if it is not available.

@@ -54,7 +54,7 @@ class VolcanoFiles:
         """Copy the files from the Go module. Raise DevclusterError if that fails."""
         work = scratch / "volcano.module"
         shutil.copytree(module.folder, work)
-        source = go.module_folder("volcano.sh/volcano", work, log)
+        source = go.module_directory("volcano.sh/volcano", work, log)
         staged = VolcanoFiles(scratch / "volcano.files")
         staged.charts.mkdir(parents=True)
         write_repository(source / CHART, staged.charts)
@@ -129,7 +129,7 @@ class OperatorFiles:
         shutil.copytree(self.module.folder, work)
         staged = scratch / f"{self.module.name}.files"
         for manifests in self.module.manifests:
-            source = go.module_folder(manifests.module, work, log) / manifests.folder
+            source = go.module_directory(manifests.module, work, log) / manifests.folder
             directory = staged / manifests.name
             # Files in the module cache are read-only; exact copies of them could not be removed.
             shutil.copytree(source, directory / "module", copy_function=shutil.copyfile)

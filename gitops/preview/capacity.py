@@ -185,12 +185,12 @@ def _quotas(stack: Stack, found: Sequence[Demand]) -> Iterator[LimitRow]:
         for name, node in sorted(quota.root["spec"]["hard"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:
-                asked = _asked(stack, quota.namespace, inside, name)
-                if asked is not None:
-                    yield _limit(f"quota of {quota.namespace}", name, asked, allowed)
+                requested = _requested(stack, quota.namespace, inside, name)
+                if requested is not None:
+                    yield _limit(f"quota of {quota.namespace}", name, requested, allowed)
 
 
-def _asked(
+def _requested(
     stack: Stack, namespace: str | None, inside: Sequence[Demand], name: str
 ) -> Decimal | None:
     if name == "pods":

@@ -20,7 +20,7 @@ up: $(VENV)/devcluster.stamp
 down: $(VENV)/devcluster.stamp
 	@python -m devcluster down --nodes $(NODES) $(if $(PURGE),--purge)
 
-## status: show the runs of the embedded cluster, and why each pending job waits
+## status: show the runs of the embedded cluster and the reasons why jobs wait
 .PHONY: status
 status: $(VENV)/devcluster.stamp
 	@python -m devcluster status --nodes $(NODES)
@@ -30,7 +30,7 @@ status: $(VENV)/devcluster.stamp
 env: $(VENV)/devcluster.stamp
 	@python -m devcluster env --nodes $(NODES)
 
-## logs: print the log file of every process of the cluster
+## logs: list the log files of the cluster's processes
 .PHONY: logs
 logs: $(VENV)/devcluster.stamp
 	@python -m devcluster logs --nodes $(NODES)
@@ -71,7 +71,7 @@ check: $(VENV)/dev.stamp
 generate: $(VENV)/dev.stamp
 	@python -m tools.generate
 
-## requirements: pin the requirements again after an edit of requirements/*.in
+## requirements: pin the requirements again after editing requirements/*.in
 .PHONY: requirements
 requirements: $(VENV)/dev.stamp
 	@requirements/compile.sh
@@ -86,8 +86,8 @@ clean:
 help:
 	@echo "Targets:"; sed -n 's/^## \([^:]*\): /  make \1\n      /p' Makefile
 
-# The environment: uv from its pinned wheel, then everything else with uv. `make up` needs no torch;
-# the tests need everything.
+# The environment: uv from its pinned wheel, then everything else with uv. `make up` does not need
+# torch; the tests need everything.
 $(VENV)/uv.stamp: requirements/uv.txt
 	@requirements/environment.sh $(PYTHON) $(VENV)
 	@touch $@
@@ -128,7 +128,7 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 bench-preflight: $(VENV)/dev.stamp
 	@python -m tools.bench.preflight $(BENCH_ARGS)
 
-## bench-ranks: measure what gangs of 4 and 16 processes need per rank; writes .bench/ranks.json
+## bench-ranks: measure resources per rank in gangs of 4 and 16; writes .bench/ranks.json
 .PHONY: bench-ranks
 bench-ranks: $(VENV)/dev.stamp
 	@python -m tools.bench.ranks
@@ -148,7 +148,7 @@ bench-simulation: $(VENV)/dev.stamp
 bench-sweeps: $(VENV)/dev.stamp
 	@python -m tools.bench.sweeps
 
-## bench-mutants [BENCH_ARGS="--target training"]: measure the mutants that tests kill; writes .bench/
+## bench-mutants [BENCH_ARGS="--target training"]: share of mutants that tests kill; writes .bench/
 .PHONY: bench-mutants
 bench-mutants: $(VENV)/dev.stamp
 	@python -m tools.bench.mutants $(BENCH_ARGS)

@@ -1,8 +1,8 @@
 """Build of the package `gpu_platform` from the components; the metadata is in pyproject.toml.
 
-In the checkout infra/, policies/, training/, inference/, workload/ and kube/ are packages. Such
-common names must not be installed into other people's environments, so in the wheel they are parts
-of gpu_platform, and their imports are rewritten. They stay at the top of the checkout because
+In the checkout, infra/, policies/, training/, inference/, workload/ and kube/ are packages. Such
+common names must not be installed into other people's environments, so the wheel contains them as
+subpackages of gpu_platform with rewritten imports. They stay at the top of the checkout because
 images, commands of pods and `sources` in stack files use these names.
 """
 
@@ -13,10 +13,10 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 PACKAGE = "gpu_platform"
-FOLDERS = ("infra", "policies", "training", "inference", "workload", "kube")
-IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(FOLDERS)})\b)", re.MULTILINE)
+DIRECTORIES = ("infra", "policies", "training", "inference", "workload", "kube")
+IMPORT = re.compile(rf"^(\s*from )(?=(?:{'|'.join(DIRECTORIES)})\b)", re.MULTILINE)
 
-# Packages of which only these modules are copied: those that infra/ imports. None imports torch.
+# Packages of which only some modules are copied: those that infra/ imports. None imports torch.
 PARTS = {
     # The plugin and the commands for teams run only from a checkout.
     PACKAGE: {"__init__", "facade", "platform_stack", "readable"},
@@ -42,10 +42,10 @@ VIRTUALENVS = ("../.venv", "../../../../..")
 
 
 class BuildComponents(build_py):
-    """Copies the modules that the components need, and rewrites their imports."""
+    """Build command that copies the modules that the components need and rewrites their imports."""
 
     def run(self) -> None:
-        """Copy everything, and the PulumiPolicy.yaml with which Pulumi starts the policy pack."""
+        """Copy all modules, and the PulumiPolicy.yaml that starts the policy pack."""
         super().run()
         target = Path(self.build_lib, PACKAGE, PACK)
         target.write_text(PACK.read_text().replace(*VIRTUALENVS))
@@ -66,20 +66,20 @@ class BuildComponents(build_py):
         return made, copied
 
 
-def packages(folder: str) -> list[str]:
+def packages(directory: str) -> list[str]:
     """Return the dotted names of the packages in a directory of the checkout."""
     return sorted(
         ".".join(file.parent.parts)
-        for file in Path(folder).rglob("__init__.py")
+        for file in Path(directory).rglob("__init__.py")
         if f"{PACKAGE}.{'.'.join(file.parent.parts)}" in PARTS
-        or folder in ("infra", "policies", "kube")
+        or directory in ("infra", "policies", "kube")
     )
 
 
-components = [name for folder in FOLDERS for name in packages(folder)]
+components = [name for directory in DIRECTORIES for name in packages(directory)]
 setup(
     packages=[PACKAGE, f"{PACKAGE}.plugin"] + [f"{PACKAGE}.{name}" for name in components],
-    package_dir={f"{PACKAGE}.{folder}": folder for folder in FOLDERS},
+    package_dir={f"{PACKAGE}.{directory}": directory for directory in DIRECTORIES},
     package_data={
         PACKAGE: ["py.typed"],
         f"{PACKAGE}.infra.settings.training": ["torchtitan.json"],

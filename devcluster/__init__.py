@@ -4,4 +4,4 @@ from simulation import ClusterError
 
 
 class DevclusterError(ClusterError):
-    """An error that the user can fix; the message says how."""
+    """An error that the user can fix. The message states how."""

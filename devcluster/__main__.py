@@ -1,4 +1,4 @@
-"""`python -m devcluster`: commands of the embedded cluster; `make` calls them."""
+"""`python -m devcluster`: commands for the embedded cluster, used by the Makefile."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from simulation import ClusterError
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
     options = _parser().parse_args(arguments)
-    os.environ.update(environment.past_proxies())  # for kubectl and skopeo
+    os.environ.update(environment.proxy_exclusions())  # for kubectl and skopeo
     try:
         return int(options.run(options))
     except (ClusterError, GitopsError) as error:
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m devcluster",
         description="Embedded cluster: a real Kubernetes API server with Volcano. Nodes are real "
-        "(containers and simulated GPUs; requires root) or simulated (no root).",
+        "(containers with simulated GPUs; requires root) or simulated (no root).",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, text in (
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
             "start the cluster, update its stack, wait for training, request a prediction",
         ),
         ("down", _down, "stop the cluster; checkpoints and the stack's state are kept"),
-        ("status", _status, "list runs, and the reasons why pending ones wait"),
+        ("status", _status, "list runs and the reasons why pending runs wait"),
         ("env", _env, "print shell exports for pulumi, kubectl and docker"),
         ("logs", _logs, "list log files, or print the last lines of one"),
     ):
@@ -75,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
                 type=_operators,
                 default=(),
                 metavar="NAMES",
-                help=f"job operators to run in addition (real nodes only): {','.join(OPERATORS)}; "
-                "deploy runs those that the stack's jobs need",
+                help=f"additional job operators to run (real nodes only): {','.join(OPERATORS)}; "
+                "deploy starts those that the stack's jobs need",
             )
         if name == "down":
             command.add_argument(
@@ -106,14 +106,14 @@ def _up(options: argparse.Namespace) -> int:
     reporter.say(f"{choice.kind} nodes: {choice.reason}")
     spec = cluster_spec(choice.kind, options.simulated_nodes)
     if options.operators and choice.kind is not Kind.REAL:
-        raise DevclusterError("--operators needs real nodes: operators run in pods")
+        raise DevclusterError("--operators requires real nodes, because operators run in pods")
     with exclusive(Layout.of(choice.kind).lock, "devcluster up"):
         lifecycle.up(spec, reporter, Demands(operators=options.operators))
     return 0
 
 
 def _deploy(options: argparse.Namespace) -> int:
-    # Imported here, since it takes time and the other commands do not need it.
+    # Imported here, because the import takes time and other commands do not need it.
     from devcluster.deploy.up import bring_up
 
     choice = host.choose_kind(options.nodes)
@@ -138,14 +138,14 @@ def _down(options: argparse.Namespace) -> int:
         layout = Layout.of(kind)
         if not layout.state.exists():
             if launcher.end_orphans(kind):
-                print(f"ended the {kind} cluster, whose state directory is missing")
+                print(f"stopped the {kind} cluster, whose state directory is missing")
             continue
         with exclusive(layout.lock, "devcluster down"):
             was_up = launcher.running(layout) is not None
             left = lifecycle.down(kind, purge=options.purge)
         if was_up or options.purge:
             state = "deleted its state" if options.purge else "kept checkpoints and state"
-            print(f"ended the {kind} cluster and {state}")
+            print(f"stopped the {kind} cluster and {state}")
         for path in left:
             print(f"could not remove {path}", file=sys.stderr)
             status = 1
@@ -153,7 +153,7 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    # Imported here, since it takes time and the other commands do not need it.
+    # Imported here, because the import takes time and other commands do not need it.
     from gitops.runs.snapshot import Cluster
     from gitops.runs.table import print_runs
 
@@ -200,7 +200,7 @@ def _logs(options: argparse.Namespace) -> int:
                 sys.stdout.writelines(deque(lines, maxlen=100))
     if not found:
         raise DevclusterError(
-            f"{options.process!r} has no log: `python -m devcluster logs` lists all"
+            f"{options.process!r} has no log: `python -m devcluster logs` lists the existing ones"
         )
     return 0
 

@@ -1,7 +1,8 @@
-"""Process 1 of the cluster: all its processes are children of this one and end with it.
+"""Process 1 of the cluster: all other processes are its children and end with it.
 
-With real nodes it runs the network switch and a supervised process per node, in separate
-namespaces. With simulated nodes it runs the control plane and Volcano on the host's loopback.
+With real nodes, it runs the network switch and a supervised process per node, in separate
+namespaces. With simulated nodes, it runs the control plane and Volcano on the host's loopback
+interface.
 """
 
 import os
@@ -20,7 +21,7 @@ from simulation.volcano import Webhooks, apply_definitions, volcano_services
 
 
 def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Service:
-    """Return the process of a real node. A restart of it is a reboot of the node."""
+    """Return the process of a real node. Restarting it reboots the node."""
     switch = os.open("/proc/self/ns/net", os.O_RDONLY)
     os.set_inheritable(switch, True)
     unshare = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
@@ -37,15 +38,15 @@ def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Se
 
 def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_namespace: int) -> None:
     """Create the switch and run the nodes."""
-    links.make_switch(spec, host_namespace)
+    links.create_switch(spec, host_namespace)
     os.close(host_namespace)
     supervisor = Supervisor(layout.logs)
-    machine = cgroups.hierarchies()
+    hierarchies = cgroups.hierarchies()
     group = group_name(spec.kind)
-    if machine.unified:
+    if hierarchies.unified:
         cgroups.delegate(cgroups.ROOT / group)
     for node in spec.real_nodes:
-        groups = cgroups.create(f"{group}/{node.name}", machine)
+        groups = cgroups.create(f"{group}/{node.name}", hierarchies)
         supervisor.start(node_service(node, groups, arguments))
     supervisor.run_forever()
 
@@ -53,7 +54,7 @@ def run_real(spec: ClusterSpec, layout: Layout, arguments: list[str], host_names
 def run_simulated(
     spec: ClusterSpec, layout: Layout, binaries: Path, files: VolcanoFiles, api_port: int
 ) -> None:
-    """Run the control plane, and Volcano's processes next to it."""
+    """Run the control plane and Volcano's processes."""
     events = EventLog(layout.events)
     supervisor = Supervisor(layout.logs)
     control_plane = ControlPlane(layout.control_plane_settings(spec, binaries, api_port))
@@ -80,7 +81,7 @@ def run_simulated(
 
 
 def group_name(kind: Kind) -> str:
-    """Return the cluster's control group in every hierarchy."""
+    """Return the name of the cluster's control group in every hierarchy."""
     return f"gpu-platform-{kind}"
 
 
@@ -91,7 +92,8 @@ def main(kind: str, binaries: str, files: str, last: str) -> None:
         kind: Kind of the cluster.
         binaries: Directory of the tools.
         files: The chart repository (real) or Volcano's files (simulated).
-        last: Open descriptor of the host's network namespace (real) or port of the API server.
+        last: File descriptor of the host's network namespace (real) or port of the API server
+            (simulated).
     """
     spec = cluster_spec(Kind(kind))
     layout = Layout.of(spec.kind)

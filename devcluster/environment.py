@@ -1,6 +1,6 @@
 """Environment in which pulumi, kubectl and docker use the embedded cluster.
 
-It uses neither ~/.kube nor ~/.pulumi nor the user's Docker.
+It does not use ~/.kube, ~/.pulumi or the user's Docker.
 """
 
 import os
@@ -15,37 +15,37 @@ from devcluster.toolchain import Toolchain
 # Publicly known on purpose: the dev stack contains no secret (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
 ADOPTING = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
-"""Lets an update take over existing objects, such as those of a killed update with lost state.
+"""Variable that lets an update adopt existing objects, such as those of a killed update.
 
-`make up` sets it only for its own stack; in a shell, other stacks could take over the platform's
+`make up` sets it only for its own stack. In a shell, other stacks could adopt the platform's
 objects.
 """
 
 
 def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str]:
-    """Return the variables to set; all others stay."""
+    """Return the variables to set. All others are kept."""
     layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
     links = layout.state / "bin"
-    folders = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    directories = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     found = {
         "KUBECONFIG": str(layout.kubeconfig),
         "PULUMI_HOME": str(toolchain.pulumi_home),
-        # Without metadata files: Pulumi leaves an empty one if it is killed meanwhile, and the next
-        # command fails with "failed to load checkpoint: EOF" although the state is complete.
+        # No metadata files: if Pulumi is killed while it writes one, the file stays empty, and the
+        # next command fails with "failed to load checkpoint: EOF" although the state is complete.
         "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
-        **past_proxies(),
+        **proxy_exclusions(),
     }
     if kind is Kind.REAL:
         _prefer_debian_docker(links)
-        folders.insert(0, str(links))
+        directories.insert(0, str(links))
         found["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
         found["DOCKER_BUILDKIT"] = "1"
-    return {**found, "PATH": ":".join(folders)}
+    return {**found, "PATH": ":".join(directories)}
 
 
-def past_proxies() -> dict[str, str]:
+def proxy_exclusions() -> dict[str, str]:
     """Return variables that exclude the cluster from the user's proxy, if there is one."""
     names = {name.upper() for name, value in os.environ.items() if value}
     if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
@@ -57,10 +57,10 @@ def past_proxies() -> dict[str, str]:
     return {"NO_PROXY": value, "no_proxy": value}
 
 
-def _prefer_debian_docker(folder: Path) -> None:
+def _prefer_debian_docker(directory: Path) -> None:
     # Another docker on PATH may lack BuildKit; Debian's includes it.
-    link, debian = folder / "docker", Path("/usr/bin/docker")
-    folder.mkdir(parents=True, exist_ok=True)
+    link, debian = directory / "docker", Path("/usr/bin/docker")
+    directory.mkdir(parents=True, exist_ok=True)
     if debian.exists() and not link.is_symlink():
         link.symlink_to(debian)
 

@@ -1,4 +1,4 @@
-"""Checks of the host before anything starts: packages, disk, addresses."""
+"""Checks of the host before the cluster starts: packages, disk space, addresses."""
 
 import os
 import shutil
@@ -34,38 +34,38 @@ FILES = {
 }
 # Script that decides whether the installation of a package may start its services.
 POLICY = Path("/usr/sbin/policy-rc.d")
-# Maximum length of a socket's path in bytes.
+# Maximum length of a socket path in bytes.
 SOCKET_LIMIT = 107
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen kind of cluster, and the reason."""
+    """The chosen kind of cluster and the reason for the choice."""
 
     kind: Kind
     reason: str
 
 
-def path_of_host() -> str:
-    """Return PATH with Debian's directories of system programs."""
+def system_path() -> str:
+    """Return PATH, extended by Debian's directories of system programs."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing_packages() -> list[str]:
-    """Return the Debian packages that real nodes need and this host lacks."""
-    path = path_of_host()
+    """Return the Debian packages that real nodes need and that are not installed."""
+    path = system_path()
     absent = {package for name, package in PROGRAMS.items() if not shutil.which(name, path=path)}
     absent |= {package for file, package in FILES.items() if not Path(file).exists()}
     return sorted(absent)
 
 
 def can_install() -> bool:
-    """Return True for root on Debian or a derivative."""
+    """Return whether packages can be installed: root on Debian or a derivative."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def choose_kind(requested: str) -> Choice:
-    """Choose a kind for `auto`, `real` or `simulated`. Raises DevclusterError if not possible."""
+    """Choose the kind for `auto`, `real` or `simulated`. Raise DevclusterError if it cannot run."""
     obstacle = _obstacle_to_real_nodes()
     if requested == Kind.SIMULATED:
         return Choice(Kind.SIMULATED, "requested by NODES=simulated")
@@ -85,23 +85,23 @@ def choose_kind(requested: str) -> Choice:
 
 def _obstacle_to_real_nodes() -> str:
     if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
-        return f"they need Linux on x86_64, and this is {os.uname().sysname} {os.uname().machine}"
+        return f"they need Linux on x86_64, but this is {os.uname().sysname} {os.uname().machine}"
     if os.geteuid() != 0:
         return "they need root"
     absent = missing_packages()
     if absent and not can_install():
-        return f"these packages are missing, and there is no apt-get: {', '.join(absent)}"
+        return f"there is no apt-get to install these missing packages: {', '.join(absent)}"
     return ""
 
 
 def install_packages(packages: list[str], log: Path) -> None:
-    """Install Debian packages. Raises DevclusterError with the command to try by hand."""
+    """Install Debian packages. Raise DevclusterError with the command to try by hand."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    # The installation must not start Docker or containerd on the host: 101 forbids it.
-    ours = not POLICY.exists()
-    if ours:
+    # The installation must not start Docker or containerd on the host; exit status 101 forbids it.
+    created = not POLICY.exists()
+    if created:
         POLICY.write_text("#!/bin/sh\nexit 101\n")
         POLICY.chmod(0o755)
     try:
@@ -117,16 +117,16 @@ def install_packages(packages: list[str], log: Path) -> None:
                 )
     except subprocess.CalledProcessError as error:
         raise DevclusterError(
-            f"the installation of packages failed (see {log}); try: {' '.join(command)}"
+            f"the packages could not be installed (see {log}); try: {' '.join(command)}"
         ) from error
     finally:
-        if ours:
+        if created:
             POLICY.unlink()
 
 
 def check(spec: ClusterSpec, layout: Layout) -> None:
-    """Raise DevclusterError for everything that would make the start fail later."""
-    # A first start needs most of it for Go's caches, which are deleted afterwards.
+    """Raise DevclusterError for problems that would make the start fail later."""
+    # A first start needs most of the space for Go's caches, which are deleted afterwards.
     first, later = (15, 3) if spec.kind is Kind.REAL else (12, 1)
     layout.cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(layout.cache).free
@@ -144,7 +144,7 @@ def check(spec: ClusterSpec, layout: Layout) -> None:
 def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     if len(str(layout.docker_socket).encode()) > SOCKET_LIMIT:
         raise DevclusterError(
-            f"{layout.docker_socket} is too long for the path of a socket ({SOCKET_LIMIT} bytes): "
+            f"{layout.docker_socket} is too long for a socket path (at most {SOCKET_LIMIT} bytes): "
             "set GPU_PLATFORM_STATE to a directory with a shorter path"
         )
     for overlaid in ("/var", "/etc", "/opt", "/run", "/dev"):
@@ -153,12 +153,14 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
                 f"the cluster's files cannot be in {overlaid}, which its nodes mount over: set "
                 "GPU_PLATFORM_CACHE to another directory"
             )
-    ip = shutil.which("ip", path=path_of_host()) or "ip"
+    ip = shutil.which("ip", path=system_path()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):
         if others := running_elsewhere(spec.kind):
-            ways = " or ".join(f"GPU_PLATFORM_STATE={state} make down" for state in others)
-            raise DevclusterError(f"another embedded cluster runs on this host; stop it: {ways}")
+            commands = " or ".join(f"GPU_PLATFORM_STATE={state} make down" for state in others)
+            raise DevclusterError(
+                f"another embedded cluster is running on this host; stop it with {commands}"
+            )
         raise DevclusterError(
             f"the network {spec.network.block}, which the embedded cluster needs, is in use "
-            f"({', '.join(clashes)}): stop what uses it first"
+            f"({', '.join(clashes)}): stop the program that uses it first"
         )

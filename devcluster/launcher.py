@@ -1,6 +1,6 @@
-"""Start, discovery and end of the cluster's process and all its children.
+"""Starting, finding and stopping the cluster's process and all its children.
 
-Only one command at a time may do so; others report which command is running.
+Only one command at a time may do so. Other commands report which one is running.
 """
 
 import contextlib
@@ -28,18 +28,18 @@ from devcluster.spec import Kind
 
 @dataclass(frozen=True)
 class Record:
-    """Record of a started cluster. A process ID is unique only with its start time and boot."""
+    """Record of a started cluster. A process ID is unique only with its start time and boot ID."""
 
     pid: int
     started: int
-    """Clock ticks since the boot, independent of changes of the clock (proc_pid_stat(5))."""
+    """Start time in clock ticks since the boot, unaffected by clock changes (proc_pid_stat(5))."""
     boot: str
     kind: str
     cgroups: list[str]
     checkout: str
 
     def process(self) -> psutil.Process | None:
-        """Return the cluster's process if it still runs."""
+        """Return the cluster's process if it is still running, else None."""
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
             process = psutil.Process(self.pid)
             same = (start_ticks(self.pid), boot_id()) == (self.started, self.boot)
@@ -49,7 +49,10 @@ class Record:
 
 
 def start_ticks(pid: int) -> int:
-    """Return a process's start time in clock ticks since the boot. Raises OSError if it ended."""
+    """Return the start time of a process in clock ticks since the boot.
+
+    Raise OSError if the process has ended.
+    """
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -87,11 +90,11 @@ def launch(
     layout.logs.mkdir(parents=True, exist_ok=True)
     groups = []
     if kind is Kind.REAL:
-        machine = cgroups.hierarchies()
-        cgroups.create(group_name(kind), machine)
-        groups = cgroups.create(f"{group_name(kind)}/supervisor", machine)
-    host = os.open("/proc/self/ns/net", os.O_RDONLY)
-    last = str(host) if kind is Kind.REAL else str(api_port)
+        hierarchies = cgroups.hierarchies()
+        cgroups.create(group_name(kind), hierarchies)
+        groups = cgroups.create(f"{group_name(kind)}/supervisor", hierarchies)
+    host_network = os.open("/proc/self/ns/net", os.O_RDONLY)
+    last = str(host_network) if kind is Kind.REAL else str(api_port)
     unshare = ["unshare", *_namespaces(kind), "--fork", "--kill-child", "--mount-proc"]
     program = [sys.executable, "-m", "devcluster.cluster_init", kind, str(binaries), str(files)]
     with (layout.logs / "init.log").open("ab") as log:
@@ -103,13 +106,13 @@ def launch(
             stdout=log,
             stderr=log,
             start_new_session=True,
-            pass_fds=(host,),
+            pass_fds=(host_network,),
             preexec_fn=partial(cgroups.enter, groups),
         )
-    os.close(host)
-    folders = [str(folder.parent) for folder in groups]
+    os.close(host_network)
+    directories = [str(directory.parent) for directory in groups]
     started = start_ticks(process.pid)
-    record = Record(process.pid, started, boot_id(), kind, folders, str(CHECKOUT))
+    record = Record(process.pid, started, boot_id(), kind, directories, str(CHECKOUT))
     part = layout.record.with_suffix(".part")
     part.write_text(json.dumps(asdict(record)))
     part.replace(layout.record)
@@ -124,9 +127,9 @@ def _namespaces(kind: Kind) -> list[str]:
 
 
 def _environment(binaries: Path) -> dict[str, str]:
-    """Return the environment of the cluster's processes: little of the user's."""
+    """Return the environment of the cluster's processes, with little of the user's environment."""
     environment = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
-    # Absolute paths: the working directory inside is different.
+    # Absolute paths, because the working directory of the processes is different.
     environment["GPU_PLATFORM_CACHE"] = str(cache_root())
     environment["GPU_PLATFORM_STATE"] = str(state_root())
     environment["PATH"] = f"{binaries}:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -134,7 +137,7 @@ def _environment(binaries: Path) -> dict[str, str]:
 
 
 def stop(layout: Layout) -> list[str]:
-    """End the cluster and remove its control groups; return those that could not be removed.
+    """Stop the cluster and remove its control groups; return those that could not be removed.
 
     Mounts, interfaces, firewall rules and processes are in its namespaces and end with it. This
     also cleans up after a killed cluster or a reboot.
@@ -145,37 +148,38 @@ def stop(layout: Layout) -> list[str]:
     process = record.process()
     if process is not None:
         kill(process)
-    folders = [Path(folder) for folder in record.cgroups]
-    for pid in cgroups.processes(folders):
+    directories = [Path(directory) for directory in record.cgroups]
+    for pid in cgroups.processes(directories):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    left = cgroups.remove(folders)
+    left = cgroups.remove(directories)
     layout.record.unlink(missing_ok=True)
-    return [str(folder) for folder in left]
+    return [str(directory) for directory in left]
 
 
 def kill(process: psutil.Process) -> None:
-    """End a cluster's process with all its children, and wait until they are gone."""
+    """Kill a cluster's process and all its children, and wait until they have ended."""
     # unshare ignores SIGTERM; --kill-child ends process 1 of the namespaces with it.
-    below = process.children(recursive=True)
+    children = process.children(recursive=True)
     process.kill()
     with contextlib.suppress(psutil.TimeoutExpired, ChildProcessError):
         process.wait(5)
     deadline = time.monotonic() + 10
-    while any(child.is_running() for child in below) and time.monotonic() < deadline:
-        psutil.wait_procs(below, timeout=0.05)
+    while any(child.is_running() for child in children) and time.monotonic() < deadline:
+        psutil.wait_procs(children, timeout=0.05)
 
 
 def end_orphans(kind: Kind) -> int:
-    """End every cluster of a kind that has no record; return their number.
+    """Stop every cluster of a kind that has no record, and return their number.
 
-    Their state directory was removed, or their start was interrupted before the record was written.
+    Their state directories were removed, or their start was interrupted before the record was
+    written.
     """
     ended = 0
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
             layout = Layout(Path(), _state(process) / kind)
-            # Another user's start has a process shortly before it has a record.
+            # A cluster that another user is starting has a process before it has a record.
             if layout.state != Layout.of(kind).state and is_held(layout.lock):
                 continue
             record = read_record(layout)
@@ -188,7 +192,7 @@ def end_orphans(kind: Kind) -> int:
 
 
 def running_elsewhere(kind: Kind) -> list[Path]:
-    """Return the state directories of all running clusters of a kind on this machine."""
+    """Return the state directories of all running clusters of a kind on this hierarchies."""
     found = []
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
@@ -201,8 +205,8 @@ def _clusters(kind: Kind) -> Iterator[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
             program = ["-m", "devcluster.cluster_init", kind]
-            ours = any(command[at : at + 3] == program for at in range(len(command)))
-            if ours and command[0] == "unshare":
+            is_cluster = any(command[at : at + 3] == program for at in range(len(command)))
+            if is_cluster and command[0] == "unshare":
                 yield process
 
 
@@ -211,17 +215,19 @@ def _state(process: psutil.Process) -> Path:
 
 
 def _remove_groups(kind: Kind) -> None:
-    folders = [folder / group_name(kind) for folder in cgroups.hierarchies().folders()]
-    present = [folder for folder in folders if folder.exists()]
+    directories = [
+        directory / group_name(kind) for directory in cgroups.hierarchies().directories()
+    ]
+    present = [directory for directory in directories if directory.exists()]
     if not cgroups.processes(present):
         cgroups.remove(present)
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, command: str) -> Iterator[None]:
-    """Hold a lock while the block runs; the kernel releases it if the process dies.
+    """Hold a lock while the block runs. The kernel releases it if the process dies.
 
-    Raises DevclusterError with the command that holds it.
+    Raise DevclusterError if another command holds it; the message names the command.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     holder = path.with_suffix(".holder")
@@ -229,7 +235,7 @@ def exclusive(path: Path, command: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise DevclusterError(f"{_describe(holder)}: wait for it, or end it first") from error
+        raise DevclusterError(f"{_describe(holder)}: wait for it or stop it first") from error
     try:
         began = datetime.now(UTC).isoformat(timespec="seconds")
         holder.write_text(json.dumps({"pid": os.getpid(), "command": command, "began": began}))
@@ -240,7 +246,7 @@ def exclusive(path: Path, command: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Return True if a command holds the lock at the moment."""
+    """Return whether a command currently holds the lock."""
     if not path.exists():
         return False
     lock = FileLock(path, timeout=0)
@@ -254,7 +260,8 @@ def is_held(path: Path) -> bool:
 
 def _describe(holder: Path) -> str:
     try:
-        about = json.loads(holder.read_text())
-        return f"`{about['command']}` runs since {about['began']} (process {about['pid']})"
+        current = json.loads(holder.read_text())
+        since, pid = current["began"], current["pid"]
+        return f"`{current['command']}` has been running since {since} (process {pid})"
     except (OSError, ValueError, KeyError):
         return "another command is working on this cluster"

@@ -1,4 +1,4 @@
-"""Start and end of the embedded cluster."""
+"""Starting and stopping the embedded cluster."""
 
 import random
 import shutil
@@ -23,11 +23,11 @@ from simulation.configuration import PORTS
 from simulation.supervisor import API_ANSWERS, EventLog
 
 START_TIMEOUT = 300.0
-"""Seconds after which a start has failed. It takes 15 on an idle machine, and more than 120 on two
-cores with a load of 15."""
+"""Seconds after which a start has failed. A start takes 15 on an idle machine, and more than 120 on
+two cores with a load of 15."""
 
 LISTENING = (20_000, 32_768)
-"""Port range of control planes, below Linux's ephemeral ports (ip(7))."""
+"""Port range for control planes, below Linux's ephemeral ports (ip(7))."""
 
 NO_DEMANDS = Demands()
 
@@ -42,25 +42,24 @@ class Cluster:
 
     @property
     def kubectl(self) -> list[str]:
-        """Kubectl for this cluster, independent of the user's kubeconfig."""
+        """The kubectl command for this cluster, independent of the user's kubeconfig."""
         return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
 
 
-Answering = Callable[[Cluster], object]
-"""Called once the API server answers, while nodes and images of the cluster are not ready yet."""
+OnAnswer = Callable[[Cluster], object]
+"""Callback for when the API server answers; nodes and images may not be ready yet."""
 
 
 def up(
     spec: ClusterSpec,
     reporter: Reporter,
     demands: Demands = NO_DEMANDS,
-    answering: Answering | None = None,
+    on_answer: OnAnswer | None = None,
 ) -> Cluster:
-    """Start the cluster unless it is running, and add what a stack requires of real nodes.
+    """Start the cluster unless it is running, and add the operators and images that a stack needs.
 
-    `answering` is called only if the cluster starts.
-
-    Raises DevclusterError with a remedy.
+    `on_answer` is called only if the cluster has to be started. Raise DevclusterError with a
+    remedy.
     """
     layout = Layout.of(spec.kind)
     real = spec.kind is Kind.REAL
@@ -68,11 +67,11 @@ def up(
         reporter.say(f"installing Debian packages: {', '.join(packages)}")
         with reporter.step("Debian packages"):
             host.install_packages(packages, layout.logs / "packages.log")
-    alive = launcher.running(layout)
-    if alive is None:
+    record = launcher.running(layout)
+    if record is None:
         launcher.stop(layout)
         if ended := launcher.end_orphans(spec.kind):
-            reporter.say(f"ended {ended} cluster without a state directory")
+            reporter.say(f"stopped {ended} cluster without a state directory")
         if real and (message := image_stores.free_space(layout)):
             reporter.say(message)
         host.check(spec, layout)
@@ -85,9 +84,9 @@ def up(
         toolchain = ensure(group, layout.cache, step.update, wanted, announce=reporter.say)
         step.detail = f"in {toolchain.bin}"
     cluster = Cluster(spec, layout, toolchain)
-    if alive is None:
+    if record is None:
         with reporter.step("cluster") as step:
-            _start(cluster, step, answering)
+            _start(cluster, step, on_answer)
     else:
         reporter.say("cluster: already running")
     if base is not None:
@@ -108,37 +107,37 @@ def _uv() -> Path:
     return Path(found)
 
 
-def _start(cluster: Cluster, step: Step, answering: Answering | None) -> None:
+def _start(cluster: Cluster, step: Step, on_answer: OnAnswer | None) -> None:
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
     events = EventLog(layout.events)
     layout.events.unlink(missing_ok=True)
     if spec.kind is Kind.REAL:
-        _make_volumes(layout)
+        _create_volumes(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.charts)
     else:
         port = _free_port(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port)
     try:
-        _follow(cluster, events, step, answering)
+        _follow(cluster, events, step, on_answer)
     except BaseException:
         launcher.stop(layout)
         raise
 
 
-def _make_volumes(layout: Layout) -> None:
-    """Create the directories of the volumes; only the user can read the state around them."""
+def _create_volumes(layout: Layout) -> None:
+    """Create the directories of the volumes. Only the user can read the state directory."""
     for name in ("checkpoints", "datasets"):
-        folder = layout.volumes / name
-        folder.mkdir(parents=True, exist_ok=True)
-        # kubelet changes a local volume's group to the fsGroup of only the first pod that mounts it
-        # on a node, which may be a server that only reads.
-        folder.chmod(0o777)
+        directory = layout.volumes / name
+        directory.mkdir(parents=True, exist_ok=True)
+        # The kubelet applies the fsGroup of only the first pod on a node to a local volume, which
+        # may be a server without write access.
+        directory.chmod(0o777)
 
 
 def _free_port(layout: Layout) -> int:
-    """Return the first port of the control plane: that of its first start, else a free one.
+    """Return the first port of the control plane: the one of its first start, else a free one.
 
     Raises:
         DevclusterError: If another program listens on one of the ports.
@@ -147,18 +146,18 @@ def _free_port(layout: Layout) -> int:
     if not kept.exists():
         blocks = list(range(*LISTENING, PORTS))
         random.shuffle(blocks)
-        kept.write_text(str(next(port for port in blocks if _taken(port) is None)))
+        kept.write_text(str(next(port for port in blocks if _port_in_use(port) is None)))
     first = int(kept.read_text())
-    if taken := _taken(first):
+    if port := _port_in_use(first):
         raise DevclusterError(
-            f"port {taken} of the cluster's control plane is in use by another program: end that, "
-            "or start with a new cluster after `make down PURGE=1`"
+            f"port {port} of the cluster's control plane is in use by another program: stop that, "
+            "or create a new cluster after `make down PURGE=1`"
         )
     return first
 
 
-def _taken(first: int) -> int | None:
-    """Return a port of a control plane that another program listens on."""
+def _port_in_use(first: int) -> int | None:
+    """Return a port of the control plane that another program listens on, or None."""
     for port in range(first, first + PORTS):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -170,22 +169,22 @@ def _taken(first: int) -> int | None:
 
 
 def _follow(
-    cluster: Cluster, events: EventLog, step: Step, answering: Answering | None = None
+    cluster: Cluster, events: EventLog, step: Step, on_answer: OnAnswer | None = None
 ) -> None:
     began = time.monotonic()
     expected = max(1, len(cluster.spec.real_nodes))
     while True:
-        seen = list(events.read())
-        if failed := next((event for event in seen if event.error), None):
+        received = list(events.read())
+        if failed := next((event for event in received if event.error), None):
             raise DevclusterError(
                 f"{failed.node} did not start: {failed.error}; see {cluster.layout.logs}"
             )
-        if seen:
-            step.update(f"{seen[-1].node}: {seen[-1].step}")
-        if answering is not None and any(event.step == API_ANSWERS for event in seen):
-            answering(cluster)
-            answering = None
-        if sum(event.ready for event in seen) >= expected:
+        if received:
+            step.update(f"{received[-1].node}: {received[-1].step}")
+        if on_answer is not None and any(event.step == API_ANSWERS for event in received):
+            on_answer(cluster)
+            on_answer = None
+        if sum(event.ready for event in received) >= expected:
             return
         if launcher.running(cluster.layout) is None:
             raise DevclusterError(f"the cluster's process ended; see {cluster.layout.logs}")
@@ -215,18 +214,20 @@ def _publish(cluster: Cluster, bases: BaseImages, reporter: Reporter) -> None:
 
 
 def _await_service_account(cluster: Cluster) -> None:
-    # The API server rejects pods of a namespace without its default ServiceAccount.
+    # The API server rejects pods in a namespace that does not have its default ServiceAccount yet.
     wait = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]
     subprocess.run([*cluster.kubectl, *wait], check=True, stdout=subprocess.DEVNULL)
 
 
 def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
-    """Return the running cluster of a kind. Raises DevclusterError if it is not running."""
+    """Return the running cluster of a kind. Raise DevclusterError if it is not running."""
     layout = Layout.of(kind)
     if launcher.running(layout) is None:
         raise DevclusterError("the embedded cluster is not running: start it with `make up`")
-    found = ensure("real" if kind is Kind.REAL else "simulated", layout.cache, lambda _line: None)
-    return Cluster(spec, layout, found)
+    toolchain = ensure(
+        "real" if kind is Kind.REAL else "simulated", layout.cache, lambda _line: None
+    )
+    return Cluster(spec, layout, toolchain)
 
 
 def down(kind: Kind, *, purge: bool) -> list[str]:

@@ -34,9 +34,10 @@ class Demands:
 
 
 def of_stack(file: Path, registry: str) -> Demands:
-    """Return what a stack's configuration file needs; the stack itself reports wrong keys.
+    """Return the operators and images that a stack's configuration needs.
 
-    Raises DevclusterError if the file is not YAML.
+    Unknown keys are ignored, since the stack reports them. Raise DevclusterError if the file is not
+    YAML.
     """
     try:
         document = yaml.safe_load(file.read_text("utf-8"))
@@ -56,7 +57,7 @@ def of_stack(file: Path, registry: str) -> Demands:
 
 
 def _values(tree: Any, key: str) -> Iterator[Any]:
-    """Yield all values of a key at any depth."""
+    """Yield the values of a key at any depth."""
     if isinstance(tree, dict):
         for name, value in tree.items():
             if name == key:
@@ -69,18 +70,26 @@ def _values(tree: Any, key: str) -> Iterator[Any]:
 
 def install(
     kubectl: Sequence[str],
-    folders: Mapping[str, Sequence[Path]],
+    directories: Mapping[str, Sequence[Path]],
     report: Report,
 ) -> None:
     """Apply the manifests of each operator and wait until its pods are available.
 
-    Raises DevclusterError with kubectl's message.
+    Raise DevclusterError with kubectl's message if that fails.
     """
-    for operator, parts in folders.items():
-        for folder in parts:
-            report(f"{operator}: applying {folder.name}")
-            _run([*kubectl, "apply", "--server-side", "--force-conflicts", f"--kustomize={folder}"])
-    for namespace in _namespaces(folders):
+    for operator, parts in directories.items():
+        for directory in parts:
+            report(f"{operator}: applying {directory.name}")
+            _run(
+                [
+                    *kubectl,
+                    "apply",
+                    "--server-side",
+                    "--force-conflicts",
+                    f"--kustomize={directory}",
+                ]
+            )
+    for namespace in _namespaces(directories):
         report(f"waiting for the pods in {namespace}")
         wait = ["wait", "--for=condition=Available", "deployment", "--all"]
         _run([*kubectl, *wait, f"--namespace={namespace}", f"--timeout={READY_SECONDS}s"])

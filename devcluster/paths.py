@@ -1,7 +1,7 @@
 """Paths of the embedded cluster: a cache directory outside the checkout.
 
-The cache (tools, image layers, charts) can be rebuilt, and `make down PURGE=1` keeps it. The state
-(etcd, checkpoints, Pulumi's stack) cannot, and is deleted.
+The cache (tools, image layers, charts) can be rebuilt. The state (etcd, checkpoints, Pulumi's
+stack) cannot. `make down PURGE=1` keeps the cache and deletes the state.
 """
 
 import os
@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$GPU_PLATFORM_CACHE`, else `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Return `$GPU_PLATFORM_CACHE`, or else `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if named := environment.get("GPU_PLATFORM_CACHE"):
         return Path(named).expanduser().resolve()
     base = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
@@ -24,7 +24,7 @@ def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$GPU_PLATFORM_STATE`, else `state` in the cache directory."""
+    """Return `$GPU_PLATFORM_STATE`, or else `state` in the cache directory."""
     if named := environment.get("GPU_PLATFORM_STATE"):
         return Path(named).expanduser().resolve()
     return cache_root(environment) / "state"
@@ -39,12 +39,12 @@ class Layout:
 
     @classmethod
     def of(cls, kind: str) -> "Layout":
-        """Return the layout of the cluster of a kind (`real` or `simulated`)."""
+        """Return the layout of the `real` or the `simulated` cluster."""
         return cls(cache_root(), state_root() / kind)
 
     @property
     def logs(self) -> Path:
-        """Directory with a log file per process."""
+        """Directory with one log file per process."""
         return self.state / "logs"
 
     @property
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def events(self) -> Path:
-        """Steps of the start, a JSON object per line."""
+        """Steps of the start, one JSON object per line."""
         return self.state / "events.jsonl"
 
     @property
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def scheduler_configuration(self) -> Path:
-        """Configuration of the scheduler process with simulated nodes, in Volcano's format."""
+        """Configuration of Volcano's scheduler with simulated nodes."""
         return self.state / "volcano" / "scheduler.conf"
 
     @property
@@ -79,7 +79,7 @@ class Layout:
 
     @property
     def volumes(self) -> Path:
-        """Volumes such as checkpoints; real nodes mount it at /var/lib/shared-volumes."""
+        """Directory of the volumes, which real nodes mount at /var/lib/shared-volumes."""
         return self.state / "volumes"
 
     @property
@@ -103,7 +103,7 @@ class Layout:
 
     @property
     def pulumi_backend(self) -> Path:
-        """State of Pulumi's stacks."""
+        """Directory with the state of Pulumi's stacks."""
         return self.state / "pulumi"
 
     @property
@@ -117,11 +117,11 @@ class Layout:
         return self.cache / "images"
 
     def node(self, name: str) -> Path:
-        """Return a real node's files outside its images and pods."""
+        """Return the directory of a real node's files, except images and pods."""
         return self.state / "nodes" / name
 
     def gpu_faults(self, node: str) -> Path:
-        """Return the file of faults of a real node's GPUs (nodes/gpus.py)."""
+        """Return the file that defines faults of a real node's GPUs (nodes/gpus.py)."""
         return self.node(node) / "gpu-faults.json"
 
     @property
@@ -130,5 +130,5 @@ class Layout:
         return self.cache / "nodes"
 
     def node_store(self, name: str) -> Path:
-        """Return the image stores of a real node."""
+        """Return the directory of a real node's image stores."""
         return self.node_stores / name

@@ -12,7 +12,7 @@ QUIET_INTERVAL = 10.0
 
 
 class Reporter:
-    """Prints steps. On a terminal the current step is a live line; elsewhere it is repeated."""
+    """Printer of steps. The current step is a live line on a terminal and repeated elsewhere."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -25,7 +25,7 @@ class Reporter:
 
     @contextmanager
     def step(self, name: str) -> Iterator["Step"]:
-        """Report a step of unknown length; `took` keeps its duration in seconds."""
+        """Report a step of unknown length and store its duration in `took` (seconds)."""
         began = time.monotonic()
         step = Step(self, name)
         with step:
@@ -58,7 +58,7 @@ class Step:
             self._live.stop()
 
     def update(self, detail: str) -> None:
-        """Show a detail: at once on a terminal, elsewhere at most every ten seconds."""
+        """Show a detail: immediately on a terminal, elsewhere at most every ten seconds."""
         self.detail = detail
         if self._live is not None:
             self._live.update(self._live.task_ids[0], description=f"{self.name}: {detail}")

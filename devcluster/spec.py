@@ -23,7 +23,7 @@ class RealNode:
 
     @property
     def gpu_uuids(self) -> list[str]:
-        """UUIDs of its GPUs, unique in the cluster."""
+        """UUIDs of the node's GPUs, unique in the cluster."""
         return [f"GPU-simulated-{self.name}-{index}" for index in range(self.gpus)]
 
 
@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The whole cluster; both kinds run the same API server."""
+    """The cluster. Both kinds run the same API server."""
 
     kind: Kind
     simulated_nodes: int
@@ -60,7 +60,7 @@ class ClusterSpec:
 
     @property
     def context(self) -> str:
-        """Name of the kubectl context; a stack checks it."""
+        """Name of the kubectl context, which stacks check."""
         return "gpu-platform-dev" if self.kind is Kind.REAL else "gpu-platform-simulated"
 
     @property
@@ -76,7 +76,7 @@ REAL_NODES = (
 
 
 def cluster_spec(kind: Kind, simulated_nodes: int | None = None) -> ClusterSpec:
-    """Return the cluster of a kind; by default, simulated ones get four nodes."""
+    """Return the specification of a kind of cluster. Simulated ones have four nodes by default."""
     if kind is Kind.REAL:
         return ClusterSpec(kind, simulated_nodes or 0, real_nodes=REAL_NODES)
     return ClusterSpec(kind, 4 if simulated_nodes is None else simulated_nodes)

@@ -1,6 +1,6 @@
-"""Handlers of the model server for input that is not a tensor yet: encoded images, form fields.
+"""Handlers of the model server for inputs other than tensors: encoded images and form fields.
 
-INFERENCE_HANDLER=handlers:EncodedImages, with this file mounted or copied into the image.
+Set INFERENCE_HANDLER=handlers:EncodedImages, and mount this file or copy it into the image.
 """
 
 import io
@@ -15,13 +15,13 @@ from inference.engine.handlers import Classifier, Plain, Source
 from inference.engine.interface import InputError, Tensors, TensorSpec
 
 MAX_PIXELS: Final = 2**22
-"""Maximum size of an image, checked before it is decoded: a small file may contain a large one."""
+"""Maximum size of an image, checked before decoding: a small file may contain a large image."""
 
 _MODES: Final = {1: "L", 3: "RGB"}
 
 
 class EncodedImages(Classifier):
-    """PNG or JPEG files as BYTES, scaled to the size that the network was trained with."""
+    """Handler for PNG or JPEG files as BYTES, which are scaled to the network's input size."""
 
     def load(self, source: Source) -> None:
         """Load the network and replace its input."""
@@ -30,7 +30,7 @@ class EncodedImages(Classifier):
         self.inputs = (TensorSpec("image", "BYTES", (-1,)),)
 
     def examples(self, largest: int) -> Any:
-        """Yield black images."""
+        """Yield batches of black images."""
         content = io.BytesIO()
         size = (self._width, self._height)
         Image.new(_MODES[self._channels], size).save(content, format="PNG")
@@ -56,10 +56,10 @@ class EncodedImages(Classifier):
 
 
 class FormFields(Plain):
-    """One input per form field, such as {"name": "age", "shape": [1], …}; each sample is a row."""
+    """Handler with one input per form field, such as {"name": "age", "shape": [1], …}."""
 
     fields: ClassVar[tuple[str, ...]] = ("age", "income", "years")
-    """Names of the network's features, in their order."""
+    """Names of the network's features, in order."""
 
     def load(self, source: Source) -> None:
         """Load the network and replace its input."""

@@ -41,17 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="python -m gitops", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
-        added = commands.add_parser(
+        subparser = commands.add_parser(
             name,
             help=module.HELP,
             description=module.DESCRIPTION,
             epilog=module.EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_arguments(added)
+        module.add_arguments(subparser)
     options = parser.parse_args(arguments)
     try:
-        ended: int = _COMMANDS[options.command].run(options)
+        exit_status: int = _COMMANDS[options.command].run(options)
     except GitopsError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.status
@@ -64,17 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
-    return ended
+    return exit_status
 
 
 def _terminated(number: int, _: object) -> NoReturn:
-    """End as after an exception, which deletes temporary directories and ends the engine."""
+    """Exit with an exception, which deletes temporary directories and stops the engine."""
     sys.exit(128 + number)
 
 
 if __name__ == "__main__":
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, _terminated)
-    # It runs for seconds, and garbage collection takes a fifth of the time of its imports.
+    for handled in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(handled, _terminated)
+    # The process lives for seconds, and garbage collection would take a fifth of the import time.
     gc.disable()
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m gitops changed`: lists the environments that a change affects. Needs only Git."""
+"""`python -m gitops changed`: list the environments that a change affects. Needs only Git."""
 
 import argparse
 import json
@@ -15,8 +15,8 @@ HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
 Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
 the program or the policy pack has changed, otherwise those whose configuration has changed or names
-a changed path, such as a Dockerfile or a source of an image. Removed environments are reported on
-stderr.
+a changed path, such as a Dockerfile or a source directory of an image. Removed environments are
+reported on stderr.
 
 With --gitlab, prints a child pipeline for GitLab with a job for each of these stacks, and a job
 that warns about each removed environment.
@@ -68,8 +68,8 @@ def run(options: argparse.Namespace) -> int:
     found.sort(key=lambda stack: (stack == options.last, stack))
     kind = options.gitlab
     # JSON is YAML, and needs no package.
-    answer = found if kind is None else child_pipeline(kind, found, removed_stacks)
-    sys.stdout.write(json.dumps(answer) + "\n")
+    output = found if kind is None else child_pipeline(kind, found, removed_stacks)
+    sys.stdout.write(json.dumps(output) + "\n")
     return 0
 
 
@@ -77,7 +77,7 @@ def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str
     """Return the configuration of a GitLab pipeline; updates run in the order of the stacks."""
     jobs: dict[str, Any] = {}
     if kind == "preview":
-        # Comments about other stacks are of earlier commits.
+        # Comments about other stacks describe earlier commits.
         jobs["outdated"] = {"extends": ".outdated", "variables": {"STACKS": json.dumps(stacks)}}
     jobs |= {
         f"removed-{stack}": {"extends": ".removed", "variables": {"STACK": stack}}
@@ -86,19 +86,25 @@ def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str
     for number, stack in enumerate(stacks):
         job: dict[str, Any] = {"extends": f".{kind}", "variables": {"STACK": stack}}
         if kind == "update":
-            jobs[f"plan-{stack}"] = {**job, "extends": ".plan", "environment": _reading(stack)}
+            jobs[f"plan-{stack}"] = {
+                **job,
+                "extends": ".plan",
+                "environment": _preview_environment(stack),
+            }
             job["environment"] = {"name": stack}
             earlier = stacks[:number][-1:]
             job["needs"] = [f"plan-{stack}", *(f"update-{name}" for name in earlier)]
         elif kind != "rendered":
-            job["environment"] = _reading(stack)
+            job["environment"] = _preview_environment(stack)
         jobs[f"{kind}-{stack}"] = job
-    # GitLab refuses a pipeline without jobs.
-    none = {"no-environment": {"extends": ".gitops", "before_script": [], "script": ["true"]}}
-    return {"include": [{"local": _JOBS}], **(jobs or none)}
+    # GitLab rejects a pipeline without jobs.
+    placeholder = {
+        "no-environment": {"extends": ".gitops", "before_script": [], "script": ["true"]}
+    }
+    return {"include": [{"local": _JOBS}], **(jobs or placeholder)}
 
 
-def _reading(stack: str) -> dict[str, str]:
+def _preview_environment(stack: str) -> dict[str, str]:
     return {"name": f"preview-{stack}", "action": "prepare"}
 
 
@@ -112,7 +118,7 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     """Return whether one of the changed files affects a stack."""
     own = {f"Pulumi.{stack}.yaml", f"{_OWN_RULES}{stack}.json"}
     text = (project / f"Pulumi.{stack}.yaml").read_text("utf-8", "replace")
-    named = _named(text)
+    named = _possible_paths(text)
     if "dockerfile:" in text:
         own.add(".dockerignore")
     return any(
@@ -123,10 +129,10 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     )
 
 
-def _named(configuration: str) -> set[str]:
-    """Return every word of a configuration that may be a path, without a YAML reader.
+def _possible_paths(configuration: str) -> set[str]:
+    """Return every word of a configuration that may be a path, without parsing YAML.
 
-    A word that is not a path may list an unaffected stack, but never omits an affected one.
+    A word that is not a path can only add an unaffected stack, never omit an affected one.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)

@@ -1,9 +1,9 @@
 """`python -m gitops comment`: post a report to a pull request or an issue.
 
 There is one comment for each stack, one issue about its drift and one about its preview. They are
-found by a marker in the first line and the author, since anybody can copy a marker.
-`gh pr comment --edit-last` cannot do this: it edits the last comment of its user, even if that is
-about another stack.
+found by a marker in the first line and by the author, since anybody can copy a marker.
+`gh pr comment --edit-last` does not work here: it edits the last comment of its user, even if that
+is about another stack.
 """
 
 import argparse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HELP = "post a report to the pull request or an issue, replacing the previous report"
 DESCRIPTION = """\
-Posts the comment.md of a preview to the current pull request, with the commit that it is about. An
+Posts the comment.md of a preview to the current pull request, and adds the commit to it. An
 existing comment about the same stack is replaced, so each stack has one comment. With --affected,
 marks the comments about stacks that are no longer affected as outdated.
 """
@@ -42,7 +42,7 @@ environment:
            CI_MERGE_REQUEST_IID as pipelines set them
   GITOPS_AUTHOR is the user of the token, if a GitHub workflow uses a custom one.
 
-exit status: 0 if the report was posted, 1 if the host refused it.
+exit status: 0 if the report was posted, 1 if the host rejected it.
 """
 Done = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
 _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) -->")
@@ -126,7 +126,7 @@ def _host(options: argparse.Namespace, environment: Mapping[str, str]) -> "Host"
 
 
 def put_comment(host: "Host", body: str) -> Done:
-    """Create the comment, or replace the existing one about the same stack."""
+    """Create the comment or replace the existing one about the same stack; return which."""
     found = _own(host, host.comments(), _marker_of(body))
     if found is None:
         host.add_comment(body)
@@ -138,9 +138,9 @@ def put_comment(host: "Host", body: str) -> Done:
 
 
 def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> int:
-    """Replace this account's comments about stacks that are no longer affected; return how many.
+    """Replace this account's comments about stacks that are no longer affected.
 
-    Such a comment describes an update that will not happen.
+    Such a comment describes an update that will not happen. Return the number of replaced comments.
     """
     found: list[tuple[int, str]] = []
     for note in host.comments():
@@ -166,7 +166,7 @@ def _with_commit(body: str, commit: str | None) -> str:
 
 
 def put_issue(host: "Host", title: str, body: str) -> Done:
-    """Open an issue, or replace the open one about the same stack."""
+    """Open an issue or replace the open one about the same stack; return which."""
     found = _own(host, host.issues(), _marker_of(body))
     if found is None:
         host.add_issue(title, body)
@@ -211,7 +211,7 @@ def _title(body: str) -> str:
 
 
 def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
-    """Return the note with this marker that the token's user wrote."""
+    """Return the note with this marker that was written by the token's user."""
     marked = [note for note in notes if note.body.partition("\n")[0].strip() == marker]
     if not marked:
         return None
@@ -220,7 +220,10 @@ def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
 
 
 def _same(one: str, other: str) -> bool:
-    """Compare two texts without trailing spaces and line endings, which hosts change."""
+    """Return whether two texts are equal except for trailing spaces and line endings.
+
+    Hosts change both.
+    """
     return [*map(str.rstrip, one.strip().splitlines())] == [
         *map(str.rstrip, other.strip().splitlines())
     ]

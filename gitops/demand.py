@@ -1,7 +1,8 @@
 """Resource requests of a stack's pods, for every kind of workload that the policy pack knows.
 
-The sums follow Kubernetes: a pod's request is the larger of the sum over its long-running
-containers and of each init container, and a limit without a request is also a request.
+The sums follow Kubernetes: a pod's request is the sum over its long-running containers or the
+request of its largest init container, whichever is larger. A limit without a request is also a
+request.
 """
 
 from collections import defaultdict
@@ -48,13 +49,13 @@ class Demand:
     requests: Mapping[str, Decimal]
     limits: Mapping[str, Decimal]
     deadline: Decimal | None = None
-    """Seconds after which the workload ends, or each attempt of it; None if it has no deadline."""
+    """Seconds after which the workload or each attempt of it ends; None if it has no deadline."""
     each_attempt: bool = False
-    """True if the deadline starts again with each attempt."""
+    """True if the deadline applies to each attempt."""
     gpu_hours: Decimal | None = None
-    """Budget of a sweep, whose template it is; None for everything else."""
+    """Budget of the sweep if this is the template of its trials; None for everything else."""
     expected_epochs: Decimal | None = None
-    """Share of the epochs of all trials of the sweep that is expected to be trained."""
+    """Fraction of the epochs of all trials of the sweep that is expected to be trained."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
@@ -92,8 +93,8 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         labels=_labels(pod.spec["nodeSelector"]),
         pods=pods,
         min_pods=min_pods,
-        requests=_of_pod(pod, "requests", "limits"),
-        limits=_of_pod(pod, "limits"),
+        requests=_pod_amounts(pod, "requests", "limits"),
+        limits=_pod_amounts(pod, "limits"),
         deadline=seconds(workload.deadline) or seconds(pod.spec["activeDeadlineSeconds"]),
         each_attempt=seconds(workload.deadline) is None or workload.has_pod_deadline,
         gpu_hours=quantity_or_none(resource.annotations[SWEEP_GPU_HOURS_ANNOTATION].value),
@@ -102,7 +103,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
 
 
 def seconds(node: Node | None) -> Decimal | None:
-    """Return a number of seconds; None if there is none or it is unknown."""
+    """Return the number of seconds in a node; None if it is missing or unknown."""
     return None if node is None else quantity_or_none(node.value)
 
 
@@ -117,11 +118,11 @@ def is_suspended(resource: Resource) -> bool:
     return any(resource.root.at(path).value is True for path in paths)
 
 
-def _of_pod(pod: Pod, *fields: str) -> dict[str, Decimal]:
+def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:
     running: dict[str, Decimal] = defaultdict(Decimal)
     starting: dict[str, Decimal] = defaultdict(Decimal)
     for container in pod.containers:
-        for name, amount in _of_container(container, fields).items():
+        for name, amount in _container_amounts(container, fields).items():
             if container.is_long_running:
                 running[name] += amount
             else:
@@ -129,7 +130,7 @@ def _of_pod(pod: Pod, *fields: str) -> dict[str, Decimal]:
     return {name: max(running[name], starting[name]) for name in sorted({*running, *starting})}
 
 
-def _of_container(container: Container, fields: tuple[str, ...]) -> dict[str, Decimal]:
+def _container_amounts(container: Container, fields: tuple[str, ...]) -> dict[str, Decimal]:
     amounts: dict[str, Decimal] = {}
     for field in reversed(fields):
         for name, node in container.resources[field].fields():

@@ -1,4 +1,4 @@
-"""The Pulumi CLI for one stack. Events come from the engine's event log, not from the output.
+"""The Pulumi CLI for one stack. Events are read from the engine's event log, not from the output.
 
 Every call has its own event log in a temporary directory, so several previews of one checkout can
 run at the same time.
@@ -24,8 +24,8 @@ _TICK_SECONDS = 1.0
 class Stack:
     """A stack of the project in a directory.
 
-    `configuration` is a file to use instead of the project's `Pulumi.<name>.yaml`, and `variables`
-    are added to the environment. `notices` state what a preview of it cannot show.
+    `configuration` is used instead of the project's `Pulumi.<name>.yaml`, and `variables` are added
+    to the environment. `notices` state what a preview of the stack cannot show.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Stack:
 
     @property
     def file(self) -> Path:
-        """File of the stack's configuration."""
+        """Path of the stack's configuration file."""
         return self.configuration or self.project / f"Pulumi.{self.name}.yaml"
 
 
@@ -58,7 +58,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of a command: exit status, whole output, and stdout if it is separate."""
+    """Result of a command: exit status, output, and stdout if it was captured separately."""
 
     status: int
     output: str
@@ -66,10 +66,10 @@ class Ended:
 
 
 class Preview:
-    """A preview in the background, as a context manager that ends the engine on an early exit.
+    """A preview in the background, as a context manager that stops the engine on an early exit.
 
     With `refresh`, it compares the state with the cluster and does not run the program.
-    `plan` is the file of an update plan to write.
+    `plan` is the file to which the update plan is written.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Preview:
         self._directory.cleanup()
 
     def wait(self, progress: Callable[[int], None] = lambda _: None) -> Ended:
-        """Wait for the end. The event log exists until the context ends.
+        """Wait for the preview to end. The event log exists until the context exits.
 
         `progress` is called about every second with the number of resources processed so far.
         """
@@ -134,7 +134,7 @@ class Preview:
 
 
 def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Ended:
-    """Run a command; the output is stdout followed by stderr."""
+    """Run a command and return its result. The output is stdout followed by stderr."""
     process = _start(
         stack, [*arguments, "--non-interactive"], subprocess.PIPE, directory=directory, error=True
     )
@@ -144,15 +144,15 @@ def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Ended:
         process.terminate()
         process.wait()
         raise
-    answer = out.decode("utf-8", "replace")
-    return Ended(process.returncode, answer + error.decode("utf-8", "replace"), answer)
+    stdout = out.decode("utf-8", "replace")
+    return Ended(process.returncode, stdout + error.decode("utf-8", "replace"), stdout)
 
 
 def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) -> str:
     """Run a command and return its output.
 
     Raises:
-        GitopsError: If the command fails, with its output.
+        GitopsError: If the command fails; the message contains its output.
     """
     ended = run(stack, *arguments, directory=directory)
     if ended.status != 0:
@@ -210,5 +210,5 @@ def _start(
     except FileNotFoundError as problem:
         raise GitopsError(
             "`pulumi` is not on the PATH: install it (https://www.pulumi.com/docs/install), or use "
-            'that of the embedded cluster with eval "$(make env)"'
+            'the one of the embedded cluster with eval "$(make env)"'
         ) from problem

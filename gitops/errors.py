@@ -1,4 +1,4 @@
-"""The error that all commands report without a traceback, and their exit statuses."""
+"""The error that commands report without a traceback, and their exit statuses."""
 
 UNCHANGED = 0
 FAILED = 1

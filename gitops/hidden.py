@@ -1,6 +1,6 @@
-"""Literals that the policies refuse and do not show, so no report may show them either.
+"""Literals that look like secrets. The policies reject them, and no report may show them.
 
-They are masked whether or not the pack is configured to refuse them.
+They are masked whether or not the pack is configured to reject them.
 """
 
 import re
@@ -26,12 +26,12 @@ def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
     """Return the plan without the secrets of `hide` and without literals that look secret."""
     found = plan(events, hide)
     resources = changes(found.steps)
-    more = {*literals(before(resources)), *literals(after(resources))}
-    return plan(events, hide.and_also(more)) if more else found
+    hidden = {*literals(before(resources)), *literals(after(resources))}
+    return plan(events, hide.and_also(hidden)) if hidden else found
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:
-    """Yield the texts in objects that must not be shown."""
+    """Yield the texts in objects that must not appear in a report."""
     for view in views:
         for rule in (no_literal_secrets, no_secrets_in_manifests):
             for violation in rule.violations(view, _DEFAULTS):
@@ -39,7 +39,7 @@ def literals(views: Iterable[View]) -> Iterator[str]:
 
 
 def of_setting(name: str, value: Any) -> Iterator[str]:
-    """Yield the texts that must not be shown of a named setting or environment variable."""
+    """Yield the texts in a setting or environment variable that must not appear in a report."""
     if isinstance(value, list | tuple):
         yield from _parts(" ".join(map(str, value)))
     elif isinstance(value, str | int | float) and is_secret(name, str(value)):
@@ -49,7 +49,7 @@ def of_setting(name: str, value: Any) -> Iterator[str]:
 
 
 def _of_value(value: Any) -> Iterator[str]:
-    """Yield a refused value: secrets inside arguments and files, and any other text as a whole."""
+    """Yield the secrets inside arguments and files, and any other value as a whole."""
     if isinstance(value, list):
         parts = [*_parts(" ".join(map(str, value)))]
         yield from parts or map(str, value)

@@ -19,7 +19,7 @@ _WAITS = (1.0, 4.0)
 _LONGEST_WAIT = 60.0
 _REDIRECTS = 3
 _ACTIONS = "github-actions[bot]"
-"""Author of comments and issues that are written with a workflow's token."""
+"""Author of comments and issues written with a workflow's token."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Note:
 
 
 class GitHub:
-    """A repository and perhaps one of its pull requests (REST API version 2022-11-28)."""
+    """A repository and, optionally, one of its pull requests (REST API version 2022-11-28)."""
 
     def __init__(self, environment: Mapping[str, str], number: int | None) -> None:
         token = _token(environment, "GITHUB_TOKEN")
@@ -56,8 +56,8 @@ class GitHub:
         return str(self._api.get("user")["login"])
 
     def commit(self) -> str | None:
-        """Return the commit of the pull request; None outside of its workflows."""
-        # GITHUB_SHA is a temporary merge commit, which readers cannot look up.
+        """Return the commit of the pull request; None outside its workflows."""
+        # GITHUB_SHA is a temporary merge commit that readers cannot look up.
         head = self._event().get("head")
         found = head.get("sha") if isinstance(head, dict) else None
         return found if isinstance(found, str) else None
@@ -88,7 +88,7 @@ class GitHub:
         self._api.write("POST", f"{self._repository}/issues", issue)
 
     def change_issue(self, number: int, title: str, body: str) -> None:
-        """Replace title and text of an issue."""
+        """Replace the title and the text of an issue."""
         path = f"{self._repository}/issues/{number}"
         self._api.write("PATCH", path, {"title": title, "body": body})
 
@@ -106,18 +106,18 @@ class GitHub:
         raise GitopsError("this workflow does not run for a pull request: set --number")
 
     def _event(self) -> dict[str, Any]:
-        """Return the pull request of the workflow's event; empty if it has none."""
+        """Return the pull request in the workflow's event; empty if there is none."""
         path = self._environment.get("GITHUB_EVENT_PATH")
         return _pull_request(Path(path)) if path else {}
 
     @staticmethod
     def _note(item: Mapping[str, Any], key: str) -> Note:
         author = (item.get("user") or {}).get("login")
-        return Note(_whole(item, key), str(author), item.get("body") or "")
+        return Note(_integer(item, key), str(author), item.get("body") or "")
 
 
 class GitLab:
-    """A project and perhaps one of its merge requests (REST API v4)."""
+    """A project and, optionally, one of its merge requests (REST API v4)."""
 
     def __init__(self, environment: Mapping[str, str], number: int | None) -> None:
         token = _token(environment, "GITLAB_TOKEN")
@@ -138,8 +138,8 @@ class GitLab:
         return str(self._api.get("user")["username"])
 
     def commit(self) -> str | None:
-        """Return the commit of the merge request; None outside of its pipelines."""
-        # In pipelines of merged results, CI_COMMIT_SHA is a merge with the target.
+        """Return the commit of the merge request; None outside its pipelines."""
+        # In merged-results pipelines, CI_COMMIT_SHA is a merge commit.
         source = self._environment.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA")
         return source or self._environment.get("CI_COMMIT_SHA") or None
 
@@ -167,7 +167,7 @@ class GitLab:
         self._api.write("POST", f"{self._project}/issues", issue)
 
     def change_issue(self, number: int, title: str, body: str) -> None:
-        """Replace title and text of an issue."""
+        """Replace the title and the text of an issue."""
         path = f"{self._project}/issues/{number}"
         self._api.write("PUT", path, {"title": title, "description": body})
 
@@ -183,14 +183,14 @@ class GitLab:
     @staticmethod
     def _note(item: Mapping[str, Any], key: str, text: str) -> Note:
         author = (item.get("author") or {}).get("username")
-        return Note(_whole(item, key), str(author), item.get(text) or "")
+        return Note(_integer(item, key), str(author), item.get(text) or "")
 
 
 Host = GitHub | GitLab
 
 
 class _Api:
-    """A JSON REST API. Errors contain request and answer, but no tokens."""
+    """A JSON REST API. Errors contain the request and the response, but no tokens."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._client = httpx.Client(
@@ -205,16 +205,16 @@ class _Api:
 
     def pages(self, path: str) -> Iterator[dict[str, Any]]:
         """Yield every entry of a paginated list, by the Link header (RFC 8288)."""
-        following: str | None = path
-        while following is not None:
-            answer = self._send("GET", following)
-            found = _json(answer, path)
+        next_page: str | None = path
+        while next_page is not None:
+            response = self._send("GET", next_page)
+            found = _json(response, path)
             if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
                 raise GitopsError(f"GET {path} returned {found!r:.80} instead of a list")
             yield from found
-            following = answer.links.get("next", {}).get("url")
-            if following is not None and httpx.URL(following).host != self._client.base_url.host:
-                raise GitopsError(f"GET {path} continues on another host, {following}: refused")
+            next_page = response.links.get("next", {}).get("url")
+            if next_page is not None and httpx.URL(next_page).host != self._client.base_url.host:
+                raise GitopsError(f"GET {path} continues on another host, {next_page}: refused")
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> None:
         self._send(method, path, body)
@@ -222,42 +222,45 @@ class _Api:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
-        answer = self._request(method, path, body)
+        response = self._request(method, path, body)
         for wait in _WAITS:
-            if not _is_temporary(answer, method):
+            if not _is_temporary(response, method):
                 break
-            time.sleep(min(_retry_after(answer) or wait, _LONGEST_WAIT))
-            answer = self._request(method, path, body)
-        if answer.is_success:
-            return answer
+            time.sleep(min(_retry_after(response) or wait, _LONGEST_WAIT))
+            response = self._request(method, path, body)
+        if response.is_success:
+            return response
         raise GitopsError(
-            f"{method} {path} returned {answer.status_code}: {_message(answer)}{_hint(answer)}"
+            f"{method} {path} returned {response.status_code}: "
+            f"{_message(response)}{_hint(response)}"
         )
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """Send a request, and again to where a renamed repository is now."""
+        """Send a request, and follow redirects of renamed repositories."""
         try:
-            answer = self._client.request(method, path, json=body)
+            response = self._client.request(method, path, json=body)
             for _ in range(_REDIRECTS):
                 # A client that follows redirects would send a GET, and GitLab's token to any host.
-                target = answer.next_request
+                target = response.next_request
                 if target is None or target.url.host != self._client.base_url.host:
                     break
-                answer = self._client.request(method, target.url, json=body)
+                response = self._client.request(method, target.url, json=body)
         except httpx.HTTPError as error:
             raise GitopsError(f"{method} {path} failed: {type(error).__name__}: {error}") from error
-        return answer
+        return response
 
 
 def _token(environment: Mapping[str, str], name: str) -> str:
     token = environment.get(name, "").strip()
-    if not token.isascii() or any(not sign.isprintable() or sign.isspace() for sign in token):
-        raise GitopsError(f"{name} contains characters that no token has: store the token alone")
+    if not token.isascii() or any(not char.isprintable() or char.isspace() for char in token):
+        raise GitopsError(
+            f"{name} contains characters that are not allowed in a token: store only the token"
+        )
     return token
 
 
 def _pull_request(event: Path) -> dict[str, Any]:
-    """Return the pull request in a GitHub event; empty if it is about none."""
+    """Return the pull request in a GitHub event; empty if there is none."""
     try:
         found = json.loads(event.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -266,49 +269,51 @@ def _pull_request(event: Path) -> dict[str, Any]:
     return request if isinstance(request, dict) else {}
 
 
-def _whole(item: Mapping[str, Any], key: str) -> int:
+def _integer(item: Mapping[str, Any], key: str) -> int:
     if not isinstance(item.get(key), int):
         raise GitopsError(f"the host returned an entry without {key}: {str(item)[:80]}")
     return int(item[key])
 
 
-def _json(answer: httpx.Response, path: str) -> Any:
+def _json(response: httpx.Response, path: str) -> Any:
     try:
-        return answer.json()
+        return response.json()
     except ValueError:
-        kind = answer.headers.get("Content-Type", "no type")
+        kind = response.headers.get("Content-Type", "no type")
         raise GitopsError(
-            f"GET {path} returned {kind} instead of JSON: the address of the API may be wrong"
+            f"GET {path} returned {kind} instead of JSON: the URL of the API may be wrong"
         ) from None
 
 
-def _is_temporary(answer: httpx.Response, method: str) -> bool:
-    """Return whether another attempt may succeed, and cannot write twice."""
-    if answer.status_code == 403:
-        return answer.headers.get("Retry-After") is not None
-    return answer.status_code in (429, 503) or (answer.status_code >= 500 and method != "POST")
+def _is_temporary(response: httpx.Response, method: str) -> bool:
+    """Return whether another attempt may succeed and cannot write twice."""
+    if response.status_code == 403:
+        return response.headers.get("Retry-After") is not None
+    return response.status_code in (429, 503) or (response.status_code >= 500 and method != "POST")
 
 
-def _retry_after(answer: httpx.Response) -> float | None:
-    value = answer.headers.get("Retry-After", "")
+def _retry_after(response: httpx.Response) -> float | None:
+    value = response.headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else None
 
 
-def _message(answer: httpx.Response) -> str:
+def _message(response: httpx.Response) -> str:
     try:
-        found = answer.json()
+        found = response.json()
     except ValueError:
-        return answer.text[:200]
+        return response.text[:200]
     if isinstance(found, dict):
         return str(found.get("message") or found.get("error") or found)[:200]
     return str(found)[:200]
 
 
-def _hint(answer: httpx.Response) -> str:
-    limited = answer.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in answer.headers
-    if answer.status_code == 429 or (answer.status_code == 403 and limited):
-        return " (rate limit of the host: run the job again later)"
-    if answer.status_code in (401, 403):
+def _hint(response: httpx.Response) -> str:
+    limited = (
+        response.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in response.headers
+    )
+    if response.status_code == 429 or (response.status_code == 403 and limited):
+        return " (rate limit of the host: rerun the job later)"
+    if response.status_code in (401, 403):
         return (
             " (the token lacks permission: a job needs `pull-requests: write` for comments and "
             "`issues: write` for issues on GitHub, a project token with `api` on GitLab)"

@@ -14,7 +14,7 @@ from workload.configuration import problem_sentences
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
-"""Resources that are one GPU; the price table defines the fraction that others are."""
+"""Resources that are a whole GPU. The price table defines the fraction for all others."""
 HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 Price = Annotated[Decimal, Field(ge=0)]
@@ -25,22 +25,21 @@ class _Settings(BaseModel):
 
 
 class Product(_Settings):
-    """Price of one unit, such as a GPU, for an hour, on demand and on spot nodes."""
+    """Hourly price of one unit, such as a GPU, on demand and on spot nodes."""
 
     on_demand: Price
     spot: Price | None = None
 
 
 class Host(_Settings):
-    """Prices of the CPUs and memory of pods, as requested."""
+    """Prices of the CPUs and memory that pods request."""
 
     cpu: Product
     """Price of one core."""
     memory: Product
     """Price of one GiB."""
     gpu_pods: bool = False
-    """True if CPUs and memory of pods with GPUs cost extra, false if the prices of GPUs include
-    them."""
+    """True if pods with GPUs pay extra for CPUs and memory; false if GPU prices include them."""
 
 
 class Utilisation(_Settings):
@@ -52,14 +51,14 @@ class Utilisation(_Settings):
 
 
 class Queue(_Settings):
-    """Settings of a queue that differ from its environment."""
+    """Settings of a queue that override its environment's."""
 
     purchase: Purchase | None = None
     utilisation: Share | None = None
 
 
 class Environment(_Settings):
-    """GPUs of an environment, its hosts and storage, and their utilisation."""
+    """GPUs, hosts and storage of an environment, and their utilisation."""
 
     product: str | None = None
     host: str | None = None
@@ -71,7 +70,7 @@ class Environment(_Settings):
 
 
 class Prices(_Settings):
-    """The whole price table."""
+    """The price table."""
 
     currency: str = Field(min_length=1, max_length=8)
     hours_per_month: Annotated[Decimal, Field(gt=0, le=744)] = Decimal(730)
@@ -83,17 +82,17 @@ class Prices(_Settings):
     environments: dict[str, Environment] = {}
 
     def share(self, resource: str) -> Decimal | None:
-        """Return the fraction of a GPU that a device of this resource is, or None if unknown."""
+        """Return the fraction of a GPU that a device of this resource represents, or None."""
         return Decimal(1) if resource in WHOLE else self.shares.get(resource)
 
     def of_product(self, product: str, purchase: Purchase) -> Decimal | None:
-        """Return the price of a GPU for an hour, or None if it is unknown."""
+        """Return the hourly price of a GPU, or None if it is unknown."""
         return _of(self.products.get(product), purchase)
 
     def of_resource(self, product: str, resource: str, purchase: Purchase) -> Decimal | None:
-        """Return the price of a device, core or GiB for an hour, or None if it is unknown.
+        """Return the hourly price of a device, core or GiB, or None if it is unknown.
 
-        `product` is the GPU model, or the host of CPUs and memory.
+        `product` is the GPU model or, for CPUs and memory, the host.
         """
         if resource in HOST_RESOURCES:
             host = self.hosts.get(product)
@@ -116,7 +115,7 @@ def load(path: Path = DEFAULT) -> Prices:
     """Read a price table.
 
     Raises:
-        GitopsError: If it cannot be read or is invalid, with file and key.
+        GitopsError: If it cannot be read or is invalid; the message names the file and the key.
     """
     try:
         return Prices.model_validate(parse(path.read_text("utf-8")))

@@ -1,9 +1,9 @@
-"""Previews without a cluster, secrets and the stack's state, for pull requests from forks.
+"""Previews without a cluster, secrets or the stack's state, for pull requests from forks.
 
 The base is rendered into a temporary state, and the head is previewed against it, so the engine
 itself determines which resources are created, changed and replaced. Secrets are placeholders.
-Images that would be built are named by the hash of their sources, so changed sources are a new run
-here as in the cluster.
+Images that would be built are named by the hash of their sources, so changed sources result in a
+new run, as they do in the cluster.
 """
 
 import io
@@ -28,19 +28,19 @@ from infra.settings.problems import PROJECT
 PLACEHOLDER = "placeholder-of-a-secret"
 _NO_CLUSTER = "/nonexistent/kubeconfig"
 _BROKEN_BASE = (
-    "The base `{base}` itself cannot be rendered, so there is nothing to compare with: everything "
-    "is listed as new."
+    "The base `{base}` cannot be rendered, so there is nothing to compare with: everything is "
+    "listed as new."
 )
 _STACK_KEYS = ("config",)
-"""The copied keys of a stack's file; salts and keys belong to its real state."""
+"""Keys of a stack's file that are copied. Salts and encryption keys belong to its real state."""
 
 
 @contextmanager
 def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
-    """Yield a rendered stack with the state of `base`, a Git revision.
+    """Yield a rendered stack whose state is that of a Git revision.
 
-    The state is that of the merge base of the current branch and `base`. Without a base, or if
-    the base does not have the stack, everything is new.
+    The revision is the merge base of the current branch and `base`. Without a base, or if the base
+    does not have the stack, everything is new.
 
     Raises:
         GitopsError: If the revision or the configuration is invalid.
@@ -65,13 +65,13 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
                 except GitopsError:
                     # The change may fix the base, so it is shown anyway.
                     rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
-                    _start_again(rendered, directory)
+                    _reset_state(rendered, directory)
         _configure(rendered, stack.file, directory)
         yield rendered
 
 
-def _start_again(stack: Stack, directory: Path) -> None:
-    """Replace the state of a failed update by an empty one."""
+def _reset_state(stack: Stack, directory: Path) -> None:
+    """Replace the state of a failed update with an empty one."""
     shutil.rmtree(directory / "state")
     (directory / "state").mkdir()
     stack.file.unlink(missing_ok=True)
@@ -90,10 +90,10 @@ def _variables(directory: Path) -> dict[str, str]:
 
 
 def _checkout(project: Path, revision: str, directory: Path) -> Path:
-    """Extract the project at a revision, without changing the checkout."""
+    """Extract the project at a revision without changing the checkout, and return its directory."""
     if revision.startswith("-"):
         raise GitopsError(f"the base {revision!r} is not a Git revision")
-    archive = _git(project, "archive", "--format=tar", f"{_branching(project, revision)}^{{tree}}")
+    archive = _git(project, "archive", "--format=tar", f"{_merge_base(project, revision)}^{{tree}}")
     if archive.returncode != 0:
         error = archive.stderr.decode().strip()
         raise GitopsError(
@@ -109,12 +109,12 @@ def _checkout(project: Path, revision: str, directory: Path) -> Path:
 
 
 def content_at(file: Path, revision: str) -> bytes | None:
-    """Return a file at the merge base with a revision; None if it did not exist.
+    """Return the content of a file at the merge base with a revision; None if it did not exist.
 
     Raises:
         GitopsError: If the revision is unknown.
     """
-    commit = _branching(file.parent, revision)
+    commit = _merge_base(file.parent, revision)
     known = _git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}")
     if known.returncode != 0:
         raise GitopsError(f"the base {revision!r} is not a revision: {known.stderr.decode()}")
@@ -122,8 +122,8 @@ def content_at(file: Path, revision: str) -> bytes | None:
     return found.stdout if found.returncode == 0 else None
 
 
-def _branching(project: Path, revision: str) -> str:
-    """Return the merge base of the current branch and the revision."""
+def _merge_base(project: Path, revision: str) -> str:
+    """Return the merge base of the current branch and a revision, or else the revision."""
     found = _git(project, "merge-base", revision, "HEAD")
     return found.stdout.decode().strip() if found.returncode == 0 else revision
 
@@ -133,17 +133,17 @@ def _git(project: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _configure(stack: Stack, source: Path, directory: Path) -> None:
-    """Write the configuration of a rendered stack from that of the real one."""
+    """Write the configuration of a rendered stack, derived from that of the real one."""
     config = document(source).get("config", {})
     secrets = list(secure_paths(config))
-    config[f"{PROJECT}:cluster"] = _rendering(config.get(f"{PROJECT}:cluster"), directory)
+    config[f"{PROJECT}:cluster"] = _render_settings(config.get(f"{PROJECT}:cluster"), directory)
     _name_images(config.get(f"{PROJECT}:images"), stack.project)
     target = stack.file
     # The encryption salt of the placeholders is in the file that `stack init` wrote.
     kept = {k: v for k, v in document(target).items() if k not in _STACK_KEYS}
     for path in secrets:
         _remove(config, path)
-    # JSON is YAML that every reader agrees on; PyYAML writes the string 1e3 without quotes.
+    # JSON is YAML that every parser reads alike; PyYAML writes the string 1e3 without quotes.
     target.write_text(json.dumps({**kept, "config": config}, ensure_ascii=False), "utf-8")
     for path in secrets:
         run_or_fail(
@@ -152,19 +152,19 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
             "set",
             "--secret",
             "--path",
-            _spelled(path),
+            _property_path(path),
             PLACEHOLDER,
             *common(stack),
         )
 
 
-def _rendering(cluster: Any, directory: Path) -> dict[str, Any]:
+def _render_settings(cluster: Any, directory: Path) -> dict[str, Any]:
     kept = {k: v for k, v in cluster.items() if k == "domain"} if isinstance(cluster, dict) else {}
     return {**kept, "render_to": str(directory / "manifests")}
 
 
 def _name_images(images: Any, project: Path) -> None:
-    """Replace builds of images by references with the hash of their sources, in place."""
+    """Replace image builds with references that contain the hash of their sources, in place."""
     if not isinstance(images, dict) or not isinstance(images.get("workloads"), dict):
         return
     workloads = images["workloads"]
@@ -178,7 +178,7 @@ def _name_images(images: Any, project: Path) -> None:
 
 
 def _identity(build: dict[str, Any], project: Path) -> str | None:
-    """Return the hash, or None if the section is invalid, which the settings will report."""
+    """Return the hash of an image's sources; None if the settings, checked later, are invalid."""
     try:
         return identity(BuildSettings.model_validate(build), project)
     except (ValueError, OSError):
@@ -196,8 +196,8 @@ def _remove(config: Any, path: tuple[str | int, ...]) -> None:
         del config[last]
 
 
-def _spelled(path: tuple[str | int, ...]) -> str:
-    """Return a path for `pulumi config set --path`: `project:key["name"][0]`."""
+def _property_path(path: tuple[str | int, ...]) -> str:
+    """Return a path for `pulumi config set --path`, such as `project:key["name"][0]`."""
     key, *steps = path
     text = str(key)
     for step in steps:

@@ -1,4 +1,4 @@
-"""The secrets in a stack's configuration, which no output may contain."""
+"""Secrets in a stack's configuration, which must not appear in any output."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _SECURE = "secure"
 
 
 def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
-    """Yield the paths of encrypted values in the mapping `config`; the first step is the key."""
+    """Yield the paths of encrypted values in the mapping `config`; the first step is a key."""
     if isinstance(configuration, dict):
         if set(configuration) == {_SECURE}:
             yield path
@@ -26,7 +26,9 @@ def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
 
 
 def values(stack: Stack) -> list[str]:
-    """Return the secrets in plain text, to hide them. Calls the CLI once if there are any.
+    """Return the secrets in plain text, so that they can be masked.
+
+    The CLI is called once if there are any.
 
     Raises:
         GitopsError: If they cannot be decrypted; a preview would fail as well.

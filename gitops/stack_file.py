@@ -1,7 +1,7 @@
-"""A stack's configuration file, read as Pulumi reads it.
+"""A stack's configuration file, parsed as Pulumi parses it.
 
-Pulumi's reader differs from PyYAML: `no` and `on` are strings, `1:30` is a string, `1e3` and `08`
-are numbers, keys become strings, and a key that is written twice is an error.
+Pulumi's parser differs from PyYAML: `no`, `on` and `1:30` are strings, `1e3` and `08` are numbers,
+keys become strings, and a duplicate key is an error.
 """
 
 import re
@@ -26,11 +26,11 @@ _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 class _Loader(kubernetes_yaml.BoundedLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        # Detects recursive aliases, which are refused.
+        # Recursive aliases are rejected.
         self.deep_construct = True
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """Return the tag of a node that has none."""
+        """Return the tag of a node without an explicit one."""
         if kind is not yaml.ScalarNode:
             return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         if not implicit[0]:
@@ -38,13 +38,13 @@ class _Loader(kubernetes_yaml.BoundedLoader):
         return _MERGE if value == "<<" else _PLAIN
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """Return an object with strings as keys."""
-        written: set[str] = set()
+        """Return a mapping whose keys are strings."""
+        seen: set[str] = set()
         for key, _ in node.value:
             name = _key(key)
-            if key.tag != _MERGE and name in written:
+            if key.tag != _MERGE and name in seen:
                 raise _error(key, f"the key {name!r} is written twice")
-            written.add(name)
+            seen.add(name)
         self.flatten_mapping(node)
         return {_key(key): self.construct_object(value, deep) for key, value in node.value}
 
@@ -59,7 +59,7 @@ def _key(node: Any) -> str:
 
 
 def _scalar(node: Any) -> Any:
-    """Return the value of a scalar without quotes."""
+    """Return the value of an unquoted scalar."""
     text = node.value
     if _DATE.fullmatch(text):
         raise _error(node, f"Pulumi reads {text} as a date and changes it; quote it")
@@ -74,7 +74,7 @@ def _error(node: Any, problem: str) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-# Other tags (`!!set`, `!!binary`) have no use in a configuration, and are refused.
+# Other tags (`!!set`, `!!binary`) have no use in a configuration and are rejected.
 _Loader.yaml_constructors = {
     tag: yaml.CSafeLoader.yaml_constructors[tag]
     for tag in (None, *(f"{_TAG}{name}" for name in ("map", "seq", "str")))
@@ -82,16 +82,16 @@ _Loader.yaml_constructors = {
 
 
 def parse(text: str) -> Any:
-    """Return the data of a YAML text as Pulumi reads it.
+    """Return the data in a YAML text as Pulumi reads it.
 
     Raises:
-        YAMLError: If Pulumi refuses the text or changes a value of it.
+        YAMLError: If Pulumi rejects the text or would change a value.
     """
     return yaml.load(text, _Loader)  # noqa: S506  constructs plain data only
 
 
 def document(file: Path) -> dict[str, Any]:
-    """Return a stack's configuration file.
+    """Return the content of a stack's configuration file.
 
     Raises:
         GitopsError: If it is missing or not a mapping.
@@ -103,10 +103,10 @@ def document(file: Path) -> dict[str, Any]:
 
 
 def document_of(content: bytes, file: str) -> dict[str, Any]:
-    """Return the content of a stack's configuration file.
+    """Parse the content of a stack's configuration file.
 
     Raises:
-        GitopsError: If it is not a mapping; it names the file.
+        GitopsError: If it is not a mapping; the message names the file.
     """
     try:
         found = parse(content.decode())
@@ -120,6 +120,6 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
 
 
 def section(configuration: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a section of a stack's configuration; empty if there is none."""
+    """Return a section of a stack's configuration; empty if it is missing."""
     found = configuration.get("config", {}).get(f"{PROJECT}:{name}")
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""Prices of the GPU-hours of sweeps, by the price table of the previews."""
+"""GPU-hour prices of sweeps, from the price table of the previews."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def stack_prices(settings: StackSettings) -> dict[str, Price]:
     """Return the prices for the program of a stack.
 
-    Raises RunError, which Pulumi prints without a traceback, if one is unknown.
+    Raises:
+        RunError: If one is unknown. Pulumi prints this error without a traceback.
     """
     try:
         return sweep_prices(settings, pulumi.get_stack())
@@ -35,14 +36,17 @@ def stack_prices(settings: StackSettings) -> dict[str, Price]:
 def sweep_prices(
     settings: StackSettings, stack: str, table: Path | None = None
 ) -> dict[str, Price]:
-    """Return the price of a GPU-hour of each sweep with a budget of money.
+    """Return the price of a GPU-hour for each sweep with a money budget.
 
-    The price includes the trial's CPUs and memory if the price table charges for them. Raises
-    SettingsError if it is unknown, and GitopsError if the table cannot be read.
+    The price includes the trial's CPUs and memory if the price table charges for them.
+
+    Raises:
+        SettingsError: If a price is unknown.
+        GitopsError: If the table cannot be read.
     """
     if not settings.training.has_money_budget:
         return {}
-    # They take longer than all other imports of a stack's program.
+    # Imported here because they take longer than all other imports of a stack's program.
     from gitops.demand import demands
     from gitops.preview.capacity import ANY, count_gpus, count_hosts
     from gitops.preview.new_runs import cost_per_hour
@@ -85,8 +89,8 @@ def _problems(
 ) -> Iterator[str]:
     if not price and sweep.budget.gpu_hours is None:
         yield (
-            f"{_money(key, sweep)}, but by the price table its GPUs cost nothing, so that nothing "
-            "bounds the sweep: write budget.gpu_hours."
+            f"{_money(key, sweep)}, but its GPUs are free in the price table, so the sweep has no "
+            "bound: write budget.gpu_hours."
         )
     interval = settings.training.sweep_controller.interval_seconds
     reserve = sweep.reserve(interval) / 3600 * float(price)
@@ -102,7 +106,7 @@ def _money(key: str, sweep: SweepSettings) -> str:
 
 
 def _trial(settings: StackSettings, key: str, sweep: SweepSettings) -> list[dict[str, object]]:
-    """Return the objects of a trial with other names, which do not change its price."""
+    """Return the objects of a trial. The placeholder names do not affect the price."""
     args = TrainingJobArgs(
         key=key,
         job=sweep.job,

@@ -14,24 +14,29 @@ _PACKAGE = Path(__file__).parent
 
 
 def main() -> None:
-    """Run the server until it is idle or gets SIGTERM."""
+    """Run the server until it is idle or receives SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m notebooks", description="Run JupyterLab.")
     parser.add_argument("--home", type=Path, required=True, help="home directory of the user")
     parser.add_argument("--base-url", default="/", help="prefix of all paths")
     parser.add_argument("--port", type=int, default=8888)
     parser.add_argument("--token-file", type=Path, required=True, help="file with the token")
-    parser.add_argument("--idle-minutes", type=float, required=True, help="time until suspension")
+    parser.add_argument(
+        "--idle-minutes",
+        type=float,
+        required=True,
+        help="minutes without activity until suspension",
+    )
     options = parser.parse_args()
     token = options.token_file.read_text().strip()
     if not token:
         parser.error(f"{options.token_file} is empty; set the token in the Secret")
     options.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(options.home)
-    kept = options.home / ".jupyter" / "lab"
+    lab = options.home / ".jupyter" / "lab"
     os.environ |= {
         "JUPYTER_NO_CONFIG": "1",
-        "JUPYTERLAB_SETTINGS_DIR": str(kept / "user-settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(kept / "workspaces"),
+        "JUPYTERLAB_SETTINGS_DIR": str(lab / "user-settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(lab / "workspaces"),
     }
     ServerApp.launch_instance(argv=[], config=_configuration(options, token))
 

@@ -30,7 +30,7 @@ class Idleness(ExtensionApp):
     )
 
     def initialize_handlers(self) -> None:
-        """Add the page that JupyterLab polls for the warning, and start the periodic check."""
+        """Add the endpoint that JupyterLab polls for the warning, and start the periodic check."""
         self._gpus = Gpus()
         self._active = datetime.now(UTC)
         self._warned = False
@@ -46,13 +46,13 @@ class Idleness(ExtensionApp):
 
     @property
     def idle(self) -> Idle:
-        """The time since the last activity."""
+        """Time since the last activity, and the limit."""
         now = datetime.now(UTC)
         self._active = max(self._active, *self._activities(now))
         return Idle((now - self._active).total_seconds(), self.limit_seconds)
 
     def _activities(self, now: datetime) -> Iterator[datetime]:
-        assert self.serverapp is not None  # noqa: S101  set before handlers are
+        assert self.serverapp is not None  # noqa: S101  set before the handlers
         kernels = self.serverapp.kernel_manager
         for kernel_id in kernels.list_kernel_ids():
             kernel = kernels.get_kernel(kernel_id)

@@ -1,10 +1,10 @@
-"""Activity of the pod's GPUs, as NVIDIA's management library reports it."""
+"""Activity of the pod's GPUs, as reported by NVIDIA's management library."""
 
 import pynvml
 
 
 class Gpus:
-    """The GPUs that the pod sees; none if the library or the driver is missing."""
+    """The GPUs of the pod; none if the library or the driver is missing."""
 
     def __init__(self) -> None:
         self._handles = []

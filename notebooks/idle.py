@@ -3,27 +3,27 @@
 from dataclasses import dataclass
 
 _WARNING_SECONDS = 600.0
-"""Time between the warning and the suspension, unless half of the limit is shorter."""
+"""Time between the warning and the suspension, or half of the limit if that is shorter."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """A notebook without activity for `seconds`, which is suspended after `limit` seconds."""
+    """Idle time of a notebook, which is suspended after `limit` seconds."""
 
     seconds: float
     limit: float
 
     @property
     def remaining(self) -> float:
-        """Time (s) until the suspension."""
+        """Seconds until the suspension."""
         return max(self.limit - self.seconds, 0.0)
 
     @property
     def warned(self) -> bool:
-        """True if the user is warned."""
+        """True if the user should be warned."""
         return self.remaining <= min(_WARNING_SECONDS, self.limit / 2)
 
     @property
     def over(self) -> bool:
-        """True if the notebook is suspended now."""
+        """True if the notebook should be suspended now."""
         return self.seconds >= self.limit

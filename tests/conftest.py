@@ -1,4 +1,4 @@
-"""Marks every test with the tier of its directory, orders and distributes tests, reports times."""
+"""Assignment of tests to tiers, their order and distribution, and the report of durations."""
 
 import os
 from pathlib import Path
@@ -14,15 +14,15 @@ from tests.platforms import checkpoints, real, simulated, untouched  # noqa: F40
 
 HERE = Path(__file__).parent
 LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faults": 3600}
-"""Seconds after which a test hangs: a test on a cluster may include builds from nothing."""
+"""Seconds after which a test counts as hanging. Cluster tests may include builds from scratch."""
 LAST = HERE / "cluster" / "real" / "test_9_down.py"
-"""Takes down the cluster of real nodes, which faults share."""
+"""File that takes down the cluster with real nodes, which fault tests share."""
 
 LONG = (HERE / "training", HERE / "inference")
-"""Their files take the longest, and share no fixtures."""
+"""Directories whose files take longest and share no fixtures."""
 
-# Their tests share a cluster, or inspect processes, ports and mounts of the whole machine.
-# The group of the innermost folder applies, and those that take longest start first.
+# The tests in these directories share a cluster, or inspect the processes, ports and mounts of the
+# machine. The group of the innermost directory applies, and the longest groups start first.
 ONE_AFTER_ANOTHER = {
     "devcluster": "devcluster",
     "cluster/simulated": "simulated nodes",
@@ -40,12 +40,12 @@ ONE_AFTER_ANOTHER = {
 # Small models are slower with several threads, and much slower on a busy machine. Read by PyTorch
 # when it is imported, also in the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Its compiler then starts no processes that import PyTorch again.
+# Its compiler then does not start processes that import PyTorch again.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 # Precompiling its headers takes longer than the few kernels of a test.
 os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
-# No test asserts a time: a busy machine would fail it.
+# No test asserts a duration, because it would fail on a busy machine.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore other tiers in the unit tier, unless an argument names one: importing them is slow."""
+    """Ignore other tiers in the unit tier unless an argument names one: imports are slow."""
     if config.getoption("markexpr") != "unit" or not _of_other_tier(collection_path):
         return None
     named = (Path(argument.partition("::")[0]).resolve() for argument in config.args)
@@ -78,24 +78,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _order(path: Path) -> tuple[bool, bool, int]:
-    """Return the key that sorts the tests of a file.
+    """Return the sort key for the tests of a file.
 
-    Long files and groups first, so that no process waits for the others at the end. Files of the
-    unit tier are mixed, because neighbours are alike: most of them compute, or most of them wait.
+    Long files and groups come first, so that no process waits for the others at the end. Files of
+    the unit tier are mixed, because neighbours are similar: they mostly compute or mostly wait.
     """
     place = path.relative_to(HERE)
     if _of_other_tier(path):
-        return path == LAST, True, [*ONE_AFTER_ANOTHER].index(_folder(place))
+        return path == LAST, True, [*ONE_AFTER_ANOTHER].index(_directory(place))
     return False, not any(map(path.is_relative_to, LONG)), crc32(str(place).encode())
 
 
-def _folder(place: Path) -> str:
-    """Return the innermost folder of `ONE_AFTER_ANOTHER` around a file below `tests`, if any."""
-    return max(filter(place.is_relative_to, ONE_AFTER_ANOTHER), key=len, default="")
+def _directory(file: Path) -> str:
+    """Return the innermost directory of `ONE_AFTER_ANOTHER` that contains a file, if any."""
+    return max(filter(file.is_relative_to, ONE_AFTER_ANOTHER), key=len, default="")
 
 
-class FolderOrFile(LoadFileScheduling):
-    """Gives a process whole files, which share fixtures, or whole directories.
+class DirectoryOrFile(LoadFileScheduling):
+    """Scheduler that assigns complete files, which share fixtures, or directories to a process.
 
     Groups by mark (`--dist loadgroup`) would do the same, but pytest-xdist 3.8.0 ignores them with
     pytest 9.2: https://github.com/pytest-dev/pytest-xdist/issues/1386
@@ -103,9 +103,9 @@ class FolderOrFile(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return ONE_AFTER_ANOTHER.get(_folder(Path(file).relative_to("tests")), file)
+        return ONE_AFTER_ANOTHER.get(_directory(Path(file).relative_to("tests")), file)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FolderOrFile:
-    return FolderOrFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> DirectoryOrFile:
+    return DirectoryOrFile(config, log)

@@ -1,7 +1,7 @@
-"""Where the time of a test run goes: tests, tiers, and setup of fixtures that several tests share.
+"""Durations of a test run: tests, tiers, and setup of fixtures that several tests share.
 
-CPU seconds are those of the test and of the programs that it started and waited for. Programs of
-clusters outlive the tests, and are not counted.
+CPU seconds include the test and the programs that it started and waited for. Programs of clusters
+outlive the tests and are not counted.
 
 `tests/conftest.py` registers the plugin if `TEST_DURATIONS` names a file, to which every pytest
 process appends its phases. `python -m tests.durations FILE` prints the summary (`tests/run.sh`).
@@ -21,15 +21,15 @@ import pytest
 
 VARIABLE: Final = "TEST_DURATIONS"
 TIERS: Final = ("engine", "cluster", "operators", "faults")
-"""Tiers with a directory of their name; all other tests are unit tests."""
+"""Tiers with a directory of the same name. All other tests are unit tests."""
 SLOWEST: Final = 20
 SHORT: Final = 1.0
-"""Fixtures with a shorter setup (seconds) are not listed."""
+"""Minimum setup time (s) of listed fixtures."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Setup, call or teardown of a test; shared fixtures and CPU seconds of one that has ended."""
+    """Setup, call or teardown of a test, with its shared fixtures and CPU seconds."""
 
     test: str
     tier: str
@@ -46,7 +46,7 @@ def tier_of(path: Path) -> str:
 
 
 class Durations:
-    """A pytest plugin that collects phases, also those of pytest-xdist's processes."""
+    """A pytest plugin that collects phases, including those of pytest-xdist's processes."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -68,7 +68,7 @@ class Durations:
                 request._pyfuncitem.user_properties.append(entry)
 
     def pytest_collection_finish(self) -> None:
-        """Count no imports of the collection to the first test."""
+        """Exclude imports during the collection from the first test's CPU time."""
         self._used = _cpu_seconds()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -80,7 +80,7 @@ class Durations:
         self._used = used
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect a phase; this hook also runs in the process that distributes the tests."""
+        """Collect a phase. This hook also runs in the process that distributes the tests."""
         path, *_ = report.nodeid.split("::")
         tier = tier_of(Path(path).relative_to("tests"))
         fixtures = [

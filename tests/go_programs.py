@@ -1,4 +1,4 @@
-"""Programs for tests that are built from Go modules."""
+"""Test programs that are built from Go modules."""
 
 import shutil
 import subprocess

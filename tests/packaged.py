@@ -1,4 +1,4 @@
-"""The components as other people install them: a wheel of the checkout in an environment."""
+"""The components as users install them: a wheel of the checkout in a virtual environment."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def environment(folder: Path) -> Path:
     pip: `uv venv --seed` would install the newest release.
     """
     source, wheels, made = copy_sources(folder / "source"), folder / "wheels", folder / "venv"
-    # setuptools is here already, and nothing has to be fetched.
+    # setuptools is already installed, so nothing has to be downloaded.
     build = ["build", "--wheel", "--no-build-isolation", "--out-dir", str(wheels), str(source)]
     uv(*build, "--python", sys.executable)
     (wheel,) = wheels.glob("*.whl")

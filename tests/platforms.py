@@ -1,6 +1,6 @@
-"""The embedded cluster for tests: a copy of the checkout, and a state folder of its own.
+"""The embedded cluster for tests: a copy of the checkout, and a separate state directory.
 
-Fixtures of one session: the cluster tier and the faults after it share them (tests/conftest.py).
+The cluster tier and the faults after it share these session fixtures (tests/conftest.py).
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def _platform(tmp_path_factory: pytest.TempPathFactory, nodes: str) -> Platform:
 
 @pytest.fixture(scope="session")
 def untouched() -> HostState:
-    """The host before the real cluster was ever up."""
+    """The host before the first start of the real cluster."""
     return HostState.now()
 
 
@@ -51,5 +51,5 @@ def real(tmp_path_factory: pytest.TempPathFactory, untouched: HostState) -> Iter
 
 @pytest.fixture(scope="session")
 def checkpoints(real: Platform) -> Path:
-    """The folder behind the claim for checkpoints."""
+    """The directory behind the claim for checkpoints."""
     return real.state / "real" / "volumes" / "checkpoints"

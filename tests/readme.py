@@ -9,12 +9,12 @@ BLOCK = re.compile(r"(?P<mark><!-- own-cluster -->\s*)?^ *```sh\n(?P<body>.*?)^ 
 
 @dataclass(frozen=True)
 class Block:
-    """One block of commands; `own_cluster` ones are for a cluster of the reader's own."""
+    """A block of commands. With `own_cluster`, it is for the reader's own cluster."""
 
     commands: tuple[str, ...]
     own_cluster: bool
     needs: str = ""
-    """Requirement in a first line such as `# needs a real cluster on EKS`."""
+    """Requirement in the first line, such as `# needs a real cluster on EKS`."""
 
     @property
     def script(self) -> str:
@@ -22,7 +22,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """All blocks marked `sh`, in order."""
+    """Return all blocks marked `sh`, in order."""
     return [
         _block(found["body"], found["mark"] is not None)
         for found in BLOCK.finditer(page.read_text())

@@ -25,7 +25,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 @dataclass(frozen=True)
 class Registry:
-    """A running registry with the directory of its files."""
+    """A running registry and its data directory."""
 
     host: str
     authority: Path
@@ -34,7 +34,7 @@ class Registry:
     def send(
         self, method: str, url: str, body: bytes | None = None, kind: str = "application/json"
     ) -> Any:
-        """Send a request and return the headers of the answer."""
+        """Send a request and return the headers of the response."""
         request = urllib.request.Request(url, body, {"Content-Type": kind}, method=method)  # noqa: S310
         trusted = ssl.create_default_context(cafile=str(self.authority))
         with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:  # noqa: S310
@@ -61,12 +61,12 @@ class Registry:
 
 USER, PASSWORD = "publisher", "not-a-secret"
 _USERS = f"{USER}:$2b$04$ZwWHZSv0GzHSfXQ4/GQFiecAikUTqvy7gQctMGlnOiVTtjkIF5tJu"
-"""The same in the format of htpasswd."""
+"""The user and password in htpasswd format."""
 
 
 @contextmanager
 def serving(folder: Path, *, login: bool = False) -> Iterator[Registry]:
-    """Run a registry, on request one that demands a login."""
+    """Run a registry, optionally one that requires a login."""
     if shutil.which("docker-registry") is None:
         unavailable("no docker-registry (Debian's package of that name)")
     authority = trustme.CA()

@@ -1,4 +1,4 @@
-"""A store server whose answers a test can delay, refuse or damage."""
+"""An object store whose responses a test can delay, reject or damage."""
 
 import contextlib
 import http.client
@@ -12,7 +12,7 @@ ACCESS = {
     "AWS_REGION": "us-east-1",
 }
 Fault = Callable[[str, str], int | None]
-"""Called with the method and path of a request; returns a status to answer, or None to forward."""
+"""Callback with the method and path of a request; returns a status, or None to forward it."""
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def proxy(server: str, fault: Fault) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: object) -> None:
-            """Log nothing."""
+            """Suppress the log."""
 
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

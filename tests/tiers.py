@@ -1,4 +1,4 @@
-"""Tests whose tier this machine cannot run: they are skipped with the reason, and fail in CI."""
+"""Tests of tiers that this machine cannot run: skipped with the reason, or failed in CI."""
 
 import os
 from typing import NoReturn
@@ -8,5 +8,5 @@ import pytest
 
 def unavailable(reason: str) -> NoReturn:
     if os.environ.get("CI"):
-        pytest.fail(f"CI runs every tier, and this one can not run: {reason}")
+        pytest.fail(f"CI must run every tier, but this one cannot run: {reason}")
     pytest.skip(reason)

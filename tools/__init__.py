@@ -1,1 +1,1 @@
-"""Tools of this repository's maintainers; the stack needs none of them."""
+"""Tools for the maintainers of this repository. The stack does not need them."""

@@ -1,4 +1,4 @@
-"""A first prediction: a test sample, sent to the model server (Open Inference Protocol V2)."""
+"""A first prediction: a test sample sent to the model server (Open Inference Protocol V2)."""
 
 import json
 import subprocess
@@ -25,13 +25,13 @@ SAMPLE = (
 )
 """The first test sample of the digits data set: 8 rows of 8 pixels from 0 to 16.
 
-It is a constant, since reading the data set needs scikit-learn: 200 MB and a few seconds.
+It is a constant because reading the data set would require scikit-learn: 200 MB and a few seconds.
 """
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's prediction for a sample that it was not trained on."""
+    """The model's prediction for a sample outside its training data."""
 
     label: int
     answer: int
@@ -47,7 +47,7 @@ class Prediction:
 
 
 def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
-    """Return the URL of a Service by its cluster IP, which this host has a route to.
+    """Return the URL of a Service with its cluster IP, to which this host has a route.
 
     Raises:
         DevclusterError: If the Service does not exist.
@@ -69,10 +69,10 @@ def wait_ready(
 ) -> dict[str, Any]:
     """Wait until the server serves the model of a run, and return the model's metadata.
 
-    If `run` is None, only the server knows the run, and any is accepted.
+    If `run` is None, any run is accepted.
 
     Raises:
-        DevclusterError: If it does not within `READY_TIMEOUT` seconds.
+        DevclusterError: If the model is not served within `READY_TIMEOUT` seconds.
     """
     deadline = time.monotonic() + READY_TIMEOUT
     found = ""
@@ -80,14 +80,14 @@ def wait_ready(
     with httpx.Client(base_url=url, timeout=5.0, trust_env=False) as client:
         while True:
             try:
-                answer = client.get(f"/v2/models/{model}")
-                if answer.status_code == httpx.codes.OK:
-                    metadata = dict(answer.json())
+                response = client.get(f"/v2/models/{model}")
+                if response.status_code == httpx.codes.OK:
+                    metadata = dict(response.json())
                     if run in (None, served_run(metadata)):
                         return metadata
                     found = f"it still serves {served_run(metadata)}"
                 else:
-                    found = answer.text.strip()
+                    found = response.text.strip()
             except httpx.HTTPError as error:
                 found = type(error).__name__
             report(found)
@@ -95,7 +95,7 @@ def wait_ready(
                 break
             time.sleep(0.5)
     raise DevclusterError(
-        f"{url} did not serve {model} of {run or 'any run'} in {READY_TIMEOUT:.0f} s: {found}"
+        f"{url} did not serve {model} of {run or 'any run'} within {READY_TIMEOUT:.0f} s: {found}"
     )
 
 
@@ -111,26 +111,26 @@ def served_digest(metadata: dict[str, Any]) -> str:
 
 def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     """Request a prediction for the first test sample of the digits data set."""
-    described = metadata["inputs"][0]
-    channels, height, width = (int(size) for size in described["shape"][1:])
+    model_input = metadata["inputs"][0]
+    channels, height, width = (int(size) for size in model_input["shape"][1:])
     tensor = {
-        "name": described["name"],
+        "name": model_input["name"],
         "datatype": "FP32",
         "shape": [1, channels, height, width],
         "data": _pixels(channels, height, width),
     }
-    question = {"inputs": [tensor], "outputs": [{"name": "class"}]}
-    answer = httpx.post(
-        f"{url}/v2/models/{model}/infer", json=question, timeout=30.0, trust_env=False
+    request = {"inputs": [tensor], "outputs": [{"name": "class"}]}
+    response = httpx.post(
+        f"{url}/v2/models/{model}/infer", json=request, timeout=30.0, trust_env=False
     )
-    if answer.status_code != httpx.codes.OK:
-        raise DevclusterError(f"{url} responded with {answer.status_code}: {answer.text}")
-    outputs = {output["name"]: output for output in answer.json()["outputs"]}
+    if response.status_code != httpx.codes.OK:
+        raise DevclusterError(f"{url} responded with {response.status_code}: {response.text}")
+    outputs = {output["name"]: output for output in response.json()["outputs"]}
     return Prediction(LABEL, int(outputs["class"]["data"][0]))
 
 
 def _pixels(channels: int, height: int, width: int) -> list[float]:
-    """Return the sample in a model's input shape, as `training.data` does it."""
+    """Return the sample scaled to a model's input shape, as `training.data` does."""
     factor = min(height, width) // len(SAMPLE)
     if factor < 1:
         raise DevclusterError(f"a digit does not fit into {height} x {width} pixels")

@@ -1,8 +1,9 @@
-"""Recovery after an interrupted update: removes objects that would block the next one.
+"""Recovery after an interrupted update: removal of objects that would block the next one.
 
-The next update adopts Kubernetes objects, since they are applied. It does not adopt a Helm release:
-Helm refuses to install under a name that a pending installation holds. The Secret of the pending
-release is deleted; the installed objects carry the release's name, so the next release adopts them.
+The next update adopts Kubernetes objects, because it uses server-side apply. It does not adopt a
+Helm release: Helm refuses to install a release whose name a pending installation holds. Therefore
+the Secret of the pending release is deleted. The installed objects carry the release's name, so the
+next release adopts them.
 """
 
 import subprocess
@@ -45,7 +46,7 @@ def recover(stack: Stack, kubectl: Sequence[str]) -> int:
 
 
 def interrupted_releases(pending: Sequence[dict[str, Any]]) -> Iterator[Release]:
-    """Return the named Helm releases among the pending creations."""
+    """Yield the named Helm releases among the pending creations."""
     for operation in pending:
         resource = operation["resource"]
         inputs = resource.get("inputs", {})

@@ -19,11 +19,11 @@ from kube.kinds.record import State
 from kube.names import TASK_LABEL
 
 POLL_SECONDS = 1.0
-# An API server that restarts does not answer for a while.
+# A restarting API server does not answer for a while.
 SILENCE_SECONDS = 60.0
 _LAST_LINES: Final = 15
 _ENDED: Final = {"paused", "succeeded", "failed"}
-"""Phases of trials without GPUs."""
+"""Phases in which a trial holds no GPUs."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Run:
 
 
 def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> RunStatus:
-    """Wait until a run has succeeded; a notebook, which has no end, until it runs or is suspended.
+    """Wait until a run has succeeded. Notebooks never end: wait until one runs or is suspended.
 
     Raises:
         DevclusterError: If the run fails, is suspended or is removed.
@@ -83,7 +83,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
             case State.FAILED:
                 lines = [*status.reasons, *_last_lines(cluster, snapshot, run)]
                 if status.kept:
-                    lines.append(f"lines and events of its failures: {status.kept}")
+                    lines.append(f"log lines and events of its failures: {status.kept}")
                 raise DevclusterError("\n".join([f"the run {run.name} has failed:", *lines]))
             case State.SUSPENDED:
                 resume = "; ".join(status.reasons)
@@ -97,7 +97,7 @@ def wait_scheduled(
     """Wait until every pod of the gang has a node, and return the number of pods.
 
     Raises:
-        DevclusterError: If they have none after `timeout` seconds.
+        DevclusterError: If a pod has no node after `timeout` seconds.
     """
     cluster = Cluster(kubectl)
     deadline = time.monotonic() + timeout
@@ -110,13 +110,15 @@ def wait_scheduled(
         time.sleep(POLL_SECONDS)
     status = _status(cluster, cluster.snapshot(), run)
     reasons = "; ".join(status.reasons) if status else "its job does not exist"
-    raise DevclusterError(f"the gang {run.name} was not scheduled in {timeout:.0f} s: {reasons}")
+    raise DevclusterError(
+        f"the gang {run.name} was not scheduled within {timeout:.0f} s: {reasons}"
+    )
 
 
 def wait_for_sweep(
     kubectl: Sequence[str], namespace: str, key: str, report: Callable[[str], None]
 ) -> str:
-    """Wait until a sweep is over, and return the run of its winner.
+    """Wait until a sweep is over, and return the run of the winning trial.
 
     Raises:
         DevclusterError: If no trial has finished.
@@ -145,7 +147,7 @@ def describe(status: RunStatus) -> str:
 
 
 def result(progress: Progress | None) -> str:
-    """Return what a finished run has achieved; empty if its program does not report it."""
+    """Return the accuracy and duration of a finished run; empty if they are not reported."""
     if progress is None or progress.accuracy is None or progress.seconds is None:
         return ""
     return f"accuracy {progress.accuracy:.2%} in {progress.seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""The Pulumi stack through the CLI: preview with the policy pack, update, outputs.
+"""Access to the Pulumi stack through the CLI: preview with the policy pack, update, outputs.
 
 Progress is read from the engine's event log (one JSON object per line). The CLI's output goes to a
 log file and is shown after an error.
@@ -46,11 +46,11 @@ class Stack:
         self._capture("refresh", *options)
 
     def preview(self) -> "Operation":
-        """Start a preview under the policy pack, which changes nothing."""
+        """Start a preview with the policy pack."""
         return self._start("preview")
 
     def update(self) -> "Operation":
-        """Start an update under the policy pack, without another preview."""
+        """Start an update with the policy pack, without another preview."""
         return self._start("up", "--yes", "--skip-preview")
 
     def outputs(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Stack:
             except psutil.NoSuchProcess:
                 continue
             except (OSError, ValueError, KeyError):
-                return False  # it is being written or was removed: another process is active
+                return False  # another process is writing or has removed it
         return bool(locks)
 
     def _capture(self, *arguments: str) -> str:
@@ -91,10 +91,10 @@ class Stack:
         config = CHECKOUT / "policies" / "config" / f"{self.name}.json"
         pack = ("--policy-pack", "policies", "--policy-pack-config", str(config))
         quiet = ("--non-interactive", "--color", "never", "--suppress-outputs")
-        fixed = ("--stack", self.name, *quiet, *pack, "--event-log", str(events))
+        common = ("--stack", self.name, *quiet, *pack, "--event-log", str(events))
         with log.open("wb") as out:
             process = subprocess.Popen(
-                ["pulumi", command, *options, *fixed],
+                ["pulumi", command, *options, *common],
                 cwd=CHECKOUT,
                 # --event-log is one of the CLI's hidden flags
                 env={**os.environ, **self.environment, "PULUMI_DEBUG_COMMANDS": "1"},
@@ -115,10 +115,10 @@ class Operation:
     follower: "EventFollower"
 
     def finish(self, report: Report) -> dict[str, int]:
-        """Wait for the end, and return the number of resources by operation.
+        """Wait for the operation to end, and return the number of resources by operation type.
 
         Raises:
-            DevclusterError: If the command fails or the policy pack refuses the plan.
+            DevclusterError: If the command fails or the policy pack rejects the plan.
         """
         try:
             while self.process.poll() is None:
@@ -133,7 +133,7 @@ class Operation:
         return self.follower.changes
 
     def end(self) -> None:
-        """End it early: Pulumi finishes the current step, so that its state stays consistent."""
+        """Stop early. Pulumi finishes the current step, so its state stays consistent."""
         self.process.terminate()
         self.process.wait()
 
@@ -163,19 +163,19 @@ class EventFollower:
         self._done = 0
 
     def follow(self, report: Report) -> None:
-        """Read new events, and report the current resource."""
+        """Read new events and report the current resource."""
         if not self._path.exists():
             return
-        # In bytes, since a line may end within a character.
+        # Read as bytes, because an incomplete line may end within a character.
         with self._path.open("rb") as file:
             file.seek(self._offset)
             while line := file.readline():
                 if not line.endswith(b"\n"):
                     break
                 self._offset = file.tell()
-                self._take(json.loads(line), report)
+                self._process(json.loads(line), report)
 
-    def _take(self, event: dict[str, Any], report: Report) -> None:
+    def _process(self, event: dict[str, Any], report: Report) -> None:
         if summary := event.get("summaryEvent"):
             self.changes = dict(summary["resourceChanges"] or {})
         elif resource := event.get("resourcePreEvent"):

@@ -29,22 +29,24 @@ class Summary:
     changes: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
     runs: list[tuple[Run, str, str]] = field(default_factory=list)
-    """Each run with its state and result."""
+    """Runs with their states and results."""
     services: list[str] = field(default_factory=list)
-    """Lines of each inference service."""
+    """Descriptions of the inference services."""
 
 
 def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
-    """Bring everything up and print a summary; return 0 if the first prediction is correct."""
+    """Run all steps of `make up`, print a summary and return the exit status."""
     registry = f"127.0.0.1:{spec.network.registry_port}"
     demands = of_stack(CHECKOUT / f"Pulumi.{STACKS[spec.kind]}.yaml", registry)
     summary = Summary()
     deployment = Deployment(reporter)
     with deployment:
-        # A first preview needs the API server alone, later ones may need Volcano's webhooks.
-        new = not Layout.of(spec.kind).control_plane.exists()
-        early = new and spec.kind is Kind.REAL and not demands.operators
-        cluster = lifecycle.up(spec, reporter, demands, deployment.begin if early else None)
+        # The first preview needs only the API server; later ones may need Volcano's webhooks.
+        is_new = not Layout.of(spec.kind).control_plane.exists()
+        can_preview_early = is_new and spec.kind is Kind.REAL and not demands.operators
+        cluster = lifecycle.up(
+            spec, reporter, demands, deployment.begin if can_preview_early else None
+        )
         deployment.finish(cluster, summary)
     correct = True
     if spec.kind is Kind.REAL:
@@ -57,7 +59,7 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
 
 
 class Deployment:
-    """Preview and update of the stack; the preview may begin while the cluster still starts."""
+    """Preview and update of the stack. The preview may begin while the cluster is starting."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -71,7 +73,7 @@ class Deployment:
             self._begun[1].end()
 
     def begin(self, cluster: Cluster) -> tuple[stack.Stack, stack.Operation]:
-        """Start the preview, and return the stack with it."""
+        """Start the preview; return the stack and the preview."""
         variables = environment.variables(cluster.layout, cluster.toolchain, cluster.spec.kind)
         if cluster.spec.kind is Kind.REAL:
             home, python = cluster.toolchain.pulumi_home, Path(sys.executable)
@@ -128,8 +130,8 @@ def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
         model = service["model"]
         if (sweep := service.get("sweep")) is not None:
             with reporter.step(f"sweep {sweep}") as step:
-                space = service["namespace"]
-                winner = wait_for_sweep(cluster.kubectl, space, sweep, step.update)
+                namespace = service["namespace"]
+                winner = wait_for_sweep(cluster.kubectl, namespace, sweep, step.update)
                 step.detail = f"the winner is {winner}"
         with reporter.step(f"inference service {key}") as step:
             metadata = predict.wait_ready(url, model, service.get("run"), step.update)
@@ -145,14 +147,14 @@ def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
 def describe_service(
     key: str, address: str, metadata: dict[str, Any], prediction: predict.Prediction
 ) -> str:
-    """Return address, model and first prediction of an inference service."""
-    # From the server, since the stack's outputs were written before the training ended.
+    """Return the address, the model and the first prediction of an inference service."""
+    # The server reports the version; the stack's outputs were written before the training ended.
     model = f"version {metadata['versions'][0]}, sha256 {predict.served_digest(metadata)}"
     return f"{key}: {address}\n{model}\n{prediction}"
 
 
 def render(cluster: Cluster, summary: Summary) -> Table:
-    """Return the table that `make up` ends with."""
+    """Return the table that `make up` prints at the end."""
     table = Table(title=f"stack {STACKS[cluster.spec.kind]}", show_header=False, title_style="bold")
     table.add_column()
     table.add_column(overflow="fold")  # a digest is longer than a narrow terminal

@@ -1,7 +1,7 @@
 """Stand-in for Pulumi's Docker plugin, for hosts where the official one is not available.
 
-It has the resource `docker:index/image:Image` with the official inputs and outputs, and uses the
-Docker CLI. The official plugin is preferred if it is installed or can be downloaded.
+It provides the resource `docker:index/image:Image` with the official inputs and outputs, and uses
+the Docker CLI. The official plugin is preferred if it is installed or can be downloaded.
 """
 
 import os
@@ -14,11 +14,11 @@ from pathlib import Path
 from devcluster.paths import CHECKOUT
 
 VERSION = "5.2.0"
-"""Version of the official plugin, which the SDK in requirements.txt requires."""
+"""Version of the official plugin that the SDK in requirements.txt requires."""
 
 DOWNLOAD_SECONDS = 60
 
-_FOLDER = f"resource-docker-v{VERSION}"
+_DIRECTORY = f"resource-docker-v{VERSION}"
 _FILE = "pulumi-resource-docker"
 _MARK = "devcluster.docker_plugin"
 
@@ -32,23 +32,23 @@ class Plugin:
 
 
 def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
-    """Install a Docker plugin in the project's PULUMI_HOME: the official one, else the stand-in.
+    """Install the official Docker plugin, or else the stand-in, in the project's PULUMI_HOME.
 
-    `python` is an interpreter with the project's requirements, and `path` the PATH for `pulumi`. A
-    download is tried only once, not while the stand-in is installed: a change of the plugin would
-    rebuild all images.
+    `python` is an interpreter with the project's requirements, and `path` is the PATH for `pulumi`.
+    A download is not attempted while the stand-in is installed, because a change of the plugin
+    would rebuild all images.
     """
-    place = pulumi_home / "plugins" / _FOLDER / _FILE
-    if place.exists() and not _is_stand_in(place):
+    plugin = pulumi_home / "plugins" / _DIRECTORY / _FILE
+    if plugin.exists() and not _is_stand_in(plugin):
         return Plugin(True, f"the official Docker plugin {VERSION}")
-    if users := _users_own(pulumi_home):
-        shutil.rmtree(place.parent, ignore_errors=True)
-        place.parent.mkdir(parents=True)
-        place.symlink_to(users)
-        return Plugin(True, f"the official Docker plugin {VERSION} from {users.parent}")
-    if not place.exists() and _download(pulumi_home, path) and place.exists():
+    if installed := _installed_by_user(pulumi_home):
+        shutil.rmtree(plugin.parent, ignore_errors=True)
+        plugin.parent.mkdir(parents=True)
+        plugin.symlink_to(installed)
+        return Plugin(True, f"the official Docker plugin {VERSION} from {installed.parent}")
+    if not plugin.exists() and _download(pulumi_home, path) and plugin.exists():
         return Plugin(True, f"the official Docker plugin {VERSION}, downloaded")
-    _write_launcher(place, python)
+    _write_launcher(plugin, python)
     return Plugin(
         False,
         f"the project's stand-in for the Docker plugin {VERSION}, "
@@ -61,10 +61,10 @@ def _is_stand_in(file: Path) -> bool:
         return _MARK.encode() in content.read(1000)
 
 
-def _users_own(pulumi_home: Path) -> Path | None:
+def _installed_by_user(pulumi_home: Path) -> Path | None:
     home = Path(os.environ.get("PULUMI_HOME") or "~/.pulumi").expanduser().resolve()
     for candidate in (home, Path("~/.pulumi").expanduser().resolve()):
-        file = candidate / "plugins" / _FOLDER / _FILE
+        file = candidate / "plugins" / _DIRECTORY / _FILE
         if candidate != pulumi_home.resolve() and os.access(file, os.X_OK):
             return None if _is_stand_in(file) else file
     return None
@@ -88,17 +88,17 @@ def _download(pulumi_home: Path, path: str | None) -> bool:
     return done.returncode == 0
 
 
-def _write_launcher(place: Path, python: Path) -> None:
+def _write_launcher(plugin: Path, python: Path) -> None:
     checkout, interpreter = shlex.quote(str(CHECKOUT)), shlex.quote(str(python))
     text = (
         "#!/bin/sh\n"
         f"# Stand-in for Pulumi's Docker plugin: {_MARK} of the gpu-platform project.\n"
         f'PYTHONPATH={checkout}${{PYTHONPATH:+:$PYTHONPATH}} exec {interpreter} -m {_MARK} "$@"\n'
     )
-    if place.exists() and not place.is_symlink() and place.read_text() == text:
+    if plugin.exists() and not plugin.is_symlink() and plugin.read_text() == text:
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = place.with_suffix(".new")
-    fresh.write_text(text)
-    fresh.chmod(0o755)
-    fresh.replace(place)
+    plugin.parent.mkdir(parents=True, exist_ok=True)
+    temporary = plugin.with_suffix(".new")
+    temporary.write_text(text)
+    temporary.chmod(0o755)
+    temporary.replace(plugin)

@@ -1,4 +1,4 @@
-"""Server of the stand-in: Pulumi's engine starts it with the engine's address as first argument."""
+"""Server of the stand-in, which Pulumi's engine starts with its address as the first argument."""
 
 import argparse
 import asyncio
@@ -18,30 +18,32 @@ MAXIMUM_MESSAGE_BYTES = 400 * 1024 * 1024
 
 
 class Servicer(ProviderServicer):
-    """Reports errors of the user without a traceback.
+    """Servicer that reports user errors without a traceback.
 
-    The engine accepts their status as an orderly failure; other statuses leave a pending operation
-    in the stack's state.
+    The engine treats their status as a clean failure. Other statuses would leave a pending
+    operation in the stack's state.
     """
 
     async def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Store the provider's settings."""
-        return await _plainly(super().Configure, request, context)
+        return await _without_traceback(super().Configure, request, context)
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Validate inputs and add defaults."""
-        return await _plainly(super().Check, request, context)
+        return await _without_traceback(super().Check, request, context)
 
     async def Create(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Build and push."""
-        return await _plainly(super().Create, request, context)
+        """Build and push an image."""
+        return await _without_traceback(super().Create, request, context)
 
     async def Update(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Build and push again."""
-        return await _plainly(super().Update, request, context)
+        """Build and push an image again."""
+        return await _without_traceback(super().Update, request, context)
 
 
-async def _plainly(method: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any) -> Any:
+async def _without_traceback(
+    method: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any
+) -> Any:
     try:
         return await method(request, context)
     except ImageError as error:
@@ -49,7 +51,7 @@ async def _plainly(method: Callable[[Any, Any], Awaitable[Any]], request: Any, c
 
 
 async def serve(arguments: list[str] | None = None) -> None:
-    """Serve until the engine ends the process; print the port as the first line."""
+    """Print the port as the first line, then serve until the engine ends the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", help="address of Pulumi's engine, for log lines")
     engine, _ = parser.parse_known_args(arguments)
@@ -60,7 +62,7 @@ async def serve(arguments: list[str] | None = None) -> None:
 
 
 async def start(provider: ImageProvider, engine: str) -> tuple[grpc.aio.Server, int]:
-    """Start to serve on a free loopback port; return the server and the port."""
+    """Start a server on a free loopback port; return the server and the port."""
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAXIMUM_MESSAGE_BYTES)])
     servicer = Servicer([], VERSION, provider, engine)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(servicer, server)

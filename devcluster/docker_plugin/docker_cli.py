@@ -1,4 +1,4 @@
-"""Docker CLI: log in, build and push."""
+"""The Docker CLI: login, build and push."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 from devcluster.docker_plugin.inputs import Image, ImageError, Registry
 
 Show = Callable[[str], Awaitable[None]]
-"""Called with each line that Docker prints."""
+"""Callback for each line that Docker prints."""
 
 TAIL_LINES = 25
 
@@ -27,7 +27,7 @@ _DIGEST = re.compile(r"\bdigest: (sha256:[0-9a-f]{64})\b")
 
 @dataclass(frozen=True)
 class Docker:
-    """An executable with its environment, and secrets to hide in its output."""
+    """A Docker executable with its environment, and the secrets to hide in its output."""
 
     executable: str
     environment: dict[str, str]
@@ -35,12 +35,12 @@ class Docker:
     show: Show | None = None
 
     async def build(self, image: Image) -> None:
-        """Build an image. Raises ImageError with the end of the output."""
+        """Build an image. Raise ImageError with the end of the output if that fails."""
         arguments, environment = build_arguments(image)
         await self._run(arguments, f"building {image.image_name} failed", environment)
 
     async def push(self, image: Image) -> str:
-        """Push an image; return its digest in the registry, `sha256:…`."""
+        """Push an image and return its digest in the registry, `sha256:…`."""
         name = image.image_name
         lines = await self._run(["push", name], f"pushing {name} failed")
         for line in reversed(lines):
@@ -54,12 +54,12 @@ class Docker:
         return (await self._run(arguments, f"inspecting {image.image_name} failed"))[-1]
 
     async def login(self, registry: Registry) -> None:
-        """Log in, in this object's private configuration; a pipe passes the password."""
+        """Log in, in this object's private configuration. The password is passed through a pipe."""
         arguments = ["login", "--username", registry.username, "--password-stdin"]
         if registry.server:
             arguments.append(registry.server)
-        what = f"logging in to {registry.server or 'Docker Hub'} as {registry.username} failed"
-        await self._run(arguments, what, stdin=registry.password)
+        failure = f"logging in to {registry.server or 'Docker Hub'} as {registry.username} failed"
+        await self._run(arguments, failure, stdin=registry.password)
 
     async def _run(
         self,
@@ -79,9 +79,9 @@ class Docker:
             process_group=0,
         )
         try:
-            lines = await self._talk(process, stdin)
-        except BaseException:  # also when the operation is cancelled
-            # Plugins too: they would keep the pipe open and continue to build.
+            lines = await self._read_lines(process, stdin)
+        except BaseException:  # includes cancellation
+            # Kill plugins as well: they would keep the pipe open and the build running.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -90,7 +90,7 @@ class Docker:
             raise ImageError("\n".join([f"{failure}:", *lines[-TAIL_LINES:]]))
         return lines
 
-    async def _talk(self, process: asyncio.subprocess.Process, stdin: str) -> list[str]:
+    async def _read_lines(self, process: asyncio.subprocess.Process, stdin: str) -> list[str]:
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("docker was started without pipes")
         with suppress(BrokenPipeError, ConnectionResetError):
@@ -114,16 +114,16 @@ class Docker:
 
 
 def build_arguments(image: Image) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and environment of `docker build`.
+    """Return the arguments and the environment of `docker build`.
 
-    The environment passes secret build arguments: the list of processes does not show it.
+    Secret build arguments are passed in the environment, which the process list does not show.
     """
     build = image.build
-    kit = build.builder_version == "BuilderBuildKit"
-    environment = {"DOCKER_BUILDKIT": "1" if kit else "0"}
+    use_buildkit = build.builder_version == "BuilderBuildKit"
+    environment = {"DOCKER_BUILDKIT": "1" if use_buildkit else "0"}
     arguments = ["build", "--file", build.dockerfile, "--tag", image.image_name]
     for option, value in (
-        ("--progress", "plain" if kit else ""),
+        ("--progress", "plain" if use_buildkit else ""),
         ("--platform", build.platform),
         ("--target", build.target),
         ("--network", build.network),
@@ -146,24 +146,24 @@ async def docker_for(
 ) -> AsyncIterator[Docker]:
     """Yield a Docker CLI for an image, logged in if there are credentials.
 
-    With credentials it uses a temporary configuration directory, with the user's contexts and the
-    credentials of other registries. The user's directory stays unchanged.
+    With credentials, it uses a temporary configuration directory with the user's contexts and
+    credentials for other registries. The user's own directory stays unchanged.
     """
     executable = find(os.environ.get("PATH", ""))
     environment = dict(os.environ) | settings
     if credentials is None:
         yield Docker(executable, environment, image.secrets, show)
         return
-    with tempfile.TemporaryDirectory(prefix="docker-config-") as folder:
-        copy_configuration(Path(folder), credentials.server)
+    with tempfile.TemporaryDirectory(prefix="docker-config-") as directory:
+        copy_configuration(Path(directory), credentials.server)
         secrets = (*image.secrets, credentials.password)
-        docker = Docker(executable, environment | {"DOCKER_CONFIG": folder}, secrets, show)
+        docker = Docker(executable, environment | {"DOCKER_CONFIG": directory}, secrets, show)
         await docker.login(credentials)
         yield docker
 
 
 def copy_configuration(to: Path, server: str) -> None:
-    """Copy the user's Docker configuration, except for stores of new credentials."""
+    """Copy the user's Docker configuration without the stores for new credentials."""
     source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
     try:
         settings = json.loads((source / "config.json").read_text())
@@ -183,12 +183,12 @@ def copy_configuration(to: Path, server: str) -> None:
 def find(path: str) -> str:
     """Return the first Docker CLI on a PATH that can build with BuildKit.
 
-    Version 23 and later need a plugin for that, which distributions omit. Raises ImageError if
-    there is none.
+    Version 23 and later need the buildx plugin, which some distributions omit. Raise ImageError if
+    there is no such CLI.
     """
     tried = []
     for executable in _candidates(path):
-        if _builds(executable):
+        if _has_buildkit(executable):
             return executable
         tried.append(executable)
     if tried:
@@ -200,22 +200,22 @@ def find(path: str) -> str:
 
 
 def _candidates(path: str) -> Iterable[str]:
-    for folder in path.split(os.pathsep):
-        if folder and (found := shutil.which("docker", path=folder)):
+    for directory in path.split(os.pathsep):
+        if directory and (found := shutil.which("docker", path=directory)):
             yield found
 
 
-def _builds(executable: str) -> bool:
-    version = _answer([executable, "--version"])
+def _has_buildkit(executable: str) -> bool:
+    version = _output([executable, "--version"])
     if version is None:
         return False
     number = re.search(r"version (\d+)", version)
     if number and int(number[1]) < 23:
         return True
-    return _answer([executable, "buildx", "version"]) is not None
+    return _output([executable, "buildx", "version"]) is not None
 
 
-def _answer(command: list[str]) -> str | None:
+def _output(command: list[str]) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Inputs of an image: typed data from Pulumi's property values, and the context's digest."""
+"""Inputs of an image, converted from Pulumi's property values, and the digest of its context."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ImageError(Exception):
-    """Error of an image for the user, with the end of Docker's output."""
+    """An error to show to the user, with the end of Docker's output."""
 
 
 class _Input(BaseModel):
@@ -27,7 +27,7 @@ class _Input(BaseModel):
 
 
 class Registry(_Input):
-    """Registry that an image is pushed to, with credentials."""
+    """Registry to which an image is pushed, with credentials."""
 
     server: str = ""
     username: str = ""
@@ -71,24 +71,24 @@ class Image(_Input):
 
 
 def host_of(address: str) -> str:
-    """Return host and port of a registry's address, which may be a URL."""
+    """Return the host and port of a registry address, which may be a URL."""
     return address.removeprefix("https://").removeprefix("http://").partition("/")[0]
 
 
 def registry_of(image_name: str) -> str:
-    """Return the registry in an image's name; empty without one."""
+    """Return the registry in an image name, or an empty string."""
     host, slash, _ = image_name.partition("/")
-    named = slash and ("." in host or ":" in host or host == "localhost")
-    return host if named else ""
+    has_registry = slash and ("." in host or ":" in host or host == "localhost")
+    return host if has_registry else ""
 
 
 def is_unknown(value: PropertyValue) -> bool:
-    """Return True if a value or a part of it depends on resources that do not exist yet."""
+    """Return whether a value or a part of it depends on resources that do not exist yet."""
     return any(leaf == rpc.UNKNOWN for leaf in _leaves(value))
 
 
 def parse(properties: Properties) -> Image:
-    """Return the typed inputs. Raises ImageError with every invalid property."""
+    """Return the typed inputs. Raise ImageError that lists every invalid property."""
     try:
         image = Image.model_validate(plain(properties))
     except ValidationError as error:
@@ -99,15 +99,15 @@ def parse(properties: Properties) -> Image:
 
 
 def reasons(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Yield path and reason of every invalid property."""
-    for wrong in error.errors():
-        yield ".".join(str(part) for part in wrong["loc"]), wrong["msg"]
+    """Yield the path of every invalid property, and the reason."""
+    for problem in error.errors():
+        yield ".".join(str(part) for part in problem["loc"]), problem["msg"]
 
 
 def with_defaults(properties: Properties) -> Properties:
     """Return the inputs for the state, with defaults and the context's digest.
 
-    Raises ImageError if the Dockerfile or the context cannot be read.
+    Raise ImageError if the Dockerfile or the context cannot be read.
     """
     given = properties.get("build") or PropertyValue.null()
     if not isinstance(given.value, Mapping | None):
@@ -119,16 +119,16 @@ def with_defaults(properties: Properties) -> Properties:
         build.setdefault("dockerfile", PropertyValue(default))
     machine = platform.machine()
     build.setdefault("platform", PropertyValue(f"linux/{_MACHINES.get(machine, machine)}"))
-    folder, dockerfile = build["context"], build.get("dockerfile", PropertyValue(rpc.UNKNOWN))
-    if not is_unknown(folder) and not is_unknown(dockerfile):
-        place = Path(str(folder.value))
-        digest = context_digest(place, _existing(Path(str(dockerfile.value)), place))
+    context, dockerfile = build["context"], build.get("dockerfile", PropertyValue(rpc.UNKNOWN))
+    if not is_unknown(context) and not is_unknown(dockerfile):
+        directory = Path(str(context.value))
+        digest = context_digest(directory, _existing(Path(str(dockerfile.value)), directory))
         build["contextDigest"] = PropertyValue(digest)
     return properties | {"build": given.with_value(build)}
 
 
 def plain(value: PropertyValue | Mapping[str, PropertyValue]) -> Any:
-    """Return a value without secrets' wrappers and without null, the engine's unknown value."""
+    """Return a value without the wrappers of secrets and without nulls (unknown values)."""
     inner = value.value if isinstance(value, PropertyValue) else value
     if isinstance(inner, Mapping):
         return {key: plain(item) for key, item in inner.items() if item.value is not None}
@@ -138,7 +138,7 @@ def plain(value: PropertyValue | Mapping[str, PropertyValue]) -> Any:
 
 
 def secrets(properties: Mapping[str, PropertyValue]) -> Iterator[str]:
-    """Yield all secrets: the password, and secret build arguments."""
+    """Yield all secrets: the password and the secret build arguments."""
     password = at(properties, "registry", "password")
     if password is not None and isinstance(password.value, str):
         yield password.value
@@ -173,19 +173,19 @@ def _leaves(value: PropertyValue) -> Iterator[object]:
         yield value.value
 
 
-def _existing(dockerfile: Path, folder: Path) -> Path:
+def _existing(dockerfile: Path, context: Path) -> Path:
     if dockerfile.is_file():
         return dockerfile
     advice = ""
-    if (folder / dockerfile).is_file():
-        advice = f"; it is relative to {Path.cwd()}: write {folder / dockerfile}"
+    if (context / dockerfile).is_file():
+        advice = f"; it is relative to {Path.cwd()}: write {context / dockerfile}"
     raise ImageError(f"build.dockerfile: {dockerfile} does not exist{advice}")
 
 
 def context_digest(context: Path, dockerfile: Path) -> str:
     """Return a digest of the Dockerfile and the context: names, contents and permissions.
 
-    .dockerignore works as in Docker. Raises ImageError if a file cannot be read.
+    .dockerignore is applied as in Docker. Raise ImageError if a file cannot be read.
     """
     total = hashlib.sha256()
     try:
@@ -207,7 +207,7 @@ def files(context: Path, dockerfile: Path) -> list[str]:
 
 
 def ignore_patterns(context: Path, dockerfile: Path) -> list[str]:
-    """Return the lines of the Dockerfile's ignore file, else of the context's."""
+    """Return the lines of the Dockerfile's ignore file, or else of the context's."""
     for file in (
         dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
         context / ".dockerignore",

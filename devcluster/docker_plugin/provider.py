@@ -25,7 +25,7 @@ NOTICE = (
 IMAGE = "docker:index/image:Image"
 
 INPUTS = "__inputs"
-"""Property of the state with the inputs, as in the official plugin."""
+"""State property that stores the inputs, as in the official plugin."""
 
 _NOT_COMPARED = ("buildOnPreview",)
 _SETTINGS = {"host": "DOCKER_HOST", "certPath": "DOCKER_CERT_PATH"}
@@ -33,7 +33,7 @@ _SETTINGS = {"host": "DOCKER_HOST", "certPath": "DOCKER_CERT_PATH"}
 
 @dataclass(frozen=True)
 class EngineLog:
-    """Log of Pulumi's engine, the output of `pulumi up`. Undeliverable lines are dropped."""
+    """Log of Pulumi's engine, shown by `pulumi up`. Undeliverable lines are dropped."""
 
     stub: engine_pb2_grpc.EngineStub
 
@@ -42,12 +42,12 @@ class EngineLog:
         """Return the log at the other end of a channel."""
         return cls(engine_pb2_grpc.EngineStub(channel))
 
-    async def say(self, message: str, urn: str = "", *, passing: bool = False) -> None:
-        """Show a line for a resource; a transient one disappears at the end of the operation."""
+    async def say(self, message: str, urn: str = "", *, transient: bool = False) -> None:
+        """Log a line for a resource. A transient line disappears when the operation ends."""
         line = engine_pb2.LogRequest(
-            severity=engine_pb2.INFO, message=message, urn=urn, ephemeral=passing
+            severity=engine_pb2.INFO, message=message, urn=urn, ephemeral=transient
         )
-        # The stub's types are those of a synchronous channel.
+        # The stub is typed for a synchronous channel.
         call = cast(Awaitable[object], self.stub.Log(line, timeout=5))
         try:
             await call
@@ -56,17 +56,17 @@ class EngineLog:
 
 
 class ImageProvider(protocol.Provider):
-    """Builds and pushes images; an image changes with the digest of its context."""
+    """Provider that builds and pushes images. An image changes with the digest of its context."""
 
     def __init__(self, log: EngineLog) -> None:
         self._log = log
         self._settings: dict[str, str] = {}
-        self._sign_ins: list[Registry] = []
+        self._registry_auth: list[Registry] = []
         self._noticed = False
-        self._work: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def configure(self, request: protocol.ConfigureRequest) -> protocol.ConfigureResponse:
-        """Store host, certificates and credentials. Raises ImageError for an unknown setting."""
+        """Store the host, certificates and credentials. Raise ImageError for an unknown setting."""
         settings = {k: v for k, v in inputs.plain(request.args).items() if k != "version"}
         unsupported = settings.keys() - {*_SETTINGS, "registryAuth"}
         if unsupported:
@@ -77,7 +77,7 @@ class ImageProvider(protocol.Provider):
         self._settings = {_SETTINGS[k]: v for k, v in settings.items() if k in _SETTINGS}
         if "certPath" in settings:
             self._settings["DOCKER_TLS_VERIFY"] = "1"
-        self._sign_ins = _sign_ins(settings.get("registryAuth", []))
+        self._registry_auth = _parse_credentials(settings.get("registryAuth", []))
         return protocol.ConfigureResponse(accept_secrets=True, supports_preview=True)
 
     async def check(self, request: protocol.CheckRequest) -> protocol.CheckResponse:
@@ -97,7 +97,7 @@ class ImageProvider(protocol.Provider):
         return protocol.CheckResponse(inputs.with_defaults(request.new_inputs))
 
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
-        """Compare with the inputs of the last build, except for passwords."""
+        """Compare with the inputs of the last build, ignoring passwords."""
         kept = request.old_state.get(INPUTS)
         old = _compared(kept.value if kept and isinstance(kept.value, Mapping) else {})
         new = _compared(request.new_inputs)
@@ -112,42 +112,44 @@ class ImageProvider(protocol.Provider):
         )
 
     async def create(self, request: protocol.CreateRequest) -> protocol.CreateResponse:
-        """Build and push."""
-        state = await self._make(request.urn, request.properties, request.preview)
+        """Build and push an image."""
+        state = await self._build(request.urn, request.properties, request.preview)
         name = request.properties["imageName"].value
         return protocol.CreateResponse("" if request.preview else str(name), state)
 
     async def update(self, request: protocol.UpdateRequest) -> protocol.UpdateResponse:
-        """Build and push again."""
-        return protocol.UpdateResponse(await self._make(request.urn, request.news, request.preview))
+        """Build and push an image again."""
+        return protocol.UpdateResponse(
+            await self._build(request.urn, request.news, request.preview)
+        )
 
     async def delete(self, request: protocol.DeleteRequest) -> None:
         """Keep the image, as the official plugin does."""
 
     async def cancel(self) -> None:
         """Cancel all running builds and pushes."""
-        for task in self._work:
+        for task in self._tasks:
             task.cancel()
 
-    async def _make(self, urn: str, properties: Properties, preview: bool) -> Properties:
+    async def _build(self, urn: str, properties: Properties, preview: bool) -> Properties:
         if any(inputs.is_unknown(value) for value in properties.values()):
             return _state(properties, PropertyValue(rpc.UNKNOWN))
         image = inputs.parse(properties)
         if preview and not image.build_on_preview:
             return _state(properties, PropertyValue(rpc.UNKNOWN))
-        making = asyncio.create_task(self._build_and_push(urn, image, preview))
-        self._work.add(making)
-        making.add_done_callback(self._work.discard)
+        task = asyncio.create_task(self._build_and_push(urn, image, preview))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
-            return _state(properties, PropertyValue(await making))
+            return _state(properties, PropertyValue(await task))
         except asyncio.CancelledError as error:
             raise ImageError(f"{image.image_name}: the operation was cancelled") from error
 
     async def _build_and_push(self, urn: str, image: Image, preview: bool) -> str:
-        """Return the output `repoDigest`, which is unknown in a preview."""
+        """Build and push, and return the output `repoDigest`, which is unknown in a preview."""
 
         async def show(line: str) -> None:
-            await self._log.say(line, urn, passing=True)
+            await self._log.say(line, urn, transient=True)
 
         credentials = self._credentials(image)
         async with docker_cli.docker_for(image, credentials, self._settings, show) as docker:
@@ -161,16 +163,16 @@ class ImageProvider(protocol.Provider):
     def _credentials(self, image: Image) -> Registry | None:
         if image.registry.password:
             return image.registry.model_copy(update={"server": image.server})
-        return next((s for s in self._sign_ins if s.server == image.server), None)
+        return next((s for s in self._registry_auth if s.server == image.server), None)
 
 
 def _errors(properties: Properties) -> list[tuple[str, str]]:
     known = {key: value for key, value in properties.items() if not inputs.is_unknown(value)}
-    given = inputs.plain(known)
+    plain = inputs.plain(known)
     if "imageName" not in known and "imageName" in properties:
-        given["imageName"] = "unknown.invalid/yet"
+        plain["imageName"] = "unknown.invalid/yet"
     try:
-        image = Image.model_validate(given)
+        image = Image.model_validate(plain)
     except ValidationError as error:
         return list(inputs.reasons(error))
     errors = []
@@ -220,17 +222,17 @@ def _without_tag(name: str) -> str:
     return path if colon and "/" not in tag else name
 
 
-class _SignIn(Registry):
+class _RegistryAuth(Registry):
     """Entry of `registryAuth`."""
 
     address: str
 
 
-def _sign_ins(given: object) -> list[Registry]:
-    """Return the entries of `registryAuth`, which is a list or its JSON."""
+def _parse_credentials(given: object) -> list[Registry]:
+    """Return the entries of `registryAuth`, which is a list or JSON text."""
     try:
         listed = json.loads(given) if isinstance(given, str) else given
-        entries = TypeAdapter(list[_SignIn]).validate_python(listed)
+        entries = TypeAdapter(list[_RegistryAuth]).validate_python(listed)
     except ValueError as error:
         raise ImageError(
             "docker:registryAuth: the stand-in for the Docker plugin expects a list of "

@@ -1,4 +1,4 @@
-"""Images in the cluster's registry before anything is deployed."""
+"""Images that are pushed to the cluster's registry before a deployment."""
 
 import hashlib
 import threading
@@ -14,18 +14,18 @@ from devcluster.paths import Layout as Paths
 
 @dataclass(frozen=True)
 class ToolImage:
-    """Image of static binaries and nothing else."""
+    """Image that contains only static binaries."""
 
     reference: str
     tool: str
     program: str
-    """Path in the image, which Volcano's chart uses."""
+    """Path of the entrypoint in the image, as the manifests expect it."""
     user: str = ""
     files: tuple[tuple[str, str], ...] = ()
-    """Additional paths and tools. Images with the same files have the same layer."""
+    """Additional paths and tools. Images with the same files share a layer."""
 
     def layout(self, images: Path, binaries: Path) -> Layout:
-        """Build the image, unless it exists."""
+        """Build the image unless it exists, and return its layout."""
         files = {self.program: self.tool, **dict(self.files)}
         layout = Layout(images / f"{self.tool}-{_digest(files, binaries)}")
         if layout.digest is None:
@@ -38,7 +38,7 @@ class ToolImage:
 
 
 def _digest(files: Mapping[str, str], binaries: Path) -> str:
-    """Return 12 hexadecimal digits that change with the paths and the content of the files."""
+    """Return a digest (12 hexadecimal digits) of the paths and contents of the files."""
     sha = hashlib.sha256(repr(sorted(files.items())).encode())
     for tool in sorted(set(files.values())):
         with (binaries / tool).open("rb") as content:
@@ -60,10 +60,10 @@ NOTEBOOK = replace(
     PYTORCH, reference="pytorch-notebook-cpu:2.15.0", python=requirements_files("notebook")
 )
 BASES = (PYTORCH, MPI, TENSORFLOW, RAY, SWEEPS, NOTEBOOK)
-"""PyTorch's always exists; the others if a stack uses them."""
+"""PyTorch's image is always built, the others only if a stack uses them."""
 
 _VOLCANO = ("vc-scheduler", "vc-controller-manager", "vc-webhook-manager")
-# A job of Volcano's chart calls it in the image of the webhooks.
+# A job in Volcano's chart runs this program in the webhook image.
 _CERTIFICATES = ("/gen-admission-secret.sh", "volcano-certificates")
 _VOLCANO_FILES = (*((f"/{name}", name) for name in _VOLCANO), _CERTIFICATES)
 
@@ -109,7 +109,7 @@ class BaseImages:
         self._paths = paths
         self._uv = uv
         self._failure: BaseException | None = None
-        # The others reuse layers of PyTorch's.
+        # PyTorch comes first, because the others reuse its layers.
         self._bases = (PYTORCH, *(base for base in bases if base is not PYTORCH))
         self._thread = threading.Thread(target=self._build, daemon=True)
 
@@ -119,7 +119,7 @@ class BaseImages:
         return {base.reference: Layout(self._paths.images / base.name) for base in self._bases}
 
     def start(self) -> None:
-        """Start to build, unless all of them exist."""
+        """Start building, unless all images exist."""
         if not self._complete():
             self._thread.start()
 
@@ -136,7 +136,10 @@ class BaseImages:
             self._failure = error
 
     def wait(self, seconds: float) -> bool:
-        """Wait for at most this time; return True if all exist. Raises the error of a build."""
+        """Wait at most this long and return whether all images exist.
+
+        Raise the error of a failed build.
+        """
         if self._thread.is_alive():
             self._thread.join(seconds)
         if self._failure is not None:
@@ -151,7 +154,7 @@ def push_tools(
     report: Callable[[str], None],
     operators: Collection[str] = (),
 ) -> None:
-    """Push the images of single programs that the registry does not have."""
+    """Push the tool images that the registry does not have."""
     log = paths.logs / "push.log"
     others = [image for operator in operators for image in OPERATOR_IMAGES[operator]]
     for image in (*TOOL_IMAGES, *others):

@@ -1,4 +1,4 @@
-"""Images as OCI layouts on disk (image layout specification 1.0); skopeo pushes them."""
+"""Images as OCI layouts on disk (image layout specification 1.0), pushed with skopeo."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Program, environment and user of an image's containers."""
+    """Entrypoint, environment and user of an image's containers."""
 
     entrypoint: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Layer:
 
 
 def file_layer(files: Mapping[str, Path], tar: Path) -> None:
-    """Write a reproducible layer of executables, `{path in the image: file}`."""
+    """Write a reproducible layer of executables. `files` maps paths in the image to files."""
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
         for name, source in sorted(files.items()):
             entry = archive.gettarinfo(source.resolve(), arcname=name.lstrip("/"))
@@ -81,7 +81,7 @@ class Layout:
         return str(json.loads(index.read_text())["manifests"][0]["digest"])
 
     def layers(self) -> list[Layer]:
-        """Return the layers of a complete image, the lowest first."""
+        """Return the layers of a complete image, starting with the lowest."""
         manifest = self._document(str(self.digest))
         diff_ids = self._document(manifest["config"]["digest"])["rootfs"]["diff_ids"]
         files = [self._file(layer["digest"]) for layer in manifest["layers"]]
@@ -94,7 +94,7 @@ class Layout:
         return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def write(self, layers: Sequence[Path | Layer], config: ImageConfig) -> None:
-        """Write the image from tar files, which are compressed, and layers of other images."""
+        """Write the image from uncompressed tar files and layers of other images."""
         shutil.rmtree(self.part, ignore_errors=True)
         blobs = self.part / "blobs" / "sha256"
         blobs.mkdir(parents=True)
@@ -138,7 +138,7 @@ class Layout:
     def push(self, registry: str, reference: str, log: Path) -> bool:
         """Push to `registry` (host:port, plain HTTP) as `reference` (name:tag).
 
-        Return False if the registry already has it. Raises DevclusterError.
+        Return False if the registry already has it. Raise DevclusterError if the push fails.
         """
         name, _, tag = reference.rpartition(":")
         url = f"http://{registry}/v2/{name}/manifests/{tag}"
@@ -162,7 +162,7 @@ class Layout:
         return True
 
     def link_blobs(self, registry: Path) -> None:
-        """Replace the blobs by hard links to those of the registry with this root directory."""
+        """Replace the blobs with hard links to those in the root directory of the registry."""
         for blob in (self.folder / "blobs" / "sha256").iterdir():
             kept = registry / "docker/registry/v2/blobs/sha256" / blob.name[:2] / blob.name / "data"
             if kept.exists() and not kept.samefile(blob):

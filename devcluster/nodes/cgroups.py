@@ -1,8 +1,8 @@
 """Control groups of the cluster, on hosts with cgroup v1 controllers or with cgroup v2 only.
 
-In each controller's mount, `gpu-platform-<kind>/` contains `supervisor` and a group per node. On v2
-a group with processes cannot delegate controllers to its children, so a node moves its first
-process into a leaf before it enables them.
+In each controller's mount, `gpu-platform-<kind>/` contains `supervisor` and a group per node. With
+v2, a group that contains processes cannot delegate controllers to its children, so a node moves its
+first process into a leaf group before it enables them.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Hierarchies:
-    """Hierarchies of a host, read from /proc/self/cgroup (format: cgroups(7))."""
+    """Control group hierarchies of a host, as listed in /proc/self/cgroup (cgroups(7))."""
 
     controllers: tuple[str, ...]
     """Mounted v1 hierarchies, such as `memory`, `cpu,cpuacct` and `name=systemd`."""
 
     @property
     def unified(self) -> bool:
-        """True if there is only v2."""
+        """True if the host has only v2."""
         return not self.controllers
 
-    def folders(self, root: Path = ROOT) -> list[Path]:
+    def directories(self, root: Path = ROOT) -> list[Path]:
         """Return the mount point of each hierarchy."""
         if self.unified:
             return [root]
@@ -44,18 +44,18 @@ def hierarchies() -> Hierarchies:
     return parse_hierarchies(Path("/proc/self/cgroup").read_text())
 
 
-def create(group: str, machine: Hierarchies, root: Path = ROOT) -> list[Path]:
+def create(group: str, hierarchies: Hierarchies, root: Path = ROOT) -> list[Path]:
     """Create a group in every hierarchy and return its directories."""
-    folders = [folder / group for folder in machine.folders(root)]
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-        _inherit_cpuset(folder)
-    return folders
+    directories = [directory / group for directory in hierarchies.directories(root)]
+    for directory in directories:
+        directory.mkdir(parents=True, exist_ok=True)
+        _inherit_cpuset(directory)
+    return directories
 
 
-def _inherit_cpuset(folder: Path) -> None:
-    # A new cpuset of cgroup v1 is empty, and no process can enter an empty one.
-    for part in reversed([folder, *folder.parents]):
+def _inherit_cpuset(directory: Path) -> None:
+    # A new cpuset of cgroup v1 is empty, and processes cannot enter an empty cpuset.
+    for part in reversed([directory, *directory.parents]):
         for name in ("cpuset.cpus", "cpuset.mems"):
             file = part / name
             with contextlib.suppress(OSError):
@@ -63,39 +63,42 @@ def _inherit_cpuset(folder: Path) -> None:
                     file.write_text((part.parent / name).read_text())
 
 
-def enter(folders: list[Path], pid: int | None = None) -> None:
+def enter(directories: list[Path], pid: int | None = None) -> None:
     """Move a process (default: this one) into the groups."""
-    for folder in folders:
-        (folder / "cgroup.procs").write_text(str(pid if pid is not None else os.getpid()))
+    for directory in directories:
+        (directory / "cgroup.procs").write_text(str(pid if pid is not None else os.getpid()))
 
 
-def delegate(folder: Path) -> None:
+def delegate(directory: Path) -> None:
     """Delegate every controller of a v2 group to its children."""
-    available = (folder / "cgroup.controllers").read_text().split()
-    (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in available))
+    available = (directory / "cgroup.controllers").read_text().split()
+    (directory / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in available))
 
 
-def processes(folders: list[Path]) -> set[int]:
+def processes(directories: list[Path]) -> set[int]:
     """Return the processes in the groups and in their children."""
     found: set[int] = set()
-    for folder in folders:
-        for file in folder.rglob("cgroup.procs"):
+    for directory in directories:
+        for file in directory.rglob("cgroup.procs"):
             with contextlib.suppress(OSError):
                 found.update(int(line) for line in file.read_text().split())
     return found
 
 
-def remove(folders: list[Path], timeout: float = 5.0) -> list[Path]:
-    """Remove the groups and their children once their processes end; return the remaining ones."""
+def remove(directories: list[Path], timeout: float = 5.0) -> list[Path]:
+    """Remove the groups and their children once their processes have ended.
+
+    Return the groups that could not be removed.
+    """
     deadline = time.monotonic() + timeout
-    while left := [folder for folder in folders if folder.exists()]:
-        for folder in left:
-            for below in sorted(folder.rglob("*/"), key=lambda path: -len(path.parts)):
+    while left := [directory for directory in directories if directory.exists()]:
+        for directory in left:
+            for child in sorted(directory.rglob("*/"), key=lambda path: -len(path.parts)):
                 with contextlib.suppress(OSError):
-                    below.rmdir()
+                    child.rmdir()
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                directory.rmdir()
         if time.monotonic() > deadline:
-            return [folder for folder in left if folder.exists()]
+            return [directory for directory in left if directory.exists()]
         time.sleep(0.02)
     return []

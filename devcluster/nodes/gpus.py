@@ -1,16 +1,16 @@
-"""Simulated GPU driver of a real node: metrics derived from the processes that hold the GPUs.
+"""Simulated GPU driver of a real node, with metrics derived from the processes that use the GPUs.
 
-It writes a JSON list of the GPUs to every connection on its socket, each with fields of DCGM, which
-the simulated exporter serves (toolchain/modules/tools). A process holds the GPUs in its
-NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No number comes from a real GPU:
+It writes a JSON list of the GPUs to every connection on its socket. Each GPU has DCGM fields, which
+the simulated exporter serves (toolchain/modules/tools). A process uses the GPUs in its variable
+NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No value comes from a real GPU:
 
 - utilization: CPU time since the last sample, divided among the process's GPUs; 100 % is one
   core;
-- memory: resident and not shared, divided in the same way;
-- power: from POWER_IDLE without use to POWER_LIMIT at full use;
+- memory: private resident memory, divided in the same way;
+- power: from POWER_IDLE when idle to POWER_LIMIT at full load;
 - Xid errors: none.
 
-A file of faults overrides fields by GPU index: {"0": {"DCGM_FI_DEV_XID_ERRORS": 79}}.
+A faults file overrides fields by GPU index: {"0": {"DCGM_FI_DEV_XID_ERRORS": 79}}.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ from devcluster import DevclusterError
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 POWER_IDLE, POWER_LIMIT = 55.0, 400.0
-SHORTEST = 0.5
-"""Seconds between samples; earlier requests get the last sample."""
+SAMPLE_INTERVAL = 0.5
+"""Minimum seconds between samples; requests in between get the last sample."""
 
 Field = Literal[
     "DCGM_FI_DEV_GPU_UTIL",
@@ -45,7 +45,7 @@ _FAULTS = TypeAdapter(dict[int, dict[Field, FiniteFloat]])
 
 
 class Hardware(BaseModel):
-    """GPUs of a node, read from a file that the device plugin reads, too."""
+    """GPUs of a node, read from a file that the device plugin also reads."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,7 +55,7 @@ class Hardware(BaseModel):
 
 
 class Gpus:
-    """GPUs of the node. Not thread-safe."""
+    """GPUs of the node with their current metrics. Not thread-safe."""
 
     def __init__(self, hardware: Hardware, faults: Path) -> None:
         self._hardware = hardware
@@ -65,11 +65,11 @@ class Gpus:
         self._measured: list[Fields] = []
 
     def read(self) -> list[dict[str, Any]]:
-        """Return index, UUID, product and fields of each GPU.
+        """Return the index, UUID, product and fields of each GPU.
 
-        Raises DevclusterError if the file of faults is invalid.
+        Raise DevclusterError if the faults file is invalid.
         """
-        if time.monotonic() - self._sampled >= SHORTEST:
+        if time.monotonic() - self._sampled >= SAMPLE_INTERVAL:
             self._sample()
         faults = _read_faults(self._faults, len(self._measured))
         return [
@@ -89,11 +89,11 @@ class Gpus:
         use: dict[str, float] = defaultdict(float)
         memory: dict[str, float] = defaultdict(float)
         for process, held in self._processes():
-            # A process that ends meanwhile is not counted.
+            # A process that ends in the meantime is not counted.
             with contextlib.suppress(psutil.Error):
                 times, resident = process.cpu_times(), process.memory_info()
                 spent = seconds[process] = times.user + times.system
-                # A process counts from the first sample that sees it.
+                # CPU time before the first sample of a process is not counted.
                 new = spent - self._seconds.get(process, spent)
                 for uuid in held:
                     use[uuid] += 100 * new / passed / len(held)
@@ -134,7 +134,7 @@ def _read_faults(file: Path, count: int) -> dict[int, dict[Field, float]]:
 
 
 def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:
-    """Return a server that writes the GPUs to each connection, one after another."""
+    """Return a server that writes the GPUs to each connection, one connection at a time."""
 
     class Answer(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -146,10 +146,10 @@ def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:
 
 
 def main(hardware: str, socket: str, faults: str) -> None:
-    """Serve until the process ends; the arguments are paths."""
-    has = Hardware.model_validate_json(Path(hardware).read_bytes())
-    with server(Path(socket), Gpus(has, Path(faults))) as served:
-        served.serve_forever()
+    """Serve until the process ends. The arguments are paths."""
+    gpus = Hardware.model_validate_json(Path(hardware).read_bytes())
+    with server(Path(socket), Gpus(gpus, Path(faults))) as running:
+        running.serve_forever()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Image stores of the real nodes: a cache in which the base image is unpacked once.
 
-containerd of each node and the Docker engine have a store each. Layers are read-only, so that the
-files of the base image are hard links to one copy.
+The containerd of each node and the Docker engine each have a store. Layers are read-only, so the
+files of the base image can be hard links to a single copy.
 """
 
 import json
@@ -23,7 +23,7 @@ from devcluster.launcher import running_elsewhere
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode
 
-ENOUGH: Final = 3 * GIB
+MINIMUM_FREE: Final = 3 * GIB
 """Free bytes below which the stores are emptied."""
 
 DOCKER: Final = "/usr/bin/docker"
@@ -37,14 +37,14 @@ _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
 def free_space(layout: Layout) -> str:
-    """Empty the stores if the disk is nearly full or if they hold layers of other base images.
+    """Empty the stores if the disk is nearly full or they hold layers of other base images.
 
-    Return a message about it, or nothing. While a cluster runs, all stores stay.
+    Return a message about it, or an empty string. While a cluster is running, all stores are kept.
     """
     if not layout.node_stores.exists() or running_elsewhere(Kind.REAL):
         return ""
     free = shutil.disk_usage(layout.cache).free
-    if free < ENOUGH:
+    if free < MINIMUM_FREE:
         reason = f"only {free / GIB:.1f} GiB were free"
     elif _linked(layout) != [PYTORCH.name]:
         reason = "the base image has changed"
@@ -56,9 +56,9 @@ def free_space(layout: Layout) -> str:
 
 
 def link_base(layout: Layout, spec: ClusterSpec, reference: str) -> None:
-    """Put the layers of PyTorch's base image into all stores, unless they are there.
+    """Link the layers of PyTorch's base image into all stores, unless they exist.
 
-    `reference` is its name in the registry. Raises CalledProcessError.
+    `reference` is the image's name in the registry. Raise CalledProcessError if a command fails.
     """
     linked = _linked(layout)
     if PYTORCH.name in linked:
@@ -75,7 +75,7 @@ def _linked(layout: Layout) -> list[str]:
 
 @dataclass(frozen=True)
 class _Containerd:
-    """Snapshots of a node's containerd, which `ctr` reaches through its process's root."""
+    """Snapshots of a node's containerd, which `ctr` reaches through the root of its process."""
 
     command: Sequence[str]
     store: Path
@@ -88,29 +88,29 @@ class _Containerd:
                 socket = f"/proc/{process.pid}/root/run/containerd/containerd.sock"
                 command = ["ctr", f"--address={socket}", "--namespace=k8s.io", "snapshots"]
                 return cls(command, layout.node_store(node.name) / "containerd")
-        raise DevclusterError(f"containerd of {node.name} does not run; see {layout.logs}")
+        raise DevclusterError(f"containerd of {node.name} is not running; see {layout.logs}")
 
     def has(self, name: str) -> bool:
-        """Return True if there is a snapshot of this name."""
+        """Return whether a snapshot with this name exists."""
         return _run([*self.command, "info", name], check=False).returncode == 0
 
     def fill(self, key: str, parent: str, layer: Path, tree: Path | None) -> None:
-        """Create the snapshot of a layer: linked from `tree`, else unpacked from its file."""
+        """Create the snapshot of a layer, linked from `tree` or else unpacked from its file."""
         draft = f"{key}-draft"
-        _run([*self.command, "remove", draft], check=False)  # of an interrupted start
+        _run([*self.command, "remove", draft], check=False)  # left by an interrupted start
         directories = self._directories("prepare", draft, parent)
         _copy(tree, next(directories)) if tree else _unpack(layer, next(directories))
         _run([*self.command, "commit", key, draft])
 
     def trees(self, name: str) -> list[Path]:
-        """Return the directories of the layers of a snapshot, the lowest first."""
+        """Return the directories of the layers of a snapshot, starting with the lowest."""
         view = f"{name}-view"
         found = list(self._directories("view", view, name))
         _run([*self.command, "remove", view])
         return found[::-1]
 
     def _directories(self, command: str, key: str, parent: str) -> Iterator[Path]:
-        """Create a snapshot; return the directory to write to, else those to read from."""
+        """Create a snapshot; yield the directory to write to, or else those to read from."""
         mount = json.loads(_run([*self.command, command, "--mounts", key, parent]).stdout)[0]
         options = dict(option.partition("=")[::2] for option in mount["Options"])
         sources = options.get("upperdir") or options.get("lowerdir") or mount["Source"]
@@ -119,7 +119,7 @@ class _Containerd:
 
 
 def _fill_nodes(layout: Layout, spec: ClusterSpec, image: Image) -> list[Path]:
-    """Fill the stores of all nodes; return the directories of the layers in the first one."""
+    """Fill the stores of all nodes; return the directories of the layers in the first store."""
     trees: list[Path] = []
     for node in spec.real_nodes:
         containerd, parent = _Containerd.of(layout, node), ""
@@ -133,11 +133,11 @@ def _fill_nodes(layout: Layout, spec: ClusterSpec, image: Image) -> list[Path]:
 
 
 def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Path]) -> None:
-    """Let Docker pull the image, then replace its copies of the layers, which nobody uses yet."""
+    """Let Docker pull the image, then replace its copies of the layers, which are still unused."""
     docker = [DOCKER, f"--host=unix://{layout.docker_socket}"]
     _run([*docker, "pull", "--quiet", reference])
-    form = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
-    found = _run([*docker, "image", "inspect", f"--format={form}", reference]).stdout
+    template = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
+    found = _run([*docker, "image", "inspect", f"--format={template}", reference]).stdout
     for tree, inside in zip(reversed(trees), found.strip().split(":"), strict=True):
         directory = store / "docker" / Path(inside).relative_to(_DOCKER_HOME)
         linked, old = directory.with_name("linked"), directory.with_name("old")
@@ -148,13 +148,13 @@ def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Pa
 
 
 def _chain(parent: str, diff_id: str) -> str:
-    """Return the chain ID of a layer (OCI image specification), by which snapshots are named."""
+    """Return the chain ID of a layer (OCI image specification), which names its snapshot."""
     return f"sha256:{sha256(f'{parent} {diff_id}'.encode()).hexdigest()}" if parent else diff_id
 
 
 def _unpack(layer: Path, to: Path) -> None:
-    exactly = ["--numeric-owner", "--same-permissions", "--xattrs", "--xattrs-include=*"]
-    unpack = ["tar", "--extract", "--use-compress-program=pigz", *exactly]
+    options = ["--numeric-owner", "--same-permissions", "--xattrs", "--xattrs-include=*"]
+    unpack = ["tar", "--extract", "--use-compress-program=pigz", *options]
     _run([*unpack, f"--file={layer}", f"--directory={to}"])
 
 

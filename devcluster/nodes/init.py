@@ -1,6 +1,6 @@
-"""Process 1 of a real node: it mounts, connects and starts everything, then supervises it.
+"""Process 1 of a real node: sets up mounts and network, then starts and supervises all services.
 
-`cluster_init` starts it in separate namespaces. Ending it ends the node like a power failure.
+`cluster_init` starts it in separate namespaces. Killing it is like a power failure of the node.
 """
 
 import json
@@ -40,10 +40,10 @@ class Node:
 
     def boot(self, switch_namespace: int, charts: Path) -> None:
         """Start everything and wait until the node is Ready."""
-        machine = cgroups.hierarchies()
+        hierarchies = cgroups.hierarchies()
         socket.sethostname(self.node.name)
-        mounts.prepare(self.layout, self.node.name, machine)
-        if machine.unified:
+        mounts.prepare(self.layout, self.node.name, hierarchies)
+        if hierarchies.unified:
             leaf = cgroups.ROOT / "init"
             leaf.mkdir(exist_ok=True)
             cgroups.enter([leaf])
@@ -54,30 +54,30 @@ class Node:
         if self.node.control_plane:
             self._start_control_plane(charts)
         self._await_control_plane()
-        self._start_node()
+        self._start_node_services()
 
     def _start_control_plane(self, charts: Path) -> None:
         self.supervisor.start(self.services.registry())
         self.supervisor.start(self.services.chart_repository(charts))
         self.supervisor.start(self.services.docker())
-        again = self.control_plane.exists
+        is_restart = self.control_plane.exists
         self.control_plane.start()
         self.supervisor.on_orphan = self.control_plane.ended
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
         self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
-        if again:
-            self._forget_lost_pods()
+        if is_restart:
+            self._delete_lost_pods()
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())
         self._kubectl("apply", "--server-side", "-f", "-", text=objects)
         self.events.add(self.node.name, API_ANSWERS)
 
-    def _forget_lost_pods(self) -> None:
+    def _delete_lost_pods(self) -> None:
         """Delete the pods of an earlier start and the devices that their nodes reported.
 
-        The containers ended with the nodes, and the kubelet refuses pods with GPUs until the device
-        plugin has started. If all pods of a gang fail before Volcano's controllers run, the gang
-        never starts again.
+        The containers ended with the nodes, and the kubelet rejects pods with GPUs until the device
+        plugin has started. If all pods of a gang fail before Volcano's controllers run, the gang is
+        never restarted.
         """
         names = [node.name for node in self.spec.real_nodes]
         found = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")
@@ -87,13 +87,13 @@ class Node:
             status = json.dumps({"status": {"capacity": devices, "allocatable": devices}})
             patch = ("--subresource=status", "--type=merge", f"--patch={status}")
             self._kubectl("patch", "node", name, *patch)
-            not_ended = f"spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"
-            at_once = ("--force", "--grace-period=0", "--wait=false")
-            selected = ("--all-namespaces", f"--field-selector={not_ended}")
-            self._kubectl("delete", "pods", *selected, *at_once)
+            active = f"spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed"
+            immediately = ("--force", "--grace-period=0", "--wait=false")
+            selected = ("--all-namespaces", f"--field-selector={active}")
+            self._kubectl("delete", "pods", *selected, *immediately)
 
     def _await_control_plane(self) -> None:
-        # The kubeconfig may be of an earlier start: ask the server.
+        # The kubeconfig may be left over from an earlier start, so query the API server.
         deadline = time.monotonic() + READY_TIMEOUT
         while time.monotonic() < deadline:
             config = self.layout.kubeconfig
@@ -105,7 +105,7 @@ class Node:
             time.sleep(0.1)
         raise TimeoutError(f"the API server did not answer within {READY_TIMEOUT:.0f} s")
 
-    def _start_node(self) -> None:
+    def _start_node_services(self) -> None:
         self.supervisor.start(self.services.gpus())
         self.supervisor.start(self.services.kubelet())
         self.supervisor.start(self.services.kube_proxy())
@@ -113,14 +113,16 @@ class Node:
         self._await_node("condition=Ready")
         self.events.add(self.node.name, "node is Ready", ready=True)
 
-    def _await_node(self, what: str) -> None:
+    def _await_node(self, condition: str) -> None:
         deadline = time.monotonic() + READY_TIMEOUT
-        wait = ("wait", f"--for={what}", f"node/{self.node.name}", "--timeout=5s")
+        wait = ("wait", f"--for={condition}", f"node/{self.node.name}", "--timeout=5s")
         while not self._kubectl(*wait, check=False):
-            # Before the node exists nothing else restarts a kubelet that ended.
+            # Until the node exists, nothing else restarts a kubelet that has ended.
             self.supervisor.restart_ended()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the node did not reach {what} within {READY_TIMEOUT:.0f} s")
+                raise TimeoutError(
+                    f"the node did not reach {condition} within {READY_TIMEOUT:.0f} s"
+                )
             time.sleep(0.1)
 
     def _kubectl(self, *arguments: str, text: str = "", check: bool = True) -> bool:
@@ -145,17 +147,17 @@ class Node:
 
 
 def main(name: str, binaries: str, charts: str, switch_namespace: str) -> None:
-    """Run the node `name`; `switch_namespace` is an open descriptor of the switch's namespace."""
+    """Run a node. `switch_namespace` is a file descriptor of the switch's network namespace."""
     spec = cluster_spec(Kind.REAL)
     node = next(node for node in spec.real_nodes if node.name == name)
     layout = Layout.of(spec.kind)
-    starting = Node(spec, node, layout, Path(binaries))
+    process = Node(spec, node, layout, Path(binaries))
     try:
-        starting.boot(int(switch_namespace), Path(charts))
+        process.boot(int(switch_namespace), Path(charts))
     except Exception as error:
-        starting.events.add(name, "failed", error=f"{type(error).__name__}: {error}")
+        process.events.add(name, "failed", error=f"{type(error).__name__}: {error}")
         raise
-    starting.supervisor.run_forever()
+    process.supervisor.run_forever()
 
 
 if __name__ == "__main__":

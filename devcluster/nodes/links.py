@@ -12,8 +12,8 @@ from pathlib import Path
 from devcluster.spec import ClusterSpec, Network, RealNode
 
 SWITCH = "switch"
-# Below NodePorts and above the ports of kubelet and kube-proxy: otherwise a connection may get the
-# kubelet's port and keep it from starting.
+# Below NodePorts and above the ports of the kubelet and kube-proxy. Otherwise a connection may use
+# the kubelet's port and prevent it from starting.
 EPHEMERAL_PORTS = range(11000, 30000)
 
 
@@ -26,13 +26,13 @@ def _ip(*arguments: str, namespace: int | None = None) -> None:
 def clashing_routes(network: Network, ip: str = "ip") -> list[str]:
     """Return the host's routes that overlap with the cluster's block, as `RANGE dev INTERFACE`.
 
-    `ip` is the program that lists them.
+    `ip` is the path of the program that lists them.
     """
-    answer = subprocess.run(
+    listed = subprocess.run(
         [ip, "-json", "route", "show"], check=True, capture_output=True, text=True
     )
     clashes = []
-    for route in json.loads(answer.stdout or "[]"):
+    for route in json.loads(listed.stdout or "[]"):
         if route["dst"] != "default" and ip_network(route["dst"], strict=False).overlaps(
             ip_network(network.block)
         ):
@@ -40,7 +40,7 @@ def clashing_routes(network: Network, ip: str = "ip") -> list[str]:
     return clashes
 
 
-def make_switch(spec: ClusterSpec, host_namespace: int) -> None:
+def create_switch(spec: ClusterSpec, host_namespace: int) -> None:
     """Create the switch in this namespace and link the host to it."""
     network = spec.network
     _ip("link", "set", "lo", "up")
@@ -62,7 +62,7 @@ def make_switch(spec: ClusterSpec, host_namespace: int) -> None:
 
 
 def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
-    """Connect the current namespace, a node's, to the switch and to the pods of other nodes."""
+    """Connect the current namespace, that of a node, to the switch and the pods of other nodes."""
     network = spec.network
     _ip("link", "set", "lo", "up")
     _drop_stale_link(node.name, switch_namespace)
@@ -78,7 +78,7 @@ def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
     for other in spec.real_nodes:
         if other != node:
             _ip("route", "add", other.pod_range, "via", other.address)
-    # For processes of the node itself: kube-proxy rewrites packets on this route to Services.
+    # For processes of the node: kube-proxy rewrites packets to Services on this route.
     _ip("route", "add", network.services, "dev", "lo", "src", node.address)
     ports = f"{EPHEMERAL_PORTS.start} {EPHEMERAL_PORTS.stop - 1}"
     for key, value in {"ip_forward": "1", "ip_local_port_range": ports}.items():
@@ -86,7 +86,7 @@ def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
 
 
 def _drop_stale_link(name: str, switch_namespace: int) -> None:
-    # The kernel takes a moment to destroy the namespace of a killed node, with its link.
+    # The kernel needs a moment to destroy the namespace of a killed node and its link.
     for _ in range(50):
         found = subprocess.run(
             ["nsenter", f"--net=/proc/self/fd/{switch_namespace}", "ip", "link", "del", name],

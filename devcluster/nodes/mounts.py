@@ -1,7 +1,7 @@
 """File system of a real node in its mount namespace.
 
-A node reads the host's files; what it writes in /var, /etc and /opt goes to upper directories in
-the cluster's state. The mounts are invisible outside the namespace and disappear with it.
+A node reads the host's files. Its writes to /var, /etc and /opt go to overlay directories in the
+cluster's state. The mounts are not visible outside the namespace and disappear with it.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ from devcluster.nodes import cgroups
 from devcluster.paths import Layout
 
 OVERLAID = ("var", "etc", "opt")
-# kubelet writes these sysctls, which have no namespace: files of the node are mounted over them.
+# The kubelet writes these sysctls, which are not namespaced, so files are mounted over them.
 SYSCTLS = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 
 
@@ -19,8 +19,8 @@ def _mount(*arguments: str) -> None:
     subprocess.run(["mount", *arguments], check=True)
 
 
-def prepare(layout: Layout, node: str, machine: cgroups.Hierarchies) -> None:
-    """Mount everything that a node needs; call it once, as process 1 of the namespaces."""
+def prepare(layout: Layout, node: str, hierarchies: cgroups.Hierarchies) -> None:
+    """Mount everything that a node needs. Call this once, as process 1 of the namespaces."""
     home, store = layout.node(node), layout.node_store(node)
     _mount("--make-rshared", "/")
     _mount("-t", "tmpfs", "-o", "mode=755", "run", "/run")
@@ -33,17 +33,17 @@ def prepare(layout: Layout, node: str, machine: cgroups.Hierarchies) -> None:
     _bind(store / "containerd", Path("/var/lib/containerd"))
     _bind(store / "docker", Path("/var/lib/docker"))
     _bind(layout.volumes, Path("/var/lib/shared-volumes"))
-    for folder in ("/etc/cni/net.d", "/etc/containerd/certs.d", "/var/log/pods"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    for directory in ("/etc/cni/net.d", "/etc/containerd/certs.d", "/var/log/pods"):
+        Path(directory).mkdir(parents=True, exist_ok=True)
     _mount("-t", "tmpfs", "-o", "size=1g", "shm", "/dev/shm")  # noqa: S108
     _mount_sysctls()
-    _mount_sys(machine)
+    _mount_sys(hierarchies)
 
 
 def _overlay(name: str, home: Path) -> None:
     upper, work = home / name / "upper", home / name / "work"
-    for folder in (upper, work):
-        folder.mkdir(parents=True, exist_ok=True)
+    for directory in (upper, work):
+        directory.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir=/{name},upperdir={upper},workdir={work}"
     _mount("-t", "overlay", "-o", options, f"overlay-{name}", f"/{name}")
 
@@ -52,7 +52,7 @@ def _bind(source: Path, target: Path) -> None:
     source.mkdir(parents=True, exist_ok=True)
     target.mkdir(parents=True, exist_ok=True)
     _mount("--bind", str(source), str(target))
-    # A separate peer group: as a peer of /, volumes that kubelet mounts here would appear twice.
+    # In the peer group of /, volumes that the kubelet mounts here would appear twice.
     _mount("--make-private", str(target))
     _mount("--make-shared", str(target))
 
@@ -64,15 +64,17 @@ def _mount_sysctls() -> None:
         _mount("--bind", str(file), f"/proc/sys/{key}")
 
 
-def _mount_sys(machine: cgroups.Hierarchies) -> None:
-    # sysfs shows the network namespace that mounted it, and cgroup mounts show their namespace.
+def _mount_sys(hierarchies: cgroups.Hierarchies) -> None:
+    # sysfs and cgroup mounts show the namespaces of the process that mounted them.
     _mount("-t", "sysfs", "-o", "nosuid,nodev,noexec", "sysfs", "/sys")
-    if machine.unified:
+    if hierarchies.unified:
         _mount("-t", "cgroup2", "cgroup2", str(cgroups.ROOT))
         return
     _mount("-t", "tmpfs", "-o", "mode=755", "cgroup", str(cgroups.ROOT))
-    for controllers, folder in zip(machine.controllers, machine.folders(), strict=True):
-        folder.mkdir()
-        _mount("-t", "cgroup", "-o", controllers, "cgroup", str(folder))
-        for alias in folder.name.split(",") if "," in folder.name else []:
-            (cgroups.ROOT / alias).symlink_to(folder.name)
+    for controllers, directory in zip(
+        hierarchies.controllers, hierarchies.directories(), strict=True
+    ):
+        directory.mkdir()
+        _mount("-t", "cgroup", "-o", controllers, "cgroup", str(directory))
+        for alias in directory.name.split(",") if "," in directory.name else []:
+            (cgroups.ROOT / alias).symlink_to(directory.name)

@@ -1,4 +1,4 @@
-"""Services of real nodes with their configuration: containerd, kubelet and kube-proxy.
+"""Services of real nodes and their configuration: containerd, the kubelet and kube-proxy.
 
 The first node also runs CoreDNS, the registry, the chart repository and the Docker engine.
 """
@@ -14,17 +14,17 @@ from devcluster.spec import ClusterSpec, RealNode
 from simulation.supervisor import Service
 
 PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
-# Paths in the node's overlays and mounts, not the host's.
+# Paths in the node's file system, not in the host's.
 REGISTRY_HOSTS = Path("/etc/containerd/certs.d")
 CNI_CHAIN = Path("/etc/cni/net.d/10-pods.conflist")
 HARDWARE_FILE = Path("/var/lib/kubelet/device-plugins/simulated-gpus.json")
-# Next to the socket on which the kubelet reports which pod has which GPU.
+# Next to the socket on which the kubelet reports which pod uses which GPU.
 GPUS_SOCKET = Path("/var/lib/kubelet/pod-resources/simulated-gpus.sock")
 
 
 @dataclass(frozen=True)
 class NodeServices:
-    """Writes a node's configuration files and returns the services that use them."""
+    """Factory of a node's services, which also writes their configuration files."""
 
     spec: ClusterSpec
     node: RealNode
@@ -48,8 +48,8 @@ class NodeServices:
         return path
 
     def containerd(self) -> Service:
-        """Return containerd 1.6 with CNI's bridge plugin and the cluster's registry."""
-        # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc could not lower the score.
+        """Return containerd 1.6, configured for CNI's bridge plugin and the cluster's registry."""
+        # restrict_oom_score_adj: without CAP_SYS_RESOURCE, runc cannot lower the score.
         config = self._write(
             "containerd.toml",
             f"""version = 2
@@ -58,7 +58,7 @@ class NodeServices:
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
     discard_unpacked_layers = true
-  # For the stack's RuntimeClass; with a GPU it would be NVIDIA's runtime.
+  # For the stack's RuntimeClass. With a real GPU, this would be NVIDIA's runtime.
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
@@ -99,7 +99,7 @@ class NodeServices:
         CNI_CHAIN.write_text(json.dumps(chain))
 
     def kubelet(self) -> Service:
-        """Return kubelet, with the node labels of GPU feature discovery."""
+        """Return the kubelet, with the node labels of GPU feature discovery."""
         config = self._write("kubelet.json", self._kubelet_configuration())
         labels = {
             "nvidia.com/gpu.present": "true",
@@ -155,14 +155,14 @@ class NodeServices:
                 "imagefs.available": "1%",
             },
             "imageGCHighThresholdPercent": 100,
-            # Overlay mounts hide the device from cAdvisor, and kubelet would not start.
+            # Overlay mounts hide the device from cAdvisor, so the kubelet would not start.
             "localStorageCapacityIsolation": False,
             "serializeImagePulls": False,
             "nodeStatusUpdateFrequency": "4s",
         }
 
     def kube_proxy(self) -> Service:
-        """Return kube-proxy; it leaves the limits of connection tracking, which are the host's."""
+        """Return kube-proxy, which keeps the host's limits of connection tracking."""
         config = self._write(
             "kube-proxy.json",
             {
@@ -183,7 +183,7 @@ class NodeServices:
         return Service("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={config}"])
 
     def coredns(self) -> Service:
-        """Return cluster DNS, as a process of the node instead of a pod."""
+        """Return CoreDNS, which runs as a process of the node instead of a pod."""
         config = self._write(
             "Corefile",
             f""".:53 {{
@@ -200,7 +200,7 @@ class NodeServices:
         return Service("coredns", [str(self.binaries / "coredns"), "-conf", str(config)])
 
     def dns_objects(self) -> dict[str, object]:
-        """Return the Service kube-dns without a selector, and the endpoint of CoreDNS."""
+        """Return the Kubernetes Service kube-dns, without a selector, and its endpoint, CoreDNS."""
         names = {"name": "kube-dns", "namespace": "kube-system"}
         protocols = [("dns", "UDP"), ("dns-tcp", "TCP")]
         service = {
@@ -231,7 +231,7 @@ class NodeServices:
         return {"apiVersion": "v1", "kind": "List", "items": [service, endpoints]}
 
     def registry(self) -> Service:
-        """Return Debian's docker-registry with its storage in the cache."""
+        """Return Debian's docker-registry, whose storage is in the cache."""
         config = self._write(
             "registry.json",
             {
@@ -247,13 +247,13 @@ class NodeServices:
         return Service("registry", ["docker-registry", "serve", str(config)])
 
     def chart_repository(self, charts: Path) -> Service:
-        """Return a Helm repository: a directory with an index.yaml, served over HTTP."""
+        """Return the Helm repository: a directory with an index.yaml, served over HTTP."""
         port = str(self.spec.network.chart_port)
-        where = ["--bind", self.node.address, "--directory", str(charts)]
-        return Service("charts", [sys.executable, "-m", "http.server", port, *where])
+        options = ["--bind", self.node.address, "--directory", str(charts)]
+        return Service("charts", [sys.executable, "-m", "http.server", port, *options])
 
     def docker(self) -> Service:
-        """Return the Docker engine that builds images; its socket is in the cluster's state."""
+        """Return the Docker engine that builds images. Its socket is in the cluster's state."""
         command = [
             "dockerd",
             f"--host=unix://{self.layout.docker_socket}",

@@ -11,18 +11,20 @@ from devcluster.toolchain import GROUPS, Extra, Group, ensure
 
 
 def main() -> int:
-    """Print progress and the directory of the tools; return 1 if a tool is missing."""
+    """Print progress and the directory of the tools. Return 1 if a tool cannot be provided."""
     parser = argparse.ArgumentParser(prog="python -m devcluster.toolchain", description=__doc__)
     parser.add_argument(
         "group",
         choices=("auto", *GROUPS),
         nargs="?",
         default="auto",
-        help="which tools: engine (Pulumi), simulated (and a control plane), real (and nodes), or "
-        "auto (default): real if this host supports real nodes, else simulated",
+        help="engine (Pulumi), simulated (also the control plane), real (also the nodes), or auto "
+        "(default): real if this host supports real nodes, else simulated",
     )
     parser.add_argument(
-        "--languages", action="store_true", help="also Pulumi's hosts for YAML and TypeScript"
+        "--languages",
+        action="store_true",
+        help="also build Pulumi's language hosts for YAML and TypeScript",
     )
     options = parser.parse_args()
     reporter = Reporter()

@@ -1,7 +1,7 @@
-"""`python -m devcluster.toolchain.align`: align dependencies of modules that are built together.
+"""`python -m devcluster.toolchain.align`: align the dependencies of modules that share a build.
 
-Go compiles a package once for all programs that use the same version of it. Run this after a
-version in one of the go.mod files has changed; a unit test fails when they disagree.
+Go compiles a package once for all programs that use the same version of it. Run this command after
+a version in a go.mod file has changed. A unit test fails if the versions disagree.
 """
 
 import re
@@ -15,48 +15,48 @@ from packaging.version import Version
 from devcluster.toolchain import go, pins
 
 OWN_VERSIONS = re.compile(r"github\.com/pulumi/(esc|pulumi/(pkg|sdk)/v3)|k8s\.io/cri-(api|client)")
-"""Dependencies that differ on purpose; pins.toml states the reason."""
+"""Dependencies whose versions differ on purpose; pins.toml states the reason."""
 
 Versions = dict[str, str]
 
 
 def built_together() -> list[Path]:
-    """Return the directories of the modules that share their packages."""
+    """Return the directories of the modules that share packages."""
     return [module.folder for module in pins.load().modules if module.shared]
 
 
-def versions(folder: Path) -> Versions:
-    """Return the versions that a module's go.mod requires, and as `path =>` their replacements.
+def versions(directory: Path) -> Versions:
+    """Return the versions that a module's go.mod requires, with replacements under `path =>`.
 
-    Both have to agree: Go compiles a package again if either differs.
+    Both must agree: Go compiles a package again if either differs.
     """
-    text = (folder / "go.mod").read_text()
+    text = (directory / "go.mod").read_text()
     required = dict(re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE))
     replaced = re.findall(r"^replace (\S+) => \S+ (v\S+)", text, re.MULTILINE)
     return {**required, **{f"{path} =>": version for path, version in replaced if path in required}}
 
 
 def disagreements() -> dict[str, dict[str, str]]:
-    """Return versions by module folder for each dependency that has more than one version."""
+    """Return the versions by module for each dependency with more than one version."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for folder in built_together():
-        for path, version in versions(folder).items():
-            found[path][folder.name] = version
+    for directory in built_together():
+        for path, version in versions(directory).items():
+            found[path][directory.name] = version
     return {
-        path: by_folder
-        for path, by_folder in found.items()
-        if len(set(by_folder.values())) > 1 and not OWN_VERSIONS.fullmatch(path.removesuffix(" =>"))
+        path: by_module
+        for path, by_module in found.items()
+        if len(set(by_module.values())) > 1 and not OWN_VERSIONS.fullmatch(path.removesuffix(" =>"))
     }
 
 
 def order(version: str) -> tuple[Version, bool, str]:
-    """Return a sort key for a Go version: pseudo-versions sort by their time stamp."""
+    """Return a sort key for a Go version. Pseudo-versions sort by their timestamp."""
     number, _, suffix = version.removeprefix("v").partition("+")[0].partition("-")
     return Version(number), not suffix, suffix
 
 
 def _option(path: str, version: str) -> str:
-    """Return the option of `go mod edit` that sets a version, for a key of `versions`."""
+    """Return the `go mod edit` option that sets the version of a key of `versions`."""
     name = path.removesuffix(" =>")
     return f"-require={name}@{version}" if name == path else f"-replace={name}={name}@{version}"
 
@@ -64,17 +64,17 @@ def _option(path: str, version: str) -> str:
 def align() -> None:
     """Raise every shared dependency to its highest version until no two modules disagree."""
     while found := disagreements():
-        for folder in built_together():
+        for directory in built_together():
             raised = [
-                _option(path, max(by_folder.values(), key=order))
-                for path, by_folder in found.items()
-                if folder.name in by_folder
+                _option(path, max(by_module.values(), key=order))
+                for path, by_module in found.items()
+                if directory.name in by_module
             ]
             if not raised:
                 continue
             for command in (["mod", "edit", *raised], ["mod", "tidy", "-e"]):
                 environment = go.environment() | {"GOFLAGS": "-mod=mod"}
-                subprocess.run(["go", *command], cwd=folder, env=environment, check=True)
+                subprocess.run(["go", *command], cwd=directory, env=environment, check=True)
         print(f"{len(found)} dependencies raised", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Builds missing programs into a store, one module after another, with one line of progress."""
+"""Builds of missing programs into a store, one module after another, with one progress line."""
 
 import shutil
 from collections import ChainMap
@@ -14,36 +14,36 @@ from devcluster.toolchain.go import Go, Package
 from devcluster.toolchain.pins import Module, Program
 from devcluster.toolchain.progress import Meter, Report
 
-ALONE = 2
-"""Packages of a module that are built separately; the largest come first in pins.toml."""
+SEPARATE = 2
+"""Number of packages of a module that are built separately. pins.toml lists the largest first."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Built tools of any number of checkouts below `root`."""
+    """Directory of built tools, shared by any number of checkouts."""
 
     root: Path
 
-    def place(self, module: Module, program: Program) -> Path:
-        """Return the path of a program once it is built."""
+    def path(self, module: Module, program: Program) -> Path:
+        """Return the path at which a program is stored."""
         return self.root / f"{program.name}-{module.digest()}" / program.name
 
     def add(self, module: Module, program: Program, built: Path) -> None:
         """Move a finished executable into the store atomically."""
-        place = self.place(module, program)
-        staged = built.with_name(f"{place.parent.name}.staged")
+        path = self.path(module, program)
+        staged = built.with_name(f"{path.parent.name}.staged")
         staged.mkdir()
         shutil.move(built, staged / program.name)
         (staged / program.name).chmod(0o755)
-        if place.parent.exists():  # its program was removed by hand
-            shutil.rmtree(place.parent)
-        staged.rename(place.parent)
+        if path.parent.exists():  # somebody removed the program by hand
+            shutil.rmtree(path.parent)
+        staged.rename(path.parent)
 
     @contextmanager
-    def workshop(self, report: Callable[[str], None]) -> Iterator[Path]:
-        """Lock and yield a scratch directory on the same disk.
+    def scratch_directory(self, report: Callable[[str], None]) -> Iterator[Path]:
+        """Lock the store and yield a scratch directory on the same disk.
 
-        A second process reports that it waits. Files of a killed process are removed.
+        A second process reports that it is waiting. Files of a killed process are removed.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.root / ".lock")
@@ -71,7 +71,7 @@ class Order:
 
     @property
     def packages(self) -> list[str]:
-        """Go packages to be built; none for programs that are only copied."""
+        """Go packages to build. Programs that are only copied have none."""
         return list(dict.fromkeys(p.package for p in self.programs if p.package))
 
 
@@ -86,10 +86,12 @@ class Builder:
         self._report = report
 
     def build(self, orders: Sequence[Order]) -> None:
-        """Fill the store. Raises DevclusterError with the compiler's message if a build fails."""
+        """Build the orders. Raise DevclusterError with the compiler's message if a build fails."""
         counted: list[dict[str, int]] = []
         for order in orders:
-            counted.append({_counted(order.module, p.path): p.size for p in self._prepare(order)})
+            counted.append(
+                {_counter_name(order.module, p.path): p.size for p in self._prepare(order)}
+            )
         self._go.remove_archives()
         packages = dict(ChainMap(*counted))
         meter = Meter(self._report, packages, [p.name for o in orders for p in o.programs])
@@ -99,27 +101,27 @@ class Builder:
         meter.end()
 
     def _prepare(self, order: Order) -> list[Package]:
-        """Copy the module's directory and what belongs in it, and download dependencies."""
+        """Prepare a module and download its dependencies; return the packages to compile."""
         module = order.module
         work, log = self._work(module), self._log(module)
         shutil.copytree(module.folder, work)
         log.unlink(missing_ok=True)
-        what = f"downloading the modules of {module.title}"
-        self._report(what)
+        status = f"downloading the modules of {module.title}"
+        self._report(status)
         for embedded in module.embed:
-            source = self._go.module_folder(embedded.module, work, log) / embedded.file
+            source = self._go.module_directory(embedded.module, work, log) / embedded.file
             shutil.copyfile(source, work / source.name)
         for overlay in module.overlays:
-            source = self._go.module_folder(overlay.module, work, log)
+            source = self._go.module_directory(overlay.module, work, log)
             files.complete(work / overlay.folder, source)
             self._go.replace_module(overlay.module, overlay.folder, work, log)
         for program in order.programs:
             if program.module:
-                self._go.module_folder(program.module, work, log)
+                self._go.module_directory(program.module, work, log)
         if not order.packages:
             return []
         tool = self._go.with_cgo(module.cgo)
-        return tool.stale(order.packages, module.flags, work, log, lambda: self._report(what))
+        return tool.stale(order.packages, module.flags, work, log, lambda: self._report(status))
 
     def _build(self, order: Order, meter: Meter) -> None:
         module = order.module
@@ -132,7 +134,7 @@ class Builder:
             def tick(events: Path) -> None:
                 begun = list(go.begun(events))
                 meter.linked([name for name, file in built.items() if file.exists()])
-                meter.compiled([_counted(module, path) for path in begun], *begun[-1:])
+                meter.compiled([_counter_name(module, path) for path in begun], *begun[-1:])
 
             tool = self._go.with_cgo(module.cgo)
             for packages in _batches(order.packages):
@@ -142,12 +144,12 @@ class Builder:
         meter.linked([program.name for program in order.programs])
 
     def _product(self, module: Module, program: Program, work: Path, out: Path, log: Path) -> Path:
-        """Return the new file of a program in the scratch directory."""
+        """Return the path of a new program in the scratch directory."""
         product = out / f"{program.name}.product"
         if program.package:
             files.link(out / _executable(module, program), product)
             return product
-        source = self._go.module_folder(program.module or "", work, log) / (program.file or "")
+        source = self._go.module_directory(program.module or "", work, log) / (program.file or "")
         shutil.copyfile(source, product)
         return product
 
@@ -158,18 +160,18 @@ class Builder:
         return self._logs / f"{module.name}.log"
 
 
-def _counted(module: Module, path: str) -> str:
-    """Return the name under which a package counts: once for all shared modules."""
+def _counter_name(module: Module, path: str) -> str:
+    """Return the name under which a package is counted: one for all shared modules."""
     return f"{'shared' if module.shared else module.name} {path}"
 
 
 def _batches(packages: Sequence[str]) -> list[Sequence[str]]:
-    """Split packages: the first ones are built one by one, all others together.
+    """Split packages into batches: the first ones are built one by one, all others together.
 
     Go keeps a second copy of everything that it compiles until a build ends.
     """
-    first = [packages[at : at + 1] for at in range(min(ALONE, len(packages)))]
-    rest = packages[ALONE:]
+    first = [packages[at : at + 1] for at in range(min(SEPARATE, len(packages)))]
+    rest = packages[SEPARATE:]
     return [*first, rest] if rest else first
 
 

@@ -1,4 +1,4 @@
-"""Atomic file operations: a file is complete or absent, also after an interruption."""
+"""Atomic file operations: even after an interruption, a file is either complete or absent."""
 
 import json
 import os
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old text or the new one."""
+    """Write a file atomically: readers see either the old text or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = _beside(path)
-    fresh.write_text(text)
-    fresh.replace(path)
+    temporary = _temporary_path(path)
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -25,40 +25,40 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def put(executable: Path, at: Path, *, own: bool) -> None:
-    """Link an executable at a path: a hard link if the file is our own, else a symbolic link.
+def put(executable: Path, target: Path, *, built: bool) -> None:
+    """Link an executable at a path: with a hard link if this project built it, else symbolically.
 
-    Some programs look for their companions in the directory of the resolved path, hence the hard
+    Some programs look for companion files in the directory of the resolved path, hence the hard
     link.
     """
-    if at.exists() and at.samefile(executable) and at.is_symlink() != own:
+    if target.exists() and target.samefile(executable) and target.is_symlink() != built:
         return
-    at.parent.mkdir(parents=True, exist_ok=True)
-    fresh = _beside(at)
-    if own:
-        link(executable, fresh)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary_path(target)
+    if built:
+        link(executable, temporary)
     else:
-        fresh.symlink_to(executable)
-    fresh.replace(at)
+        temporary.symlink_to(executable)
+    temporary.replace(target)
 
 
-def link(file: Path, at: Path) -> None:
-    """Create a hard link, or a copy if the file system has no hard links."""
+def link(file: Path, target: Path) -> None:
+    """Create a hard link, or a copy if that is not possible."""
     try:
-        os.link(file, at)
+        os.link(file, target)
     except OSError:
-        shutil.copy2(file, at)
+        shutil.copy2(file, target)
 
 
-def complete(folder: Path, source: Path) -> None:
-    """Link the files of a directory tree into `folder`, except those that it already has."""
+def complete(directory: Path, source: Path) -> None:
+    """Link the files of `source` into `directory`, except those that already exist."""
 
-    def link_missing(file: str, at: str) -> None:
-        if not Path(at).exists():
-            link(Path(file), Path(at))
+    def link_missing(file: str, target: str) -> None:
+        if not Path(target).exists():
+            link(Path(file), Path(target))
 
-    shutil.copytree(source, folder, copy_function=link_missing, dirs_exist_ok=True)
+    shutil.copytree(source, directory, copy_function=link_missing, dirs_exist_ok=True)
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

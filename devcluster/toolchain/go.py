@@ -22,7 +22,7 @@ Tick = Callable[[], None]
 POLL_SECONDS = 0.5
 DOWNLOAD_ATTEMPTS = 3
 WAIT_SECONDS = 2.0
-"""Time between two attempts of a download, which Go itself does not repeat."""
+"""Seconds between two attempts of a download, which Go does not retry itself."""
 GIB = 2**30
 
 _OVERRIDDEN = {
@@ -36,7 +36,7 @@ _REMOVED = ("GOOS", "GOARCH", "GOEXPERIMENT", "GOBIN")
 
 @dataclass(frozen=True)
 class Package:
-    """A package that a build compiles, and the size of its sources in bytes."""
+    """A package to compile, and the size of its sources in bytes."""
 
     path: str
     size: int
@@ -49,10 +49,10 @@ def environment() -> dict[str, str]:
 
 
 def compiler_memory(total: int, processors: int) -> dict[str, str]:
-    """Return the garbage collector's settings for compilers on a machine with `total` bytes.
+    """Return garbage collector settings for compilers on a machine with `total` bytes of memory.
 
-    Go runs a compiler per processor, and a third of the compilers' time is garbage collection.
-    Together they may use a quarter of the memory without collecting any.
+    Go runs one compiler per processor, and a third of the compile time is garbage collection.
+    Together, the compilers may use a quarter of the memory before they collect garbage.
     """
     each = total // (4 * processors)
     if each < GIB:
@@ -68,7 +68,7 @@ class Go:
         self._cgo = cgo
 
     def with_cgo(self, cgo: bool) -> "Go":
-        """Return commands with the same caches that compile C in Go packages, or do not."""
+        """Return an instance with the same caches that enables or disables cgo."""
         return Go(self.caches, cgo=cgo)
 
     @property
@@ -80,7 +80,7 @@ class Go:
     def remove_caches(self) -> None:
         """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`.
 
-        They have so many files that this can take minutes, so a separate process deletes them.
+        Deleting them can take minutes, because they have many files, so a separate process does it.
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
@@ -89,10 +89,10 @@ class Go:
         self.resume_removal()
 
     def resume_removal(self) -> None:
-        """Delete what an earlier removal left, if any, in the background."""
+        """Delete leftovers of an earlier removal in the background."""
         if self._removed.exists():
             program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
-            # Without our standard streams: a reader of a pipe would wait until they are closed.
+            # Not with our standard streams: a reader of a pipe would wait until they are closed.
             silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
             os.posix_spawn(
                 sys.executable,
@@ -107,23 +107,23 @@ class Go:
         return self.caches.with_name(f"{self.caches.name}.removed")
 
     def remove_archives(self) -> None:
-        """Delete the archives of modules, which are extracted next to them; checksums stay."""
+        """Delete the archives of modules, which are already extracted. Checksums are kept."""
         for archive in (self.caches / "mod" / "cache" / "download").rglob("*.zip"):
             archive.unlink()
 
-    def check(self, folder: Path) -> None:
-        """Raise DevclusterError unless the installed Go can build the module in `folder`."""
-        needed = re.search(r"^go (\d+)\.(\d+)", (folder / "go.mod").read_text(), re.MULTILINE)
+    def check(self, directory: Path) -> None:
+        """Raise DevclusterError unless the installed Go can build the module in `directory`."""
+        needed = re.search(r"^go (\d+)\.(\d+)", (directory / "go.mod").read_text(), re.MULTILINE)
         if needed is None:
-            raise DevclusterError(f"{folder / 'go.mod'} has no go line")
-        wanted = f"Go {needed[1]}.{needed[2]} or newer builds the tools"
+            raise DevclusterError(f"{directory / 'go.mod'} has no go line")
+        requirement = f"the tools need Go {needed[1]}.{needed[2]} or newer"
         if shutil.which("go") is None:
             raise DevclusterError(
-                f"{wanted}, and no go is on PATH: install it from https://go.dev/dl/"
+                f"{requirement}, but `go` is not on the PATH: install it from https://go.dev/dl/"
             )
         answer = subprocess.run(
             ["go", "env", "GOVERSION"],
-            cwd=folder,
+            cwd=directory,
             env=self.environment,
             capture_output=True,
             text=True,
@@ -133,28 +133,28 @@ class Go:
             raise DevclusterError(f"`go env GOVERSION` failed: {answer.stderr.strip()}")
         if (int(found[1]), int(found[2])) < (int(needed[1]), int(needed[2])):
             raise DevclusterError(
-                f"{wanted}, and the go on PATH is {found[0]}: install a newer one from "
-                "https://go.dev/dl/, or let Go 1.21 or newer fetch it by GOTOOLCHAIN=auto"
+                f"{requirement}, but the one on the PATH is {found[0]}: install a newer one from "
+                "https://go.dev/dl/, or let Go 1.21 or newer download it with GOTOOLCHAIN=auto"
             )
 
-    def module_folder(self, path: str, work: Path, log: Path) -> Path:
-        """Download a module in the version that `work`/go.mod selects; return its directory.
+    def module_directory(self, path: str, work: Path, log: Path) -> Path:
+        """Download the version of a module that `work`/go.mod selects; return its directory.
 
-        go.sum verifies it. Raises DevclusterError if it is not available.
+        go.sum verifies it. Raise DevclusterError if it is not available.
         """
         output = self._download(["mod", "download", "-json", path], work, log)
         return Path(json.loads(output)["Dir"])
 
-    def replace_module(self, path: str, folder: str, work: Path, log: Path) -> None:
-        """Let `work`/go.mod take a module from a directory below `work`."""
-        self._run(["mod", "edit", f"-replace={path}=./{folder}"], work, log)
+    def replace_module(self, path: str, directory: str, work: Path, log: Path) -> None:
+        """Replace a module in `work`/go.mod with a directory below `work`."""
+        self._run(["mod", "edit", f"-replace={path}=./{directory}"], work, log)
 
     def stale(
         self, packages: Sequence[str], flags: Sequence[str], work: Path, log: Path, tick: Tick
     ) -> list[Package]:
-        """Download what `packages` are built from; return what is not compiled yet.
+        """Download the dependencies of packages; return the packages that are not compiled yet.
 
-        Raises DevclusterError if a module is missing or its checksum is wrong.
+        Raise DevclusterError if a module is missing or its checksum is wrong.
         """
         fields = "-json=ImportPath,Dir,GoFiles,Stale"
         try:
@@ -179,9 +179,9 @@ class Go:
     ) -> None:
         """Build packages into the directory `out`.
 
-        `tick` gets the file to which Go appends an event per line, as `go help buildjson`
-        describes them. An interrupted build resumes from the build cache. Raises DevclusterError
-        with the compiler's message if a package does not compile.
+        `tick` is called with the file to which Go appends one event per line (`go help buildjson`).
+        An interrupted build resumes from the build cache. Raise DevclusterError with the compiler's
+        message if a package does not compile.
         """
         events = log.with_suffix(".events")
         options = ["-v", "-json", *flags, "-o", f"{out}/"]
@@ -207,16 +207,16 @@ class Go:
         return attempts(self._run, arguments, work, log, tick)
 
     def _damage(self, work: Path) -> str:
-        """Return a sentence about a damaged module cache, empty if its files are as downloaded."""
+        """Return a message if the module cache is damaged, else an empty string."""
         done = subprocess.run(
             ["go", "mod", "verify"], cwd=work, env=self.environment, capture_output=True, text=True
         )
         if done.returncode == 0:
             return ""
         found = (done.stdout + done.stderr).strip()
-        folder = self.caches / "mod"
+        directory = self.caches / "mod"
         return (
-            f"the module cache is damaged; remove it with `rm -rf {folder}` and repeat the "
+            f"the module cache is damaged; remove it with `rm -rf {directory}` and rerun the "
             f"command:\n{found}\n"
         )
 
@@ -230,18 +230,18 @@ class Go:
     ) -> str:
         """Run a Go command; return its output and append its messages to `log`.
 
-        A terminated `go build` leaves its temporary directory behind, so this deletes it.
+        The temporary directory is deleted, because a terminated `go build` leaves it behind.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.caches / "tmp"
-        shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
         temporary.mkdir(parents=True)
         answers = answers or log.with_suffix(f".{arguments[0]}.out")
         with log.open("a") as messages, answers.open("w") as answer:
             print("$ go", *arguments, file=messages, flush=True)
             begin = messages.tell()
             process = subprocess.Popen(
-                [*_tied_to_us(), "go", *arguments],
+                [*_end_with_parent(), "go", *arguments],
                 cwd=work,
                 env=self.environment | {"GOTMPDIR": str(temporary)},
                 stdin=subprocess.DEVNULL,
@@ -266,7 +266,7 @@ class Go:
 
 
 class _FailedError(DevclusterError):
-    """A Go command that failed, with what it printed."""
+    """A failed Go command, with its output."""
 
     def __init__(self, arguments: Sequence[str], log: Path, output: str) -> None:
         lines = [line for line in output.splitlines() if not line.startswith("go: downloading ")]
@@ -275,12 +275,12 @@ class _FailedError(DevclusterError):
 
 
 def _download_error(answers: Path) -> str:
-    """Return the error of `go mod download -json`, which prints it with its result."""
+    """Return the error of `go mod download -json`, which is part of its output."""
     return "\n".join(found["Error"] for found in _objects(answers.read_text()) if "Error" in found)
 
 
 def compiler_messages(events: Path) -> str:
-    """Return what the compiler printed about the packages that failed."""
+    """Return the compiler's output for the packages that failed."""
     found = list(_events(events))
     failed = {event["ImportPath"] for event in found if event["Action"] == "build-fail"}
     lines = [
@@ -294,7 +294,7 @@ def compiler_messages(events: Path) -> str:
 
 
 def begun(events: Path) -> Iterable[str]:
-    """Yield the packages whose compilation has begun, in that order."""
+    """Yield the packages whose compilation has begun, in order."""
     for event in _events(events):
         if event.get("Output") == f"{event.get('ImportPath')}\n":
             yield event["ImportPath"]
@@ -312,7 +312,7 @@ def _events(file: Path) -> Iterable[dict[str, Any]]:
     for line in file.read_text().splitlines():
         try:
             yield json.loads(line)
-        except ValueError:  # the last line, half written
+        except ValueError:  # the last line is incomplete
             return
 
 
@@ -323,12 +323,12 @@ def _objects(text: str) -> Iterable[dict[str, Any]]:
         yield found
 
 
-def _size(folder: Path, files: Sequence[str]) -> int:
-    return sum((folder / name).stat().st_size for name in files)
+def _size(directory: Path, files: Sequence[str]) -> int:
+    return sum((directory / name).stat().st_size for name in files)
 
 
-def _tied_to_us() -> list[str]:
-    """End the build when its parent is killed, if setpriv is installed."""
+def _end_with_parent() -> list[str]:
+    """Return a command prefix that ends a build with its parent; empty without setpriv."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

@@ -1,4 +1,4 @@
-"""Tools that are installed in exactly the pinned version."""
+"""Tools whose pinned version is already installed."""
 
 import json
 import os
@@ -15,10 +15,11 @@ ASK_SECONDS = 20
 
 
 def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Path]:
-    """Return the executables of programs that are installed as pinned, by name.
+    """Return the executables of the programs that are installed in their pinned version, by name.
 
-    Executables in `cache` are our own and skipped. The file `memory` caches each tool's answer
-    until the tool changes, since some take half a second to print their version.
+    Executables in `cache` were built by this project and are skipped. The file `memory` caches the
+    result for each tool until the tool changes, since some take half a second to print their
+    version.
     """
     programs = list(programs)
     answers = files.read_json(memory)
@@ -40,22 +41,22 @@ def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Pa
 
 def search_path(cache: Path) -> str:
     """Return PATH without the directories in `cache`."""
-    folders = [f for f in os.environ.get("PATH", "").split(os.pathsep) if f]
-    return os.pathsep.join(f for f in folders if not Path(f).resolve().is_relative_to(cache))
+    directories = [d for d in os.environ.get("PATH", "").split(os.pathsep) if d]
+    return os.pathsep.join(d for d in directories if not Path(d).resolve().is_relative_to(cache))
 
 
 def _on_path(program: Program, cache: Path, answers: dict[str, bool]) -> Path | None:
     found = shutil.which(program.name, path=search_path(cache))
     if found is None:
         return None
-    facts = Path(found).stat()
-    key = f"{found} {facts.st_size} {facts.st_mtime_ns} {program.answer}"
+    stat = Path(found).stat()
+    key = f"{found} {stat.st_size} {stat.st_mtime_ns} {program.answer}"
     if key not in answers:
-        answers[key] = _prints_its_pin(found, program)
+        answers[key] = _has_pinned_version(found, program)
     return Path(found) if answers[key] else None
 
 
-def _prints_its_pin(executable: str, program: Program) -> bool:
+def _has_pinned_version(executable: str, program: Program) -> bool:
     try:
         answer = subprocess.run(
             [executable, *program.ask],
@@ -81,11 +82,11 @@ def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
 
 
 def _companions(programs: Iterable[Program], found: dict[str, Path]) -> dict[str, Path]:
-    """Return programs without a version, if all of them are next to the one they belong to."""
+    """Return programs without a version if they are all in the directory of their main program."""
     companions: dict[str, Path] = {}
-    for name, leader in found.items():
-        folder = leader.resolve().parent
-        beside = {p.name: folder / p.name for p in programs if p.beside == name}
-        if all(os.access(file, os.X_OK) for file in beside.values()):
-            companions |= beside
+    for name, main in found.items():
+        directory = main.resolve().parent
+        paths = {p.name: directory / p.name for p in programs if p.beside == name}
+        if all(os.access(file, os.X_OK) for file in paths.values()):
+            companions |= paths
     return companions

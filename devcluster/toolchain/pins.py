@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 HERE = Path(__file__).resolve().parent
 
 Group = Literal["engine", "simulated", "real"]
-"""Use of a tool: each group contains the one before it."""
+"""Set of tools. Each group contains the previous one."""
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -24,13 +24,13 @@ Operator = Literal["training-operator", "trainer", "kuberay"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 
 Gateway = Literal["traefik"]
-"""Gateways for requests from outside; requested by name."""
+"""Gateways for external requests; requested by name."""
 
 Monitoring = Literal["prometheus"]
 """Monitoring; requested by name."""
 
 Gpus = Literal["nvidia"]
-"""NVIDIA's programs for nodes with GPUs; only tests run them, without GPUs."""
+"""NVIDIA's programs for nodes with GPUs; only tests run them, without real GPUs."""
 
 ContainerRuntime = Literal["containerd"]
 """A newer containerd than Debian's; only tests run it."""
@@ -47,7 +47,7 @@ Languages = Literal["languages"]
 Extra = (
     Operator | Gateway | Monitoring | Gpus | ContainerRuntime | Autoscaling | OldVolcano | Languages
 )
-"""Tools that are in no group and requested by name."""
+"""Tools outside the groups, requested by name."""
 
 
 _NOT_BUILT_FROM: Any = {
@@ -63,21 +63,21 @@ class _Pin(BaseModel):
 
 
 class File(_Pin):
-    """A file that a Go module carries."""
+    """A file in a Go module."""
 
     module: str = Field(alias="from")
     file: str
 
 
 class Overlay(_Pin):
-    """A Go module with files that are replaced by those in a directory of this project."""
+    """A Go module in which files of this project's directory replace the original ones."""
 
     module: str = Field(alias="from")
     folder: str
 
 
 class Manifests(_Pin):
-    """A directory of a Go module for kustomize, and the name of our kustomization on top of it."""
+    """A kustomize directory of a Go module, and the name of this project's kustomization for it."""
 
     name: str
     module: str = Field(alias="from")
@@ -85,7 +85,7 @@ class Manifests(_Pin):
 
 
 class Program(_Pin):
-    """One executable: built from `package`, or copied from `file` of the module `from`."""
+    """An executable that is built from `package` or copied from `file` in the module `from`."""
 
     name: str
     group: Group | Extra | None = None
@@ -99,21 +99,21 @@ class Program(_Pin):
 
 
 class Module(_Pin):
-    """A Go module of this project, which pins everything that its programs are built from."""
+    """A Go module of this project, which pins all dependencies of its programs."""
 
     name: str
     version: str = ""
-    """Version of the upstream release, for modules that hold one."""
+    """Version of the upstream release, for modules with a single one."""
     group: Group | Extra
     shared: bool = False
-    """Requires the same versions as the other shared modules and is compiled with them."""
+    """True if the module requires the same versions as the other shared modules."""
     cpu_minutes: float = Field(gt=0)
-    """Measured processor time of a build with empty caches, for the printed estimate."""
+    """Measured CPU time of a build with empty caches, for the printed estimate."""
     variables: dict[str, str] = {}
     tags: tuple[str, ...] = ()
-    """Build constraints that hold. `cgo` also enables C in Go packages."""
+    """Build tags. `cgo` also enables cgo."""
     uninlined: tuple[str, ...] = ()
-    """Patterns of packages that are compiled without inlining."""
+    """Patterns of packages to compile without inlining."""
     embed: tuple[File, ...] = ()
     overlays: Annotated[tuple[Overlay, ...], Field(alias="overlay")] = ()
     manifests: tuple[Manifests, ...] = ()
@@ -128,12 +128,12 @@ class Module(_Pin):
 
     @property
     def cgo(self) -> bool:
-        """True if packages may contain C, so that the build needs a C compiler."""
+        """True if packages may use cgo, so that the build needs a C compiler."""
         return "cgo" in self.tags
 
     @property
     def flags(self) -> list[str]:
-        """Options of `go build`: constraints, no symbols or DWARF, and the version variables.
+        """Options of `go build`: build tags, no symbols or DWARF, and the version variables.
 
         DWARF takes a tenth of the compile time and a third of the build cache, and the linker
         would drop it anyway.
@@ -149,11 +149,11 @@ class Module(_Pin):
 
     @property
     def title(self) -> str:
-        """Name and, if the module holds one release, its version."""
+        """Name and, if the module has a single upstream release, its version."""
         return f"{self.name} {self.version}".strip()
 
     def digest(self) -> str:
-        """Return 12 hexadecimal digits that change with anything the programs are built from."""
+        """Return a digest (12 hexadecimal digits) of all inputs of the programs' builds."""
         sha = hashlib.sha256(f"{sys.platform} {platform.machine()} ".encode())
         sha.update(self.model_dump_json(exclude=_NOT_BUILT_FROM).encode())
         for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
@@ -162,18 +162,18 @@ class Module(_Pin):
         return sha.hexdigest()[:12]
 
     def needed_by(self, group: Group, extras: Collection[Extra] = ()) -> list[Program]:
-        """Return the programs of this module that belong to a group or to one of the extras."""
+        """Return the programs of this module that belong to a group or one of the extras."""
         wanted = {*GROUPS[: GROUPS.index(group) + 1], *extras}
         return [p for p in self.programs if (p.group or self.group) in wanted]
 
 
 class Pins(_Pin):
-    """All modules, in the order in which they are built."""
+    """All modules, in build order."""
 
     modules: Annotated[tuple[Module, ...], Field(alias="module", min_length=1)]
 
     def module(self, name: str) -> Module:
-        """Return the module with a name. Raises KeyError if there is none."""
+        """Return the module with a name. Raise KeyError if there is none."""
         return {module.name: module for module in self.modules}[name]
 
     def group(self, group: Group, extras: Collection[Extra] = ()) -> list[tuple[Module, Program]]:
@@ -187,5 +187,5 @@ class Pins(_Pin):
 
 @cache
 def load(path: Path = HERE / "pins.toml") -> Pins:
-    """Read the table. Raises pydantic.ValidationError if it is invalid."""
+    """Read pins.toml. Raise pydantic.ValidationError if it is invalid."""
     return Pins.model_validate(tomllib.loads(path.read_text()))

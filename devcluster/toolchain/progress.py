@@ -1,31 +1,31 @@
-"""Progress line of the whole build: finished work, elapsed time and estimated time left."""
+"""Progress line of a build: completed work, elapsed time and estimated time left."""
 
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
 
 Report = Callable[[str], None]
-"""Called with each line of progress."""
+"""Callback for each progress line."""
 
 COMPILED_PER_SECOND = 150_000
-"""Bytes of Go source that one processor compiles in a second, measured over all tools."""
+"""Bytes of Go source that one processor compiles per second, averaged over all tools."""
 DOWNLOAD_MINUTES = 1.0
-"""Time to download and unpack the modules over a fast connection."""
+"""Minutes to download and unpack the modules over a fast connection."""
 LINK = 10 * COMPILED_PER_SECOND
-"""Bytes of source whose compilation takes as long as linking a program."""
+"""Bytes of source that take as long to compile as a program takes to link."""
 TRUSTED = 60.0
-"""Seconds after which the measured pace counts as much as the expected one."""
+"""Seconds after which the measured speed counts as much as the expected one."""
 
 
 def announcement(programs: Collection[str], installed: Collection[str], cpu_minutes: float) -> str:
-    """Return the first line: what will be built, what was found, and how long it will take."""
+    """Return the first line: the tools to build, the installed ones, and the estimated time."""
     found = f"; found on PATH: {', '.join(sorted(installed))}" if installed else ""
     left = duration(60 * (cpu_minutes / (os.cpu_count() or 1) + DOWNLOAD_MINUTES))
     return f"building {', '.join(programs)} from Go modules, about {left}{found}"
 
 
 class Meter:
-    """Progress of a build of known packages and programs."""
+    """Progress of building known packages and programs."""
 
     def __init__(
         self, report: Report, packages: Mapping[str, int], programs: Collection[str]
@@ -37,7 +37,7 @@ class Meter:
         self._began = time.monotonic()
 
     def compiled(self, packages: Collection[str], now: str = "linking") -> None:
-        """Note the packages that are compiled, and report with the one at work."""
+        """Mark packages as compiled, and report progress with the current package."""
         self._done |= self._sizes.keys() & set(packages)
         done = sum(name.partition(" ")[0] != "link" for name in self._done)
         passed = clock(time.monotonic() - self._began)
@@ -47,7 +47,7 @@ class Meter:
         )
 
     def linked(self, programs: Collection[str]) -> None:
-        """Note the programs that are linked."""
+        """Mark programs as linked."""
         self._done |= self._sizes.keys() & {f"link {name}" for name in programs}
 
     def left(self) -> float:
@@ -65,12 +65,12 @@ class Meter:
 
 
 def clock(seconds: float) -> str:
-    """Return minutes and seconds: `3:07`."""
+    """Return minutes and seconds, such as `3:07`."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def duration(seconds: float) -> str:
-    """Return a rounded duration: `12 min` or, below a minute and a half, `40 s`."""
+    """Return a rounded duration, such as `12 min` or, below a minute and a half, `40 s`."""
     if seconds < 90:
         return f"{max(10, round(seconds, -1)):.0f} s"
     return f"{seconds / 60:.0f} min"

@@ -1,4 +1,4 @@
-"""Makes a group of tools available: installed tools in the pinned version, others are built."""
+"""Provisioning of a group of tools: installed in their pinned version, or built from source."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ from devcluster.toolchain.progress import Report, announcement
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths of the tools of a group. Charts and definitions exist from `simulated` upwards."""
+    """Paths of a group's tools. The `engine` group has no charts and definitions."""
 
     bin: Path
-    """Directory for the front of PATH."""
+    """Directory to prepend to PATH."""
     pulumi_home: Path
     """Value of PULUMI_HOME, with the Kubernetes provider in its plugin directory."""
     charts: Path
-    """Helm repository with Volcano's chart, to be served over HTTP."""
+    """Helm repository with Volcano's chart, to serve over HTTP."""
     volcano: VolcanoFiles
     """Volcano's custom resource definitions and webhook configurations."""
     installed: tuple[str, ...]
-    """Names of the tools that were found installed."""
+    """Names of the tools that were already installed."""
     manifests: Mapping[str, Sequence[Path]] = field(default_factory=dict)
-    """Kustomize directories of each requested extra that has some, in the order of installation."""
+    """Kustomize directories of the requested extras, in the order of installation."""
 
 
 def ensure(
@@ -38,13 +38,13 @@ def ensure(
     *,
     announce: Report | None = None,
 ) -> Toolchain:
-    """Build what is missing of a group and of the requested extras; return where everything is.
+    """Build the missing tools of a group and of the requested extras; return all paths.
 
-    An interrupted build resumes where it stopped, and a second process waits for the first. Takes
-    less than a second if nothing is missing. Go's caches are deleted after a complete build.
-    `report` is given the state of the build twice a second, `announce` (default: `report`) one
-    line before it. Raises DevclusterError with a remedy or the compiler's message if a tool cannot
-    be built.
+    An interrupted build resumes where it stopped, and a second process waits for the first. This
+    takes less than a second if nothing is missing. Go's caches are deleted after a complete build.
+    `report` is called with the progress twice a second, `announce` (default: `report`) once before
+    the build. Raise DevclusterError with a remedy or the compiler's message if a tool cannot be
+    built.
     """
     cache = cache.resolve()
     go = Go(cache / "go")
@@ -57,11 +57,11 @@ def ensure(
         if module.group in extras and module.manifests
     }
     files_missing = (group != "engine" and not charts.root.exists()) or any(
-        not made.root.exists() for made in manifests.values()
+        not operator.root.exists() for operator in manifests.values()
     )
     if found.missing or files_missing:
         store = Store(cache / "tools")
-        with store.workshop(report) as scratch:
+        with store.scratch_directory(report) as scratch:
             found = _find(group, cache, extras)
             orders = _orders(found.missing)
             for order in orders:
@@ -73,16 +73,16 @@ def ensure(
                 Builder(go, store, scratch, cache / "logs", report).build(orders)
             if group != "engine" and not charts.root.exists():
                 charts.make(_volcano(), go, scratch, cache / "logs" / "volcano.log")
-            for name, made in manifests.items():
-                if not made.root.exists():
-                    made.make(go, scratch, cache / "logs" / f"{name}.log")
+            for name, operator in manifests.items():
+                if not operator.root.exists():
+                    operator.make(go, scratch, cache / "logs" / f"{name}.log")
             go.remove_caches()
         found = _find(group, cache, extras)
-    # In the order of the request: an operator may need those before it.
-    folders: dict[str, Sequence[Path]] = {
+    # In the requested order, because an operator may need those before it.
+    directories: dict[str, Sequence[Path]] = {
         name: manifests[name].folders for name in extras if name in manifests
     }
-    return _arrange(found, charts, folders, cache)
+    return _arrange(found, charts, directories, cache)
 
 
 def _volcano() -> Module:
@@ -102,16 +102,16 @@ class _Found:
 
     @property
     def missing(self) -> list[tuple[Module, Program]]:
-        there = self.installed.keys() | self.built.keys()
-        return [(module, p) for module, p in self.pinned if p.name not in there]
+        existing = self.installed.keys() | self.built.keys()
+        return [(module, p) for module, p in self.pinned if p.name not in existing]
 
 
 def _find(group: Group, cache: Path, extras: Collection[Extra] = ()) -> _Found:
     store = Store(cache / "tools")
     pinned = pins.load().group(group, extras)
-    own = installed.find((p for _, p in pinned), cache, store.root / "installed.json")
-    places = {p.name: store.place(m, p) for m, p in pinned if p.name not in own}
-    return _Found(pinned, own, {name: place for name, place in places.items() if place.exists()})
+    found = installed.find((p for _, p in pinned), cache, store.root / "installed.json")
+    paths = {p.name: store.path(m, p) for m, p in pinned if p.name not in found}
+    return _Found(pinned, found, {name: path for name, path in paths.items() if path.exists()})
 
 
 def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
@@ -128,12 +128,12 @@ def _arrange(
     cache: Path,
 ) -> Toolchain:
     tools = cache / "tools"
-    bin_folder = tools / f"bin-{pins.load().digest()}"
+    bin_directory = tools / f"bin-{pins.load().digest()}"
     home = cache / "pulumi-home"
     for _, program in found.pinned:
-        own = program.name not in found.installed
-        source = (found.built if own else found.installed)[program.name]
-        folder = home / "plugins" / program.plugin if program.plugin else bin_folder
-        files.put(source, folder / program.name, own=own)
-    own_tools = tuple(found.installed)
-    return Toolchain(bin_folder, home, charts.charts, charts, own_tools, manifests)
+        built = program.name not in found.installed
+        source = (found.built if built else found.installed)[program.name]
+        directory = home / "plugins" / program.plugin if program.plugin else bin_directory
+        files.put(source, directory / program.name, built=built)
+    installed_names = tuple(found.installed)
+    return Toolchain(bin_directory, home, charts.charts, charts, installed_names, manifests)

@@ -2,7 +2,7 @@
 
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
-Of this project it uses only the progress report and the exit codes. It therefore runs wherever the
+It uses only the progress reports and the exit codes of this project, so it runs wherever the
 training program runs, and the failure policies of jobs apply to it.
 """
 
@@ -19,7 +19,7 @@ from workload.report import conclude
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that raises instead of exiting."""
+    """Argument parser that raises an error instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigurationError."""
@@ -28,34 +28,36 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     """Return the parser of the flags."""
-    made = Parser(
+    flags = Parser(
         prog="accelerate launch -m examples.diffusion",
-        description="Fine-tune a UNet of SDXL's type on synthetic pictures. An interrupted run "
-        "resumes from its last checkpoint when it is started again with the same run-dir. "
+        description="Fine-tune a UNet of SDXL's type on synthetic images. An interrupted run "
+        "resumes from its last checkpoint if it is restarted with the same run-dir. "
         "Exit codes: 0 done, 64 wrong input (do not retry), 75 interrupted after saving (retry).",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument(
+    flags.add_argument(
         "--run-dir", type=Path, required=True, help="directory of checkpoints and the export"
     )
-    made.add_argument(
+    flags.add_argument(
         "--unet",
         type=Path,
         help="directory of the initial UNet, as diffusers saves it; by default a tiny UNet with "
         "random weights",
     )
-    made.add_argument("--steps", type=positive, default=200, help="optimizer steps")
-    made.add_argument("--batch-size", type=positive, default=8, help="pictures per process")
-    made.add_argument("--learning-rate", type=float, default=2e-3, help="peak of the cosine")
-    made.add_argument("--checkpoint-every", type=positive, default=50, help="interval in steps")
-    made.add_argument("--log-every", type=positive, default=10, help="interval in steps")
-    made.add_argument("--seed", type=int, default=0, help="seed of pictures, weights and noise")
-    return made
+    flags.add_argument("--steps", type=positive, default=200, help="optimizer steps")
+    flags.add_argument("--batch-size", type=positive, default=8, help="images per process")
+    flags.add_argument(
+        "--learning-rate", type=float, default=2e-3, help="peak of the cosine schedule"
+    )
+    flags.add_argument("--checkpoint-every", type=positive, default=50, help="interval in steps")
+    flags.add_argument("--log-every", type=positive, default=10, help="interval in steps")
+    flags.add_argument("--seed", type=int, default=0, help="seed of images, weights and noise")
+    return flags
 
 
 def positive(text: str) -> int:
-    """Return an integer of at least 1."""
+    """Parse an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -67,7 +69,7 @@ def main() -> int:
     try:
         options = parser().parse_args()
         check_run_dir(options.run_dir)
-        # The import takes seconds: invalid flags must not wait for it.
+        # The import takes seconds, and invalid flags should be reported immediately.
         from examples.diffusion.finetune import finetune
 
         return finetune(options)

@@ -28,7 +28,10 @@ CAPTION_WIDTH = 32
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Train until done or interrupted and return the exit code. Raises ConfigurationError."""
+    """Train until done or interrupted, and return the exit code.
+
+    Raise ConfigurationError for invalid options.
+    """
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     set_seed(options.seed)
     unet = load_unet(options.unet)
@@ -40,8 +43,8 @@ def finetune(options: argparse.Namespace) -> int:
     # A scheduler prepared by accelerate advances by one step per process.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
-    # Not shuffled: the pictures are random anyway, and each step always gets the same ones.
-    # The loader has its own generator: a draw from the global one would change a resumed run.
+    # Not shuffled: the images are random anyway, and each step always gets the same ones.
+    # The loader has its own generator: drawing from the global one would change a resumed run.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
 
@@ -60,7 +63,7 @@ def finetune(options: argparse.Namespace) -> int:
             report(accelerator, step, loss)
         if stop:
             accelerator.set_trigger()
-        if accelerator.check_trigger():  # true in all processes if any of them was signalled
+        if accelerator.check_trigger():  # true in all processes if one of them was signalled
             save(accelerator, options.run_dir, step)
             if accelerator.is_main_process:
                 conclude("interrupted", step=step)
@@ -76,16 +79,19 @@ def finetune(options: argparse.Namespace) -> int:
     return exit_codes.DONE
 
 
-def load_unet(folder: Path | None) -> UNet2DConditionModel:
-    """Return the UNet in a directory, or a tiny one of SDXL's type. Raises ConfigurationError."""
-    if folder is not None:
+def load_unet(directory: Path | None) -> UNet2DConditionModel:
+    """Return the UNet in a directory, or a tiny one of SDXL's type.
+
+    Raise ConfigurationError if the directory has no UNet.
+    """
+    if directory is not None:
         try:
             return UNet2DConditionModel.from_pretrained(
-                folder, use_safetensors=True, local_files_only=True
+                directory, use_safetensors=True, local_files_only=True
             )
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"--unet {folder} is not a UNet saved by diffusers: {error}"
+                f"--unet {directory} is not a UNet saved by diffusers: {error}"
             ) from None
     return UNet2DConditionModel(
         sample_size=8,
@@ -107,7 +113,7 @@ def load_unet(folder: Path | None) -> UNet2DConditionModel:
 
 
 def sizes_of(unet: UNet2DConditionModel) -> Sizes:
-    """Return the sizes of the data. Raises ConfigurationError if the UNet is not of SDXL's type."""
+    """Return the sizes of the data. Raise ConfigurationError if the UNet is not of SDXL's type."""
     config = unet.config
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(
@@ -119,7 +125,7 @@ def sizes_of(unet: UNet2DConditionModel) -> Sizes:
 
 
 def diffusion_loss(model: nn.Module, noise: DDPMScheduler, batch: Batch) -> Tensor:
-    """Return the error of the predicted noise of noisy pictures (Ho et al., arXiv:2006.11239)."""
+    """Return the error of the noise predicted for noisy images (Ho et al., arXiv:2006.11239)."""
     clean = batch["latent"]
     added = torch.randn_like(clean)
     times = torch.randint(0, noise.config.num_train_timesteps, clean.shape[:1], device=clean.device)
@@ -140,7 +146,7 @@ def train_step(
     noise: DDPMScheduler,
     batch: Batch,
 ) -> Tensor:
-    """Run one optimizer step and return the loss of this process's pictures, a scalar."""
+    """Run one optimizer step and return the loss of this process's images, a scalar."""
     model.train()
     loss = diffusion_loss(model, noise, batch)
     accelerator.backward(loss)
@@ -155,7 +161,7 @@ def train_step(
 def held_out_loss(
     unet: UNet2DConditionModel, noise: DDPMScheduler, sizes: Sizes, device: torch.device
 ) -> float:
-    """Return the loss on held-out pictures, always with the same noise."""
+    """Return the loss on held-out images, always with the same noise."""
     unet.eval()
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -167,7 +173,7 @@ def held_out_loss(
 
 
 def report(accelerator: Accelerator, step: int, loss: Tensor) -> None:
-    """Report the mean loss over all processes. Raises ConfigurationError if it is not finite."""
+    """Report the mean loss over all processes. Raise ConfigurationError if it is not finite."""
     mean = float(accelerator.reduce(loss, "mean"))
     if not math.isfinite(mean):
         raise ConfigurationError(f"the loss became {mean} by step {step}: lower --learning-rate")
@@ -177,15 +183,15 @@ def report(accelerator: Accelerator, step: int, loss: Tensor) -> None:
 
 def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
     """Save the state of all processes atomically, and remove earlier checkpoints."""
-    folder = run_dir / "checkpoints"
-    unfinished, target = folder / f".step-{step:08d}.tmp", folder / f"step-{step:08d}"
+    directory = run_dir / "checkpoints"
+    unfinished, target = directory / f".step-{step:08d}.tmp", directory / f"step-{step:08d}"
     accelerator.save_state(str(unfinished))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         shutil.rmtree(target, ignore_errors=True)
         unfinished.rename(target)
-        sync_folder(folder)
-        for other in folder.iterdir():
+        sync_folder(directory)
+        for other in directory.iterdir():
             if other != target:
                 shutil.rmtree(other, ignore_errors=True)
     accelerator.wait_for_everyone()
@@ -194,14 +200,14 @@ def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
 def resume(accelerator: Accelerator, run_dir: Path) -> int:
     """Load the latest checkpoint and return its step, or 0 without a checkpoint.
 
-    Raises ConfigurationError if it belongs to another UNet.
+    Raise ConfigurationError if it belongs to a different UNet.
     """
     found = sorted((run_dir / "checkpoints").glob("step-*"))
     if not found:
         return 0
     try:
         accelerator.load_state(str(found[-1]))
-    except Exception as error:  # each file format raises other errors
+    except Exception as error:  # each file format raises different errors
         raise ConfigurationError(f"cannot resume from {found[-1]}: {error}") from None
     return int(found[-1].name.removeprefix("step-"))
 

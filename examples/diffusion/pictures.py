@@ -1,7 +1,7 @@
-"""Synthetic pictures with captions, in the form in which SDXL's encoders return them.
+"""Synthetic images with captions, in the format in which SDXL's encoders return them.
 
-A picture is a latent of 4 channels. A caption is a sequence of word vectors and one vector of the
-whole caption. A real data set is encoded in advance to the same shapes (SDXL, arXiv:2307.01952).
+An image is a latent with 4 channels. A caption is a sequence of word vectors and one vector for the
+complete caption. A real data set is encoded to the same shapes in advance (SDXL, arXiv:2307.01952).
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ COLOURS: Final = ("red", "green", "blue", "white")
 SHAPES: Final = ("disc", "square", "stripe", "frame")
 WORDS: Final = ("a", *COLOURS, *SHAPES)
 ENCODER_SEED: Final = 20231
-"""Word vectors are the same in every run, like those of a frozen text encoder."""
+"""Seed of the word vectors, which are fixed like those of a frozen text encoder."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Input sizes of the UNet: side of a latent, width of a word and of a whole caption."""
+    """Input sizes of the UNet: side of a latent, width of a word vector and of a caption vector."""
 
     side: int
     word: int
@@ -30,7 +30,7 @@ class Sizes:
 
 
 class Pictures(Dataset[dict[str, Tensor]]):
-    """`count` pictures; the picture at an index depends only on the seed."""
+    """A data set of images. The image at an index depends only on the seed."""
 
     def __init__(self, count: int, sizes: Sizes, seed: int) -> None:
         self._count, self._sizes, self._seed = count, sizes, seed
@@ -58,7 +58,10 @@ class Pictures(Dataset[dict[str, Tensor]]):
 
 
 def draw(colour: int, shape: str, side: int, top: int, left: int) -> NDArray[np.float32]:
-    """Return a latent of -1 to 1: red, green, blue, mask; `shape` moves by `top` and `left`."""
+    """Return a latent with values from -1 to 1 and the channels red, green, blue and mask.
+
+    The shape is shifted by `top` and `left`.
+    """
     y, x = np.mgrid[:side, :side]
     y, x = y - top - side * 3 // 8, x - left - side * 3 // 8
     far = np.maximum(abs(y), abs(x))

@@ -1,4 +1,4 @@
-"""Queues, storage and a run on a cluster with existing Volcano and NVIDIA device plugin."""
+"""Queues, storage and a run on a cluster that already has Volcano and NVIDIA's device plugin."""
 
 import pulumi
 
@@ -29,7 +29,7 @@ from gpu_platform import (
 config = pulumi.Config()
 image = config.require("image")
 
-# Installed already: `existing` creates nothing and only describes how pods request GPUs.
+# Already installed: `existing` creates nothing and only describes how pods request GPUs.
 gpu = GpuStack(
     "gpu",
     GpuStackArgs(

@@ -13,20 +13,20 @@ from workload.run import Run
 
 
 def main(steps: int) -> None:
-    """Train with a checkpoint every 100 steps, and when asked to stop."""
+    """Train, saving a checkpoint every 100 steps and when stopped."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     set_seed(0)
     x = torch.randn(steps * 32 * accelerator.num_processes, 16)
     data = TensorDataset(x, x[:, :4].argmax(1))
     model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    # A separate generator, because a loader draws a number that a resumed run would not draw.
+    # A separate generator, because the loader draws a number that a resumed run would not draw.
     loader = DataLoader(data, batch_size=32, generator=torch.Generator())
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     set_seed(1, device_specific=True)
 
     with Run(steps) as run:
-        done = run.resume(lambda folder: accelerator.load_state(str(folder)))
+        done = run.resume(lambda directory: accelerator.load_state(str(directory)))
         for step, (inputs, targets) in enumerate(
             accelerator.skip_first_batches(loader, done), done + 1
         ):
@@ -37,11 +37,13 @@ def main(steps: int) -> None:
             run.step(
                 step,
                 loss,
-                lambda folder: accelerator.save_state(str(folder)),
+                lambda directory: accelerator.save_state(str(directory)),
                 due=step % 100 == 0,
             )
         plain = accelerator.unwrap_model(model)
-        run.finish(lambda folder: accelerator.save_model(plain, str(folder)), {"loss": loss.item()})
+        run.finish(
+            lambda directory: accelerator.save_model(plain, str(directory)), {"loss": loss.item()}
+        )
     accelerator.end_training()
 
 

@@ -12,13 +12,13 @@ from workload.run import Run
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Reports steps, and saves the Trainer's checkpoints atomically in the run."""
+    """Callback that reports steps and saves the Trainer's checkpoints atomically in the run."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stopped = run, False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report the step, and stop all processes after a checkpoint."""
+        """Report the step, and stop all processes after a checkpoint if requested."""
         self.run.report(state.global_step)
         if self.run.should_stop():
             self.stopped = control.should_save = control.should_training_stop = True
@@ -29,23 +29,23 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.run.report(state.global_step, float(logs["loss"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save the checkpoint that the Trainer has just written as one of the run."""
+        """Save the checkpoint that the Trainer has just written as a checkpoint of the run."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if args.world_size > 1:
             # The Trainer does not wait for the files of other processes.
             torch.distributed.barrier()
 
-        def move(folder: Path) -> None:
+        def move(directory: Path) -> None:
             if args.process_index == 0:
                 for path in written.iterdir():
-                    path.replace(folder / path.name)
+                    path.replace(directory / path.name)
                 written.rmdir()
 
         self.run.save(state.global_step, move)
 
 
 def main(steps: int, directory: str) -> None:
-    """Train a small language model on repeated numbers."""
+    """Train a small language model on sequences of one repeated number."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=16, n_positions=8, n_embd=16, n_layer=1, n_head=2)
@@ -71,7 +71,7 @@ def main(steps: int, directory: str) -> None:
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
         if callback.stopped:
             run.interrupt(trainer.state.global_step)
-        run.finish(lambda folder: model.save_pretrained(folder), {})
+        run.finish(lambda directory: model.save_pretrained(directory), {})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from workload.run import Run
 
 
 class Net(nn.Module):
-    """A network that the model server can build as well: `plain:Net`."""
+    """A network that the model server can also build, as `plain:Net`."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -30,26 +30,26 @@ class Net(nn.Module):
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the samples of a step, which are the same after a restart."""
+    """Return the samples of a step. They are the same after a restart."""
     x = torch.randn(32, 1, 8, 8, generator=torch.Generator().manual_seed(step * 1000 + rank))
     return x, x.flatten(1)[:, :10].argmax(1)
 
 
 def main(steps: int) -> None:
-    """Train, save every 100 steps and when asked to stop, and export."""
+    """Train, save a checkpoint every 100 steps and when stopped, and export the model."""
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     torch.manual_seed(0)
     net = Net(10, (1, 8, 8))
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def save(folder: Path) -> None:
+    def save(directory: Path) -> None:
         if dist.get_rank() == 0:
             state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state, folder / "state.pt")
+            torch.save(state, directory / "state.pt")
 
-    def load(folder: Path) -> None:
-        state = torch.load(folder / "state.pt", weights_only=True)
+    def load(directory: Path) -> None:
+        state = torch.load(directory / "state.pt", weights_only=True)
         net.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
@@ -64,7 +64,7 @@ def main(steps: int) -> None:
         x, y = batch(0, 0)
         accuracy = (net(x).argmax(1) == y).float().mean().item()
         run.finish(
-            lambda folder: save_file(net.state_dict(), folder / "model.safetensors"),
+            lambda directory: save_file(net.state_dict(), directory / "model.safetensors"),
             {"accuracy": accuracy},
             model="plain:Net",
             input_shape=[1, 8, 8],

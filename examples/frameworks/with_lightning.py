@@ -19,7 +19,7 @@ from workload.run import Run
 
 
 class RunCallback(Callback):  # type: ignore[misc]
-    """Callback that reports steps to the run, and saves every 100 steps and on SIGTERM."""
+    """Callback that reports steps to the run and saves every 100 steps and on SIGTERM."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stop = run, signal.getsignal(signal.SIGTERM)
@@ -29,25 +29,25 @@ class RunCallback(Callback):  # type: ignore[misc]
         signal.signal(signal.SIGTERM, self.stop)
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: Any) -> None:
-        """Report the step, and save the state of the Trainer."""
+        """Report the step and save the Trainer's state if it is due."""
         _, outputs, *_ = arguments
         step = trainer.global_step
         self.run.step(
             step,
             outputs["loss"],
-            lambda folder: trainer.save_checkpoint(folder / "state.ckpt"),
+            lambda directory: trainer.save_checkpoint(directory / "state.ckpt"),
             due=step % 100 == 0,
         )
 
 
 class Batches(IterableDataset[tuple[Tensor, Tensor]]):
-    """Batches for the steps that remain after resuming."""
+    """Batches of the remaining steps after a resume."""
 
     def __init__(self, done: int, steps: int) -> None:
         self.steps = range(done + 1, steps + 1)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the samples of each step, which are the same after a restart."""
+        """Yield the samples of each step. They are the same after a restart."""
         for step in self.steps:
             seed = step * 1000 + dist.get_rank()
             x = torch.randn(32, 64, generator=torch.Generator().manual_seed(seed))
@@ -95,8 +95,8 @@ def main(steps: int) -> None:
         data = DataLoader(Batches(done, steps), batch_size=None)
         trainer.fit(net, data, ckpt_path=str(newest / "state.ckpt") if newest else None)
 
-        def write(folder: Path) -> None:
-            save_file(net.layers.state_dict(), folder / "model.safetensors")
+        def write(directory: Path) -> None:
+            save_file(net.layers.state_dict(), directory / "model.safetensors")
 
         run.finish(write, {})
     dist.destroy_process_group()

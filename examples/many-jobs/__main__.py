@@ -8,7 +8,7 @@ config = pulumi.Config()
 
 
 async def main() -> pulumi.Inputs:
-    """Read the platform's stack and create a run for each job of the configuration."""
+    """Read the platform's stack and create a run for each job in the configuration."""
     cluster = connect(ClusterSettings.model_validate(config.require_object("cluster")))
     platform = await Platform.read(config.require("platform"))
     jobs = [

@@ -1,4 +1,4 @@
-"""A rule of a team: every workload names its owner."""
+"""A team's custom rule: every workload names its owner."""
 
 from collections.abc import Iterator
 

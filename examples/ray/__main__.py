@@ -1,8 +1,8 @@
 """`python -m examples.ray`, with the flags of `python -m training`, as the command of a RayJob.
 
-Ray places one actor per GPU of the cluster, and each runs a process of the training program. The
-exit code is the highest of all processes. If one of them or its pod is lost, the others fail as
-well, and the RayJob starts again from the latest checkpoint.
+Ray places one actor per GPU of the cluster, each of which runs a process of the training program.
+The exit code is the highest of all processes. If a process or its pod is lost, the others also
+fail, and the RayJob restarts from the latest checkpoint.
 """
 
 import os
@@ -24,11 +24,11 @@ class Trainer:
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
 
     def train(self, rank: int, size: int, master: tuple[str, int], arguments: list[str]) -> int:
-        """Run the process to its end and return its exit code."""
-        # Ray hides all GPUs but its own from an actor, so each process is the first of its node.
+        """Run the process until it ends and return its exit code."""
+        # An actor sees only its own GPU, so each process is the first one on its node.
         world = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         address = {"MASTER_ADDR": master[0], "MASTER_PORT": master[1]}
-        # Ray copies the output of actors, and of their processes, to the log of the command.
+        # Ray copies the output of actors and their processes to the log of the command.
         variables = {name: str(value) for name, value in {**world, **address}.items()}
         return subprocess.run(
             [sys.executable, "-m", "training", *arguments], env=os.environ | variables
@@ -36,7 +36,7 @@ class Trainer:
 
 
 def main() -> int:
-    """Train on all GPUs of the Ray cluster."""
+    """Train on all GPUs of the Ray cluster and return the exit code."""
     ray.init()
     size = int(ray.cluster_resources().get("GPU", 0))
     actor: Any = ray.remote(num_cpus=0, num_gpus=1)(Trainer)

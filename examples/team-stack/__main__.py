@@ -19,8 +19,8 @@ async def main() -> pulumi.Inputs:
         memory="128Gi",
         hyperparameters=TrainingConfig(model="digits-net", dataset="digits", epochs=20),
     )
-    placed = platform.training_job("digits", job, image=platform.images["training"])
-    return {"run": TrainingJob("digits", placed).summary}
+    args = platform.training_job("digits", job, image=platform.images["training"])
+    return {"run": TrainingJob("digits", args).summary}
 
 
 pulumi.run(main)

@@ -1,1 +1,1 @@
-"""Training with TensorFlow: several workers (TF_CONFIG), or one worker with its GPUs."""
+"""Training with TensorFlow on several workers (TF_CONFIG), or on one worker with its GPUs."""

@@ -31,9 +31,9 @@ def main() -> int:
 
 
 def run(config: TrainingConfig, worker: Worker) -> int:
-    """Train until the end or until SIGTERM."""
+    """Train until the end or SIGTERM, and return the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # The import takes seconds: --help and invalid flags must not wait for it.
+    # The import takes seconds, and --help and invalid flags should not wait for it.
     from examples.tensorflow.train import InterruptedRunError
     from examples.tensorflow.train import run as train
 
@@ -46,7 +46,7 @@ def run(config: TrainingConfig, worker: Worker) -> int:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT
     except Exception as error:
-        # Also a lost peer: the gang restarts from its latest checkpoint.
+        # Includes a lost peer, after which the gang restarts from its latest checkpoint.
         conclude("error", message=f"{type(error).__name__}: {error}", exit_code=exit_codes.FAILED)
         return exit_codes.FAILED
     return exit_codes.DONE
@@ -54,14 +54,14 @@ def run(config: TrainingConfig, worker: Worker) -> int:
 
 def listen() -> Callable[[], bool]:
     """Make SIGTERM set a flag, and return a function that reads the flag."""
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
-    return asked.is_set
+    requested = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: requested.set())
+    return requested.is_set
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # After the loss of a peer, threads of the collectives would keep the process alive.
+    # After the loss of a peer, the threads of collective operations would keep the process alive.
     os._exit(code)

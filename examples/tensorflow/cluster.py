@@ -1,6 +1,7 @@
-"""The workers of a run, read from TF_CONFIG; without it, there is one worker.
+"""The workers of a run, read from TF_CONFIG. Without this variable, there is one worker.
 
-TensorFlow's guide "Distributed training" describes TF_CONFIG. Imports no TensorFlow.
+TensorFlow's guide "Distributed training" describes TF_CONFIG. This module does not import
+TensorFlow.
 """
 
 import json
@@ -28,19 +29,19 @@ class _TfConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Worker:
-    """This process as one of the `workers` that train together; the first one is the chief."""
+    """Position of this process among the workers. The first one is the chief."""
 
     index: int = 0
     workers: int = 1
 
     @property
     def is_chief(self) -> bool:
-        """True for the worker that keeps its files and reports the run's progress."""
+        """True for the worker whose files are kept and that reports the run's progress."""
         return self.index == 0
 
 
 def read_worker(environment: Mapping[str, str]) -> Worker:
-    """Return this process's worker. Raises ConfigurationError if TF_CONFIG is not valid."""
+    """Return this process's worker. Raise ConfigurationError if TF_CONFIG is invalid."""
     text = environment.get("TF_CONFIG")
     if not text:
         return Worker()
@@ -60,10 +61,10 @@ def read_worker(environment: Mapping[str, str]) -> Worker:
     ranks = [
         (role, i) for role in ("chief", "worker") for i in range(len(found.cluster.get(role, [])))
     ]
-    place = (found.task.type, found.task.index)
-    if place not in ranks:
+    task = (found.task.type, found.task.index)
+    if task not in ranks:
         raise ConfigurationError(
             f"TF_CONFIG has task {found.task.type} {found.task.index}, but the cluster has "
             f"{len(found.cluster[found.task.type])} of this type"
         )
-    return Worker(ranks.index(place), len(ranks))
+    return Worker(ranks.index(task), len(ranks))

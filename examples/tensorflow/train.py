@@ -1,4 +1,4 @@
-"""Training of a small network on the digits, all workers in lockstep.
+"""Training of a small network on the digits data set, with all workers in lockstep.
 
 With one worker, MirroredStrategy uses all of its GPUs (or the CPU). With several,
 MultiWorkerMirroredStrategy sums the gradients of all workers.
@@ -25,11 +25,11 @@ _CLASSES = 10
 
 
 class InterruptedRunError(Exception):
-    """A worker received SIGTERM, and the state is saved."""
+    """A worker received SIGTERM, and the state has been saved."""
 
 
 class DigitsNet(tf.Module):  # type: ignore[misc]
-    """A convolution and two dense layers over images of 8 x 8."""
+    """A convolution and two dense layers for images of 8 x 8 pixels."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ def strategy_of(worker: Worker, peer_timeout: float) -> tf.distribute.Strategy:
 def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[], bool]]) -> None:
     """Train, or resume from the latest checkpoint, and write a SavedModel to the export directory.
 
-    `listen()` handles SIGTERM and returns a function that is true once the signal arrived. Raises
-    InterruptedRunError after any worker received it and the state is saved.
+    `listen()` handles SIGTERM and returns a function that is true once the signal has arrived.
+    Raise InterruptedRunError after a worker has received it and the state has been saved.
     """
     if config.length[0] != "epochs":
         name, value = config.length
@@ -78,25 +78,25 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
         optimizer = tf.keras.optimizers.Adam(config.learning_rate)
         optimizer.build(model.trainable_variables)
         epoch = tf.Variable(0, dtype=tf.int64)
-    # Not earlier: the coordination service installs its own SIGTERM handler when it starts.
+    # Not earlier, because the coordination service installs its own SIGTERM handler when it starts.
     stopping = listen()
-    keeper = _Keeper(config, worker, model, optimizer, epoch)
-    start = keeper.restore()
+    checkpoints = _Checkpoints(config, worker, model, optimizer, epoch)
+    start = checkpoints.restore()
     if worker.is_chief:
         replicas = strategy.num_replicas_in_sync
         emit("start", model=config.model, dataset=config.dataset, processes=replicas, epoch=start)
     step = _step(strategy, model, optimizer)
     accuracy = 0.0
     for number in range(start, config.epochs):
-        loss = _epoch(strategy, step, config, number, keeper, stopping)
+        loss = _epoch(strategy, step, config, number, checkpoints, stopping)
         epoch.assign(number + 1)
         accuracy = _accuracy(model)
         if (number + 1) % config.checkpoint_every == 0 or number + 1 == config.epochs:
-            keeper.save()
+            checkpoints.save()
         if worker.is_chief:
             emit("epoch", epoch=number + 1, epochs=config.epochs, loss=loss, accuracy=accuracy)
     accuracy = accuracy or _accuracy(model)
-    export = keeper.export()
+    export = checkpoints.export()
     if worker.is_chief:
         seconds = round(time.monotonic() - began, 1)
         conclude("finished", accuracy=accuracy, seconds=seconds, export=str(export))
@@ -104,14 +104,15 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
 
 def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     train, _ = digits()
-    # Channels last: convolutions on the CPU support nothing else.
+    # Channels last, because convolutions on the CPU support nothing else.
     images = np.moveaxis(train.scaled(), 1, -1)
-    # All workers take the same number of steps: one with more would wait forever for the others.
+    # All workers take the same number of steps: a worker with more would wait forever for the
+    # others.
     steps = len(images) // (config.batch_size * strategy.num_replicas_in_sync)
     if steps == 0:
         raise ConfigurationError(
             f"batch_size {config.batch_size} on {strategy.num_replicas_in_sync} devices is more "
-            f"than the {len(images)} samples: write a smaller one"
+            f"than the {len(images)} samples: write a smaller batch_size"
         )
 
     def of_worker(context: Any) -> Any:
@@ -155,15 +156,15 @@ def _epoch(
     step: Any,
     config: TrainingConfig,
     number: int,
-    keeper: "_Keeper",
+    checkpoints: "_Checkpoints",
     stopping: Callable[[], bool],
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All workers see in the same step that one of them must stop, so that all save together.
+        # All workers learn in the same step that one of them must stop, so they save together.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:
-            keeper.save()
+            checkpoints.save()
             raise InterruptedRunError(f"in epoch {number + 1} of {config.epochs}")
     if not math.isfinite(float(loss)):
         raise ConfigurationError(
@@ -178,10 +179,10 @@ def _accuracy(model: DigitsNet) -> float:
     return round(float(np.mean(np.argmax(logits, axis=1) == held_out.labels)), 4)
 
 
-class _Keeper:
-    """Checkpoints and the export.
+class _Checkpoints:
+    """Writer of checkpoints and the export.
 
-    The strategy requires that all workers write, but only the chief's files are kept.
+    The strategy requires all workers to write, but only the chief's files are kept.
     """
 
     def __init__(
@@ -190,11 +191,11 @@ class _Keeper:
         self._model, self._worker = model, worker
         self._run = Path(str(config.run_dir))
         self._scratch = self._run / f".worker-{worker.index}"
-        folder = self._run if worker.is_chief else self._scratch
+        directory = self._run if worker.is_chief else self._scratch
         state = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
         self._state, self._epoch = state, epoch
         self._manager = tf.train.CheckpointManager(
-            state, str(folder / "checkpoints"), max_to_keep=config.keep_checkpoints
+            state, str(directory / "checkpoints"), max_to_keep=config.keep_checkpoints
         )
 
     def restore(self) -> int:
@@ -210,11 +211,11 @@ class _Keeper:
         self._clean()
 
     def export(self) -> Path:
-        """Write a SavedModel whose function returns logits."""
-        folder = self._run / "export" if self._worker.is_chief else self._scratch / "export"
-        tf.saved_model.save(self._model, str(folder), signatures=self._model.__call__)
+        """Write a SavedModel that returns logits, and return its directory."""
+        directory = self._run / "export" if self._worker.is_chief else self._scratch / "export"
+        tf.saved_model.save(self._model, str(directory), signatures=self._model.__call__)
         self._clean()
-        return folder
+        return directory
 
     def _clean(self) -> None:
         if not self._worker.is_chief:

@@ -16,10 +16,10 @@ HELP = "print the Roles that pipelines need to preview or update a stack"
 DESCRIPTION = """\
 Prints Roles, bindings and an admission policy for the groups of pipelines. They grant only the
 permissions that the objects of the stack need. An administrator applies them once, and again when
-the stack gets objects of other kinds or namespaces.
+objects of new kinds or in new namespaces are added to the stack.
 
-Previews may only do dry runs: the admission policy refuses all other writes of their group.
-Snapshots for simulations need to list nodes, pods and runs, and their logs.
+Previews are limited to dry runs: the admission policy rejects all other writes of their group.
+Snapshots for simulations need permission to list nodes, pods and runs, and to read pod logs.
 """
 EPILOG = """\
 examples:
@@ -34,17 +34,17 @@ _GROUP = re.compile(r"[^'\\\x00-\x1f]+")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack of the project")
-    for who, what in (
+    for role, task in (
         ("previewers", "run previews"),
         ("updaters", "run updates"),
         ("snapshotters", "take snapshots of the cluster for simulations"),
     ):
         parser.add_argument(
-            f"--{who}",
+            f"--{role}",
             nargs="+",
             default=[],
             metavar="GROUP",
-            help=f"groups that {what}, as the API server receives them",
+            help=f"groups that {task}, with the names that the API server sees",
         )
 
 
@@ -64,39 +64,39 @@ def run(options: argparse.Namespace) -> int:
     groups = [*options.previewers, *options.updaters, *options.snapshotters]
     if not groups:
         raise GitopsError(
-            "no group is given: write --previewers GROUP, --updaters GROUP or --snapshotters GROUP"
+            "no group given: write --previewers GROUP, --updaters GROUP or --snapshotters GROUP"
         )
     for group in groups:
         if group.startswith("system:") or not _GROUP.fullmatch(group):
             raise GitopsError(f"{group!r} is not a valid group for pipelines: write a custom group")
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
-            f"{', '.join(sorted(both))} is a group of previews and of updates: write two "
+            f"{', '.join(sorted(both))} is a group for previews and for updates: write two "
             "different groups"
         )
     stack = Stack(options.stack)
-    made: list[Mapping[str, Any]] = []
+    manifests: list[Mapping[str, Any]] = []
     if options.snapshotters:
-        stated = section(document(stack.file), "volcano").get("namespace")
-        namespace = stated or VolcanoSettings.model_fields["namespace"].default
-        made += snapshots(options.snapshotters, namespace)
+        configured = section(document(stack.file), "volcano").get("namespace")
+        namespace = configured or VolcanoSettings.model_fields["namespace"].default
+        manifests += snapshots(options.snapshotters, namespace)
     if options.previewers or options.updaters:
-        made += _of_stack(stack, options)
-    yaml.safe_dump_all(made, sys.stdout, sort_keys=False)
+        manifests += _stack_access(stack, options)
+    yaml.safe_dump_all(manifests, sys.stdout, sort_keys=False)
     return UNCHANGED
 
 
-def _of_stack(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapping[str, Any]]":
+def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapping[str, Any]]":
     from gitops.access.rights import Object, access
 
     sys.stderr.write(f"rendering {options.stack}…\n")
-    found = _plan(stack)
+    plan = _plan(stack)
     objects = {
         Object.of(step.new.inputs)
-        for step in found.steps
+        for step in plan.steps
         if step.new is not None and step.type.startswith("kubernetes:")
     }
-    for warning in found.warnings:
+    for warning in plan.warnings:
         if release := _RELEASE.search(warning):
             sys.stderr.write(
                 f"warning: the chart {release[1]} also needs permissions for everything that "
@@ -107,14 +107,14 @@ def _of_stack(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapping[
 
 
 def _plan(stack: "Stack") -> "Plan":
-    """Return the plan that creates each object of a stack; charts are not rendered."""
+    """Return the plan that creates every object of a stack. Charts are not rendered."""
     from gitops.engine import Preview
     from gitops.preview.events import plan, read
     from gitops.rendered import workspace
 
-    with workspace(stack, None) as used, Preview(used, None) as engine:
-        ended = engine.wait()
+    with workspace(stack, None) as rendered, Preview(rendered, None) as engine:
+        result = engine.wait()
         found = plan(read(engine.log)) if engine.log.exists() else None
     if found is None or not found.succeeded:
-        raise GitopsError(found.errors[0] if found and found.errors else ended.output.strip())
+        raise GitopsError(found.errors[0] if found and found.errors else result.output.strip())
     return found

@@ -1,7 +1,7 @@
 """Roles for the objects of a stack: for previews, which change nothing, and for updates.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
-from writing. An admission policy does: it refuses requests of these groups that are not dry runs.
+from writing. An admission policy does: it rejects requests of these groups that are not dry runs.
 The API server exempts admission policies and webhooks from admission policies
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
 may only read those.
@@ -36,7 +36,7 @@ _AWAITED: Final = {
 
 @dataclass(frozen=True, order=True)
 class Object:
-    """An object of a stack; objects of the cluster have no namespace."""
+    """An object of a stack. The namespace is empty for cluster-scoped objects."""
 
     namespace: str
     group: str
@@ -57,7 +57,7 @@ class Object:
 
 
 def plural(kind: str) -> str:
-    """Return the resource of a kind by the rule of `meta.UnsafeGuessKindToResource`."""
+    """Return the plural resource name of a kind by the rule of `meta.UnsafeGuessKindToResource`."""
     singular = kind.lower()
     if singular == "endpoints":
         return singular
@@ -69,11 +69,12 @@ def plural(kind: str) -> str:
 def access(
     name: str, objects: Iterable[Object], groups: Mapping[Purpose, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the objects that give groups the rights of a purpose; `name` is the stack's.
+    """Yield the Roles and bindings that groups need for each purpose.
 
-    The policy that makes previews dry runs comes first.
+    `name` is the name of the stack. The admission policy that limits previews to dry runs comes
+    first.
     """
-    known = sorted(objects)
+    all_objects = sorted(objects)
     if previewers := groups.get("preview"):
         yield from _dry_run_only(f"gpu-platform-preview-{name}", previewers)
     for purpose, bound in groups.items():
@@ -81,13 +82,13 @@ def access(
             continue
         title = f"gpu-platform-{purpose}-{name}"
         subjects = _subjects(bound)
-        for namespace in sorted({"", *(each.namespace for each in known)}):
-            own = [each for each in known if each.namespace == namespace]
-            yield from _bound(title, namespace, _rules(own, namespace, purpose), subjects)
+        for namespace in sorted({"", *(each.namespace for each in all_objects)}):
+            inside = [each for each in all_objects if each.namespace == namespace]
+            yield from _bound(title, namespace, _rules(inside, namespace, purpose), subjects)
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects that let groups take snapshots; `namespace` is that of Volcano."""
+    """Yield the objects that allow groups to take snapshots. `namespace` is Volcano's."""
     kinds = defaultdict(list, {"scheduling.k8s.io": ["priorityclasses"], "apps": ["deployments"]})
     for each in (*ALWAYS, *IF_INSTALLED):
         resource, _, group = each.partition(".")
@@ -111,10 +112,10 @@ def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[
     rules = [
         rule
         for (group, resource), found in names.items()
-        for rule in _of_resource(group, resource, found, purpose, bool(namespace))
+        for rule in _resource_rules(group, resource, found, purpose, bool(namespace))
     ]
     if not namespace:
-        # The cluster's identity.
+        # Its UID identifies the cluster.
         rules.append(_rule("", ["namespaces"], ("get",), ["kube-system"]))
     elif purpose == "update":
         rules += [
@@ -124,19 +125,19 @@ def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[
     return rules
 
 
-def _of_resource(
+def _resource_rules(
     group: str, resource: str, names: Sequence[str], purpose: Purpose, namespaced: bool
 ) -> Iterator[dict[str, Any]]:
     verbs = _VERBS[purpose]
     if purpose == "preview" and group == _ADMISSION:
         verbs = ("get",)
-    of_others = not namespaced and purpose == "update"
+    may_affect_others = not namespaced and purpose == "update"
     secret = (group, resource) == ("", "secrets")
-    if not (of_others or secret or group == _RBAC):
+    if not (may_affect_others or secret or group == _RBAC):
         yield _rule(group, [resource], verbs)
         return
-    # Other Secrets are not read, other Roles not extended and objects of other teams not deleted.
-    # Names limit neither `create` nor the lists that Pulumi watches.
+    # Only named objects, so that other Secrets cannot be read, other Roles not be extended and
+    # objects of other teams not be deleted. RBAC cannot limit `create`, `list` and `watch` by name.
     unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _UNNAMED)]
     yield _rule(group, [resource], [v for v in verbs if v not in _UNNAMED], names)
     if unnamed:
@@ -175,7 +176,7 @@ def _bound(
 def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
     everything = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}
     # Access reviews, such as those of `kubectl auth can-i`, are created but never stored.
-    questions = {
+    access_reviews = {
         "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
         "apiVersions": ["*"],
         "operations": ["CREATE"],
@@ -190,7 +191,7 @@ def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
             "failurePolicy": "Fail",
             "matchConstraints": {
                 "resourceRules": [{**everything, "operations": ["*"]}],
-                "excludeResourceRules": [questions],
+                "excludeResourceRules": [access_reviews],
             },
             "matchConditions": [
                 {
@@ -201,7 +202,7 @@ def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
             "validations": [
                 {
                     "expression": "has(request.dryRun) && request.dryRun",
-                    "message": "previews change nothing: only dry runs are allowed to this group",
+                    "message": "previews change nothing: this group may only do dry runs",
                 }
             ],
         },

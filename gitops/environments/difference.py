@@ -1,4 +1,4 @@
-"""The settings of environments, read without Pulumi and secrets, and their differences."""
+"""The settings of environments, read without Pulumi or secrets, and their differences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _PREFIX = f"{PROJECT}:"
 
 
 def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the project's keys without prefix, and the names of those that are secrets."""
+    """Return the project's keys without their prefix, and the names of the secret ones."""
     own = {
         key.removeprefix(_PREFIX): value
         for key, value in configuration.items()
@@ -68,7 +68,7 @@ def _hidden(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference of two settings; a value is None on the side that lacks the key."""
+    """A difference between two environments; the value is None where the key is missing."""
 
     path: Steps
     one: str | None
@@ -80,7 +80,7 @@ class Difference:
         return self.path[0]
 
     def between(self, names: tuple[str, str]) -> str:
-        """Return a sentence about two environments."""
+        """Return a sentence that describes the difference between two environments."""
         setting = f"`{'.'.join(self.path)}`"
         if self.one is None or self.other is None:
             name, value = (names[0], self.one) if self.other is None else (names[1], self.other)
@@ -91,7 +91,7 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """A text about the change from one to the other."""
+        """Description of the change from one to the other."""
         setting = f"`{'.'.join(self.path)}`"
         if self.one is None:
             return f"{setting} is new{_in_brackets(self.other)}"
@@ -127,7 +127,7 @@ def _compare(one: Any, other: Any, path: Steps) -> Iterator[Difference]:
 
 
 def _entries(value: Any) -> dict[str, Any] | None:
-    """Return settings and mappings by key, and None for everything else."""
+    """Return the entries of settings and mappings; None for everything else."""
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return value if isinstance(value, dict) else None

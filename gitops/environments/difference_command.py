@@ -9,20 +9,20 @@ from gitops.errors import CHANGES, UNCHANGED, GitopsError
 
 HELP = "compare the settings of two environments"
 DESCRIPTION = """\
-Prints the settings in which two environments differ, including defaults. Secrets are not read.
+Prints the settings in which two environments differ, including defaults. Secrets are ignored.
 """
 EPILOG = """\
 example:
   python -m gitops diff staging prod
 
-exit status: 0 if they are the same, 2 if they differ, 1 if one cannot be read.
+exit status: 0 if they are equal, 2 if they differ, 1 if one cannot be read.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("one", metavar="A", help="name of an environment, or its file")
-    parser.add_argument("other", metavar="B", help="name of another, or its file")
+    parser.add_argument("one", metavar="A", help="name or file of an environment")
+    parser.add_argument("other", metavar="B", help="name or file of another environment")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.write(f"\n{section}\n")
         sys.stdout.write(f"  {item.between((options.one, options.other))}\n")
     if not all_differences:
-        sys.stdout.write(f"{options.one} and {options.other} are the same.\n")
+        sys.stdout.write(f"{options.one} and {options.other} have the same settings.\n")
     return CHANGES if all_differences else UNCHANGED
 
 

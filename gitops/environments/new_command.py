@@ -1,4 +1,4 @@
-"""`python -m gitops new-environment`: writes a Pulumi.NAME.yaml that the settings accept."""
+"""`python -m gitops new-environment`: write a valid Pulumi.NAME.yaml."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+
 
 @dataclass(frozen=True)
 class _Question:
-    """A flag, and the question that is asked without it. The default None demands an answer."""
+    """A flag and the question to ask if it is missing. Without a default, it must be answered."""
 
     flag: str
     text: str
@@ -67,7 +67,7 @@ def _storage_kind(value: str) -> str:
 
 
 def _class_name(answers: dict[str, Any]) -> str | None:
-    """Return the name of the created class; None if the cluster has one of another name."""
+    """Return the name of the class to create; None if the cluster already has a class."""
     return None if answers["storage"] == "existing" else f"{answers['storage']}-shared"
 
 
@@ -165,7 +165,7 @@ def _ask(question: _Question, default: Any) -> Any:
 
 
 def render(answers: Mapping[str, Any]) -> str:
-    """Return the text of Pulumi.NAME.yaml. The template writes every value as a YAML scalar."""
+    """Return the content of Pulumi.NAME.yaml. The template writes every value as a YAML scalar."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(  # noqa: S701  the output is YAML, which `_scalar` quotes
@@ -179,7 +179,7 @@ def render(answers: Mapping[str, Any]) -> str:
 
 
 def _scalar(value: object) -> str:
-    """Return a value as YAML, in quotes only if it needs them (JSON is YAML)."""
+    """Return a value as a YAML scalar, quoted only if necessary (JSON is YAML)."""
     from policies.kubernetes_yaml import scalar
 
     if isinstance(value, int):
@@ -191,7 +191,7 @@ def _scalar(value: object) -> str:
 
 
 def policies(answers: Mapping[str, Any]) -> str:
-    """Return `policies/config/NAME.json`: registries and GPUs that the policies allow."""
+    """Return the content of `policies/config/NAME.json`: allowed registries and GPUs."""
     plugin = ["gpu-system/DaemonSet/nvidia-device-plugin"] if answers["install_plugin"] else []
     registries = [answers["registry"], *(["nvcr.io/nvidia"] if plugin else [])]
     namespaces = ["*/Namespace/volcano-system", *(["*/Namespace/gpu-system"] if plugin else [])]

@@ -37,7 +37,7 @@ class GangAnswer(_Model):
     added: bool = False
     """True if the change adds the gang."""
     reason: str = ""
-    """Reason for waiting at the start of the simulation, as the scheduler states it."""
+    """Reason for waiting at the start of the simulation, as reported by the scheduler."""
 
     @property
     def title(self) -> str:
@@ -56,7 +56,7 @@ class Victim(_Model):
     """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log has
     none; null if both are unknown."""
     without_change: bool = False
-    """True if the gang is evicted without the change as well."""
+    """True if the gang is also evicted without the change."""
 
 
 class QueueAnswer(_Model):
@@ -86,12 +86,12 @@ class Answer(_Model):
     victims: list[Victim]
     queues: list[QueueAnswer]
     compared: bool = False
-    """True if the snapshot was simulated without the change as well."""
+    """True if the snapshot was also simulated without the change."""
     assumptions: list[str]
 
     @property
     def affected(self) -> list[GangAnswer]:
-        """Gangs that start or wait, or that the change moves."""
+        """Gangs that start or wait."""
         return [gang for gang in self.gangs if gang.verdict not in ("runs", "suspended")]
 
 
@@ -101,7 +101,7 @@ def render(answer: Answer, width: int = 160) -> str:
     console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(
         f"Snapshot of {answer.taken.isoformat()}, {duration(answer.age_seconds)} old; "
-        f"{answer.ends} ends simulated, until {duration(answer.horizon_seconds)} after it."
+        f"{answer.ends} ends simulated, covering {duration(answer.horizon_seconds)}."
     )
     rows = [
         (
@@ -117,8 +117,8 @@ def render(answer: Answer, width: int = 160) -> str:
         for gang in answer.affected
     ]
     without = ["UNCHANGED"] if answer.compared else []
-    heads = ("GANG", "QUEUE", "GPUS", "VERDICT", "START", *without, "END", "REASON")
-    console.print(_table(heads, rows) if rows else "No gang waits or starts.")
+    headers = ("GANG", "QUEUE", "GPUS", "VERDICT", "START", *without, "END", "REASON")
+    console.print(_table(headers, rows) if rows else "No gang waits or starts.")
     if answer.victims:
         lost = [
             (
@@ -141,8 +141,8 @@ def render(answer: Answer, width: int = 160) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(*heads, box=None, pad_edge=False)
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(*headers, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
     return table

@@ -118,15 +118,15 @@ def _groups(
     for group in snapshot.all("PodGroup"):
         if not wants_pods(snapshot, group):
             continue
-        mine, spec = pods[key(group)], group["spec"]
+        group_pods, spec = pods[key(group)], group["spec"]
         job = _job(snapshot, group["metadata"]["namespace"], owner(group))
-        shapes = shapes_of(mine) or planned(job) or guessed(spec)
+        shapes = shapes_of(group_pods) or planned(job) or guessed(spec)
         if not shapes:
             continue
-        placed = [pod for pod in mine if is_scheduled(pod)]
+        placed = [pod for pod in group_pods if is_scheduled(pod)]
         minimum = max(int(spec.get("minMember") or 1), 1)
         started = [_time(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
-        first = mine[0] if mine else {"metadata": {}, "spec": {}}
+        first = group_pods[0] if group_pods else {"metadata": {}, "spec": {}}
         run = runs.get((group["metadata"]["namespace"], _run(first, group)))
         progress = run.progress if run else None
         yield Gang(
@@ -140,7 +140,7 @@ def _groups(
             preemptable=_preemptable(group, first),
             created=_time(group["metadata"].get("creationTimestamp")) or now,
             started=max((at for at in started if at), default=None),
-            deadline_seconds=_deadline(mine, job),
+            deadline_seconds=_deadline(group_pods, job),
             left_seconds=progress.left_seconds if progress else None,
             progress=progress.share if progress else None,
             saved=progress.saved if progress else None,
@@ -150,7 +150,7 @@ def _groups(
 
 
 def _suspended(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
-    """Yield suspended Volcano Jobs. Suspended jobs of other kinds do not state their gang."""
+    """Yield suspended Volcano Jobs. Suspended jobs of other kinds do not define their gang."""
     for job in snapshot.all(volcano.JOB.name):
         shapes = planned(job)
         if state_of(volcano.JOB, job, 0) is JobState.SUSPENDED and shapes:
@@ -188,8 +188,8 @@ def _priority_class(spec: Mapping[str, Any], pod: Mapping[str, Any], job: Object
 
 
 def _preemptable(group: Object, pod: Mapping[str, Any]) -> bool | None:
-    for thing in (pod, group):
-        value = (thing["metadata"].get("annotations") or {}).get(PREEMPTABLE)
+    for item in (pod, group):
+        value = (item["metadata"].get("annotations") or {}).get(PREEMPTABLE)
         if value in ("true", "false"):
             return bool(value == "true")
     return None
@@ -206,7 +206,7 @@ def _deadline(pods: Iterable[Object], job: Object | None) -> float | None:
 
 
 def _scheduler(cluster: Cluster) -> tuple[str | None, str | None]:
-    """Return version and configuration of Volcano's scheduler."""
+    """Return the version and the configuration of Volcano's scheduler."""
     found = cluster.read("deployments", "--all-namespaces", "--selector=app=volcano-scheduler")
     for deployment in found or ():
         pod = deployment["spec"]["template"]["spec"]
@@ -215,8 +215,8 @@ def _scheduler(cluster: Cluster) -> tuple[str | None, str | None]:
         for volume in pod.get("volumes", ()):
             if name := volume.get("configMap", {}).get("name"):
                 namespace = deployment["metadata"]["namespace"]
-                maps = cluster.read("configmaps", f"--namespace={namespace}")
-                for each in maps or ():
+                config_maps = cluster.read("configmaps", f"--namespace={namespace}")
+                for each in config_maps or ():
                     if each["metadata"]["name"] == name:
                         return version, each.get("data", {}).get(_CONFIGURATION)
         return version, None

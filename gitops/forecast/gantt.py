@@ -1,4 +1,4 @@
-"""A simulation's answer as a Gantt chart: when each gang runs, with the change and without it."""
+"""Gantt chart of a simulation: when each gang runs, with and without the change."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ _LONGEST_NAME: Final = 34
 
 @dataclass(frozen=True)
 class _Bar:
-    """A bar in units of the picture."""
+    """A bar in the units of the SVG image."""
 
     x: float
     width: float
@@ -35,7 +35,7 @@ class _Row:
 
 
 def svg(answer: Answer) -> str:
-    """Return a self-contained SVG picture with a row for each gang, by queue and start."""
+    """Return a self-contained SVG image with a row for each gang, sorted by queue and start."""
     gangs = sorted(
         (gang for gang in answer.gangs if gang.verdict != "suspended"),
         key=lambda g: (g.queue, _or_last(g.start_seconds), g.title),
@@ -54,7 +54,7 @@ def svg(answer: Answer) -> str:
         {"x": _LABELS + _WIDTH * n / _TICKS, "text": duration(until * n / _TICKS)}
         for n in range(_TICKS + 1)
     ]
-    picture: str = _TEMPLATE.render(
+    image: str = _TEMPLATE.render(
         answer=answer,
         rows=rows,
         heads=heads,
@@ -64,11 +64,11 @@ def svg(answer: Answer) -> str:
         row=_ROW,
         head=_HEAD,
     )
-    return picture
+    return image
 
 
 def _until(answer: Answer, gangs: list[GangAnswer]) -> float:
-    """Return the seconds that the picture shows: to the horizon or the last known start."""
+    """Return the number of seconds that the chart covers: to the horizon or the last known end."""
     times = [answer.horizon_seconds]
     for gang in gangs:
         if gang.verdict != "runs":
@@ -95,19 +95,19 @@ def _bars(answer: Answer, gang: GangAnswer, until: float) -> list[_Bar]:
     return [bar for bar in found if bar is not None]
 
 
-def _bar(start: float | None, end: float | None, until: float, css: str, who: str) -> _Bar | None:
+def _bar(start: float | None, end: float | None, until: float, css: str, title: str) -> _Bar | None:
     if start is None or start > until:
         return None
     last = until if end is None else min(end, until)
     scale = _WIDTH / until
-    text = f"{who}: {duration(start)} to {'unknown' if end is None else duration(end)}"
+    text = f"{title}: {duration(start)} to {'unknown' if end is None else duration(end)}"
     width = max((last - start) * scale, 1.5)
     return _Bar(_LABELS + start * scale, width, css, text)
 
 
 def _template() -> Any:
-    folder = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined)
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("gantt.svg.j2")
 

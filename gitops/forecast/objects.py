@@ -18,7 +18,7 @@ Manifest = dict[str, Any]
 
 
 def surroundings(state: State) -> list[Manifest]:
-    """Return the namespace, PriorityClasses and queues."""
+    """Return the namespace, the PriorityClasses and the queues of a snapshot."""
     classes = {each.name: (each.value, each.preemption_policy) for each in state.priority_classes}
     for gang in state.gangs:
         if gang.priority_class:
@@ -49,19 +49,19 @@ def surroundings(state: State) -> list[Manifest]:
     ]
 
 
-def node(made: Node) -> Manifest:
-    """Return a simulated node with the resources that pods outside gangs leave free."""
-    left = add(amounts(made.allocatable), amounts(made.reserved), sign=-1)
+def node(spec: Node) -> Manifest:
+    """Return a simulated node without the resources that pods outside gangs use."""
+    left = add(amounts(spec.allocatable), amounts(spec.reserved), sign=-1)
     free = texts({name: max(amount, Decimal(0)) for name, amount in left.items()})
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": made.name,
-            "labels": {**made.labels, "type": "kwok"},
+            "name": spec.name,
+            "labels": {**spec.labels, "type": "kwok"},
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
-        "spec": {"taints": made.taints, "unschedulable": made.unschedulable},
+        "spec": {"taints": spec.taints, "unschedulable": spec.unschedulable},
         "status": {"capacity": free, "allocatable": free},
     }
 
@@ -79,9 +79,9 @@ def group(name: str, gang: Gang) -> Manifest:
     if gang.priority_class:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
-    made = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-    # The scheduler admits pending groups only to free capacity, but these run already.
-    return made | ({"status": {"phase": "Running"}} if gang.state == "running" else {})
+    manifest = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    # The scheduler admits pending groups only to free capacity, but these are already running.
+    return manifest | ({"status": {"phase": "Running"}} if gang.state == "running" else {})
 
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
@@ -90,8 +90,8 @@ def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
     for shape in gang.pods:
         nodes = shape.nodes if attempt == 0 else []
         for number in range(shape.count):
-            where = nodes[number] if number < len(nodes) else ""
-            found.append(_pod(f"{name}-{attempt}-{len(found)}", name, gang, shape, where))
+            node_name = nodes[number] if number < len(nodes) else ""
+            found.append(_pod(f"{name}-{attempt}-{len(found)}", name, gang, shape, node_name))
     return found
 
 
@@ -105,7 +105,7 @@ def _annotations(gang: Gang) -> dict[str, str]:
     return {} if gang.preemptable is None else {_PREEMPTABLE: str(gang.preemptable).lower()}
 
 
-def _pod(pod: str, name: str, gang: Gang, shape: PodShape, where: str) -> Manifest:
+def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Manifest:
     limits = {resource: value for resource, value in shape.requests.items() if "/" in resource}
     spec: Manifest = {
         **shape.constraints,
@@ -122,8 +122,8 @@ def _pod(pod: str, name: str, gang: Gang, shape: PodShape, where: str) -> Manife
     }
     if gang.priority_class:
         spec["priorityClassName"] = gang.priority_class
-    if where:
-        spec["nodeName"] = where
+    if node_name:
+        spec["nodeName"] = node_name
     metadata = {
         "name": pod,
         "namespace": NAMESPACE,
@@ -134,6 +134,6 @@ def _pod(pod: str, name: str, gang: Gang, shape: PodShape, where: str) -> Manife
 
 
 def amounts(found: Mapping[str, Any] | Amounts) -> dict[str, Decimal]:
-    """Return quantities as numbers."""
+    """Return quantities as numbers, without those that cannot be parsed."""
     parsed = {name: quantity_or_none(value) for name, value in found.items()}
     return {name: value for name, value in parsed.items() if value is not None}

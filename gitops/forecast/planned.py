@@ -1,4 +1,4 @@
-"""Gangs that manifests will have in a cluster, read as the policy pack reads them."""
+"""Gangs that manifests will create in a cluster, as the policy pack reads them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _LATER: Final = "flow.volcano.sh"
 
 @dataclass(frozen=True)
 class Planned:
-    """Gangs that exist at once, and titles of objects whose pods are not simulated."""
+    """Gangs that are created at once, and titles of objects whose pods are not simulated."""
 
     gangs: Sequence[Gang]
     left_out: Sequence[str]
@@ -34,8 +34,8 @@ class Planned:
 def planned(views: Iterable[View], created: datetime) -> Planned:
     """Return the gangs of manifests that Volcano schedules.
 
-    Steps of JobFlows, which start after others, jobs that a schedule starts, and pods with devices
-    that another scheduler places, such as model servers, are left out.
+    Left out are steps of JobFlows, which start after others, scheduled jobs, and pods with devices
+    that another scheduler places, such as model servers.
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []
@@ -94,7 +94,7 @@ def _gangs(
 
 
 def pod_shape_of(pod: Pod, count: int) -> PodShape:
-    """Return the shape of `count` such pods."""
+    """Return the shape of `count` pods with this template."""
     labels = {name: node.text or "" for name, node in pod.metadata["labels"].fields()}
     spec = pod.spec.value
     return pod_shape(spec if isinstance(spec, dict) else {}, labels, count)
@@ -109,9 +109,9 @@ def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
         stated = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
     elif workload.gang is not None:
         stated = quantity_or_none(workload.gang.minimum.value)
-        # The webhook of Volcano completes its own jobs.
-        is_whole = workload.gang.defaults_to_all or workload.resource.group == _BATCH
-        if not stated and is_whole:
+        # Volcano's webhook defaults the minimum of its own jobs to all pods.
+        needs_all = workload.gang.defaults_to_all or workload.resource.group == _BATCH
+        if not stated and needs_all:
             return size
     return max(int(stated or 1), 1)
 
@@ -123,8 +123,8 @@ def _priority_class(workload: Workload, pods: Sequence[Pod]) -> str:
 
 
 def _preemptable(resource: Resource, pods: Sequence[Pod]) -> bool | None:
-    places = [pod.metadata["annotations"] for pod in pods] + [resource.annotations]
-    for place in places:
-        if (text := place[PREEMPTABLE].text) in ("true", "false"):
+    annotations = [pod.metadata["annotations"] for pod in pods] + [resource.annotations]
+    for each in annotations:
+        if (text := each[PREEMPTABLE].text) in ("true", "false"):
             return text == "true"
     return None

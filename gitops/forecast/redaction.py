@@ -30,12 +30,14 @@ def redact(state: State) -> State:
         **_numbered("node", (node.name for node in state.nodes)),
     }
     shapes = (shape for gang in state.gangs for shape in gang.pods)
-    referred = set(_keys([shape.constraints for shape in shapes]))
+    referenced = set(_keys([shape.constraints for shape in shapes]))
     document = state.model_dump(mode="json")
     for node in document["nodes"]:
-        node["labels"] = {k: v for k, v in node["labels"].items() if k in referred or _is_known(k)}
+        node["labels"] = {
+            k: v for k, v in node["labels"].items() if k in referenced or _is_known(k)
+        }
     for shape in (shape for gang in document["gangs"] for shape in gang["pods"]):
-        shape["labels"] = {k: v for k, v in shape["labels"].items() if k in referred}
+        shape["labels"] = {k: v for k, v in shape["labels"].items() if k in referenced}
     for part in ("nodes", "queues", "gangs", "priority_classes"):
         document[part] = _replaced(document[part], hidden)
     return State.model_validate({**document, "redacted": True})
@@ -50,7 +52,7 @@ def _is_known(label: str) -> bool:
 
 
 def _keys(value: Any) -> Iterator[str]:
-    """Yield all keys, and the strings under `key` and `topologyKey`, in a tree."""
+    """Yield all keys in a tree, and the strings under `key` and `topologyKey`."""
     if isinstance(value, dict):
         for key, child in value.items():
             yield key

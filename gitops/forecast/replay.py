@@ -15,19 +15,20 @@ from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
-"""Sessions without a change after which a decision is final. The first may have begun before."""
+"""Number of sessions without a change after which a decision is final, including one that may have
+begun earlier."""
 _PREEMPTING_SESSIONS: Final = 16
-"""The same with preemption, which Volcano 1.14 misses in some sessions if there are several queues
+"""The same with preemption, which Volcano 1.14 skips in some sessions if there are several queues
 (https://github.com/volcano-sh/volcano/issues/5140)."""
 _LISTS: Final = 5
 """Minimum time between two polls, as a multiple of the time that listing the pods takes: on a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _POLL: Final = 0.02
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
-"""Nodes of pods by their names."""
+"""Node names by pod name; None for pods without a node."""
 _ROUNDS: Final = 10
-"""Maximum rounds of evictions at one time, because gangs may evict each other forever."""
+"""Maximum number of eviction rounds at one point in time; gangs may evict each other forever."""
 
 
 @dataclass
@@ -39,12 +40,12 @@ class Run:
     left: float | None
     start: float | None = None
     before: bool = False
-    """True if it has been running since before the snapshot."""
+    """True if the gang has been running since before the snapshot."""
     end: float | None = None
     attempt: int = 0
     reason: str = ""
     pods: list[dict[str, Any]] = field(default_factory=list)
-    """Pods with a node."""
+    """Pods that have a node."""
 
     @property
     def runs(self) -> bool:
@@ -53,12 +54,12 @@ class Run:
 
     @property
     def expected_end(self) -> float | None:
-        """Time of the end if it keeps running; None if it is unknown."""
+        """Time of the end if the gang keeps running; None if it is unknown."""
         return None if self.start is None or self.left is None else self.start + self.left
 
     @property
     def last(self) -> float | None:
-        """Time of the end, or that of the expected end."""
+        """Actual or expected time of the end; None if it is unknown."""
         return self.expected_end if self.end is None else self.end
 
     @property
@@ -75,7 +76,8 @@ class Run:
 class Replay:
     """Simulation of one snapshot in one sandbox.
 
-    Gangs of the same age are submitted in the order of their names, or shuffled by `shuffle`.
+    Gangs of the same age are submitted in the order of their names, or in random order with
+    `shuffle`.
     """
 
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
@@ -158,12 +160,12 @@ class Replay:
                 run.start = self.now
 
     def _settle(self, last: Placement | None = None) -> None:
-        """Wait until the placement of pods, which was `last` if given, no longer changes."""
-        deadline = time.monotonic() + _PATIENCE
+        """Wait until the placement of the pods no longer changes. `last` is the known placement."""
+        deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
-            before, least = self._sandbox.sessions(), time.monotonic() + _LISTS * self._listing
+            before, earliest = self._sandbox.sessions(), time.monotonic() + _LISTS * self._listing
             while time.monotonic() < deadline and (
-                self._sandbox.sessions() < before + self._enough or time.monotonic() < least
+                self._sandbox.sessions() < before + self._enough or time.monotonic() < earliest
             ):
                 time.sleep(_POLL)
             begun = time.monotonic()
@@ -184,7 +186,7 @@ class Replay:
             run.pods = placed[objects.NAMESPACE, run.name]
 
     def _restart_victims(self) -> bool:
-        """Submit evicted pods again, as controllers do; return whether there were any.
+        """Re-create evicted pods, as controllers do, and return whether there were any.
 
         A gang below its minimum restarts as a whole.
         """
@@ -195,7 +197,7 @@ class Replay:
             if run.end is not None or missing <= 0:
                 continue
             found = True
-            self._note(run, missing)
+            self._record_victim(run, missing)
             run.attempt += 1
             again = objects.pods(run.name, run.gang, run.attempt)
             if len(run.pods) < run.gang.minimum:
@@ -209,16 +211,16 @@ class Replay:
         return found
 
     def _unsaved(self, run: Run, start: float) -> float | None:
-        """Return the seconds of a running gang since its last checkpoint; None if unknown."""
+        """Return the seconds since the last checkpoint of a running gang; None if unknown."""
         if run.before:
             return run.gang.unsaved(self.state.taken, self.now)
         every = run.gang.saves_every_seconds
         return self.now - start if every is None else min(self.now - start, every)
 
-    def _note(self, run: Run, missing: int) -> None:
+    def _record_victim(self, run: Run, missing: int) -> None:
         gang = run.gang
-        whole = len(run.pods) < gang.minimum
-        pods = gang.size if whole else missing
+        restarts = len(run.pods) < gang.minimum
+        pods = gang.size if restarts else missing
         if run.start is not None:
             lost = self._unsaved(run, run.start)
             hours = None if lost is None else lost / 3600 * run.gpus * pods / gang.size
@@ -231,11 +233,11 @@ class Replay:
                     gpu_hours=hours,
                 )
             )
-        run.before = run.before and not whole
+        run.before = run.before and not restarts
 
 
 def _actions(configuration: str | None) -> list[str]:
-    """Return the actions of a scheduler's configuration; Volcano's default has no preemption."""
+    """Return the actions in a scheduler's configuration. Volcano's default has no preemption."""
     try:
         found = yaml.safe_load(configuration or "")
     except yaml.YAMLError:
@@ -249,7 +251,7 @@ def _placement(pods: list[dict[str, Any]]) -> Placement:
 
 
 def _reason(run: Run, pods: list[dict[str, Any]]) -> str:
-    """Return the message that most pods of a gang have, or an empty string."""
+    """Return the most frequent scheduling message of a gang's pods, or an empty string."""
     messages: Counter[str] = Counter()
     for pod in pods:
         if group_of(pod) == (objects.NAMESPACE, run.name):

@@ -39,9 +39,9 @@ _PATHS: Final = {
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "Queue": f"{_VOLCANO}/queues",
 }
-_AT_ONCE: Final = 8
+_THREADS: Final = 8
 PATIENCE = 90.0
-"""Timeout (s) of the cluster."""
+"""Seconds to wait for the cluster."""
 PERIOD: Final = 0.1
 """Seconds between two sessions of the scheduler, whose default is one second."""
 _SESSION: Final = b"] Close Session "
@@ -52,7 +52,7 @@ _FORCED: Final = {"gracePeriodSeconds": "0"}
 
 
 class Sandbox:
-    """Access to the simulated cluster. `log` is that of the scheduler, `volcano` its version."""
+    """Access to the simulated cluster. `log` is the scheduler's log, `volcano` its version."""
 
     def __init__(
         self, api: httpx.Client, log: Path, volcano: str = "", settings: Path = Path()
@@ -67,41 +67,42 @@ class Sandbox:
         self._loaded: dict[tuple[str, str], Manifest] = {}
 
     def sessions(self) -> int:
-        """Return how many times the scheduler has considered all gangs."""
+        """Return the number of sessions that the scheduler has completed."""
         with self._log.open("rb") as log:
             log.seek(self._read)
             new = log.read()
-        # The end of a line that is being written is read again.
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read += len(whole)
-        self._sessions += whole.count(_SESSION)
+        # An incomplete last line is read again next time.
+        complete = new[: new.rfind(b"\n") + 1]
+        self._read += len(complete)
+        self._sessions += complete.count(_SESSION)
         return self._sessions
 
     def load(self, state: State) -> None:
-        """Create nodes, queues and PriorityClasses, unless an earlier state had the same ones.
+        """Create the nodes, queues and PriorityClasses that do not exist yet.
 
         Raises:
-            GitopsError: If the API refuses one, or the scheduler does not log when it has decided.
+            GitopsError: If the API server rejects one, or the scheduler logs no end of a session.
         """
-        # Volcano's webhooks refuse queues until they are served, and children before parents.
+        # Volcano's webhooks reject queues until they are ready, and children before their parents.
         for each in self._new(surroundings(state)):
-            self._until(partial(self._apply, each), f"refuses {each['kind']} {_name(each)}")
+            self._until(partial(self._apply, each), f"rejects {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
-        # Creation takes a tenth of the time of an apply, which only existing nodes that differ
-        # need.
+        # Only existing nodes need an apply, which takes ten times as long as a creation.
         self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
-        self._until(lambda: self._not_ready(len(nodes)), "does not make its nodes Ready")
+        self._until(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
         account = f"{_CORE}/{_INSIDE}/serviceaccounts/default"
-        self._until(lambda: self._problem(self._api.get(account)), "makes no service account")
+        self._until(lambda: self._problem(self._api.get(account)), "creates no service account")
         text = _SESSION.decode()
-        silent = f"its log has no line with {text!r}"
-        self._until(lambda: "" if self.sessions() else silent, "has a scheduler that logs nothing")
+        missing = f"its log has no line with {text!r}"
+        self._until(
+            lambda: "" if self.sessions() else missing, "has a scheduler that logs no sessions"
+        )
 
     @contextmanager
     def before_the_scheduler(self) -> Iterator[None]:
-        """Pause scheduling for a block; afterwards, a new scheduler sees all objects at once.
+        """Pause scheduling during a block. Afterwards, a new scheduler sees all objects at once.
 
-        A running scheduler would decide while half of the gangs exist.
+        A running scheduler would decide before all gangs exist.
         """
         flag = f"--scheduler-conf={self._settings}"
         found = (p for p in psutil.process_iter(["cmdline"]) if flag in (p.info["cmdline"] or ()))
@@ -114,7 +115,7 @@ class Sandbox:
             self._until(self._not_running, "starts no pods")
         finally:
             begun = self.sessions()
-            process.kill()  # the cluster starts it again
+            process.kill()  # the cluster restarts it
         self._until(lambda: "" if self.sessions() > begun else "it is down", "has no scheduler")
 
     def _not_running(self) -> str:
@@ -123,16 +124,16 @@ class Sandbox:
         return f"{waiting} of {len(placed)} wait" if waiting else ""
 
     def create_groups(self, groups: Sequence[Manifest]) -> None:
-        """Create PodGroups in this order. Raises GitopsError if the API refuses one."""
+        """Create PodGroups in this order. Raise GitopsError if the API server rejects one."""
         for each in groups:
-            self._refuse(self._create(each))
+            self._raise_if(self._create(each))
 
     def create_pods(self, pods: Sequence[Manifest]) -> None:
-        """Create pods. Raises GitopsError if the API refuses one."""
+        """Create pods. Raise GitopsError if the API server rejects one."""
         self._all(self._create, pods)
 
     def end(self, gang: str, *, pods_only: bool = False) -> None:
-        """Delete the pods of a gang, and its PodGroup."""
+        """Delete the pods of a gang and, unless `pods_only`, its PodGroup."""
         chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_FORCED}
         self._api.delete(_PODS, params=chosen)
         if not pods_only:
@@ -141,8 +142,7 @@ class Sandbox:
     def clear(self, *, nodes: bool = False) -> None:
         """Delete all gangs and, if `nodes`, all nodes.
 
-        New pods need other names: kwok may not start a pod with the name of one that it has just
-        deleted.
+        New pods need new names: kwok may not start a pod that has the name of a deleted one.
         """
         self.generation += 1
         self._delete_all(_PODS)
@@ -159,20 +159,20 @@ class Sandbox:
         return list(self._api.get(path).raise_for_status().json()["items"])
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return the pods of the gangs, those that are being deleted included."""
+        """Return the pods of all gangs, including those that are being deleted."""
         return self._items(_PODS)
 
     def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
-        """Return the objects that are not loaded in this form yet, and remember them."""
+        """Return the objects that are new or have changed since the last call, and record them."""
         by_name = {(each["kind"], _name(each)): each for each in objects}
         found = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
         self._loaded |= found
         return [*found.values()]
 
     def _all(self, do: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
+        with ThreadPoolExecutor(_THREADS) as threads:
             for problem in threads.map(do, objects):
-                self._refuse(problem)
+                self._raise_if(problem)
 
     def _create(self, made: Manifest) -> str:
         return self._problem(self._api.post(_PATHS[made["kind"]], json=made))
@@ -192,9 +192,9 @@ class Sandbox:
         return "" if answer.is_success else answer.text
 
     @staticmethod
-    def _refuse(problem: str) -> None:
+    def _raise_if(problem: str) -> None:
         if problem:
-            raise GitopsError(f"the simulated cluster refuses an object: {problem[-600:]}")
+            raise GitopsError(f"the simulated cluster rejects an object: {problem[-600:]}")
 
     def _not_ready(self, count: int) -> str:
         ready = 0
@@ -218,7 +218,7 @@ def _name(made: Manifest) -> str:
 
 @contextmanager
 def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandbox]:
-    """Run a simulated cluster whose scheduler has this configuration, or Volcano's default.
+    """Run a simulated cluster with this scheduler configuration, or Volcano's default.
 
     `period` is the time between two sessions of the scheduler in seconds.
 
@@ -236,8 +236,8 @@ def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandb
         try:
             _devcluster(environment, "up", "--simulated-nodes=0")
             exported = _devcluster(environment, "env")
-            words = shlex.split(exported)
-            variables = dict(w.split("=", 1) for w in words if "=" in w)
+            assignments = shlex.split(exported)
+            variables = dict(w.split("=", 1) for w in assignments if "=" in w)
             volcano = _version(Path(variables["PATH"].partition(os.pathsep)[0]) / "vc-scheduler")
             with connect(Path(variables["KUBECONFIG"])) as api:
                 log = state / "logs" / "vc-scheduler.log"
@@ -261,7 +261,7 @@ def connect(kubeconfig: Path) -> httpx.Client:
         return base64.b64decode(encoded).decode()
 
     context = ssl.create_default_context(cadata=text(cluster["certificate-authority-data"]))
-    # The module reads certificates of clients from files only.
+    # The ssl module reads client certificates from files only.
     with tempfile.NamedTemporaryFile("w", dir=kubeconfig.parent, suffix=".pem") as file:
         file.write(text(user["client-certificate-data"]) + text(user["client-key-data"]))
         file.flush()

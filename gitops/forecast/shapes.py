@@ -16,7 +16,7 @@ _MILLI: Final = Decimal("0.001")
 
 
 def requests(spec: Mapping[str, Any]) -> Amounts:
-    """Return the requests of a pod: the larger of its containers' sum and its init containers'."""
+    """Return the requests of a pod: the sum of its containers or its largest init container."""
     sidecars: dict[str, Decimal] = {}
     most: dict[str, Decimal] = {}
     for container in spec.get("initContainers", ()):
@@ -36,7 +36,7 @@ def requests(spec: Mapping[str, Any]) -> Amounts:
 def add(
     first: Mapping[str, Decimal], second: Mapping[str, Decimal], *, sign: int = 1
 ) -> dict[str, Decimal]:
-    """Return the sum of two amounts by resource name, or their difference with the sign -1."""
+    """Return the sums of two mappings by resource name, or their differences if `sign` is -1."""
     names = {**first, **second}
     return {name: first.get(name, _ZERO) + sign * second.get(name, _ZERO) for name in names}
 
@@ -94,7 +94,7 @@ def planned(job: Object | None) -> list[PodShape]:
 
 
 def guessed(spec: Mapping[str, Any]) -> list[PodShape]:
-    """Return equal shares of a PodGroup's resources, for kinds whose pods do not exist yet."""
+    """Return pods with equal shares of a PodGroup's resources, for pods that do not exist yet."""
     minimum = max(int(spec.get("minMember") or 1), 1)
     amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}
     shares = {
@@ -102,9 +102,9 @@ def guessed(spec: Mapping[str, Any]) -> list[PodShape]:
         for n, a in amounts.items()
         if a and not n.startswith("limits.")
     }
-    own = {
+    amounts_per_pod = {
         n.removeprefix("requests."): a
         for n, a in shares.items()
         if n != "pods" and "count/" not in n
     }
-    return [PodShape(count=minimum, requests=texts(own))] if own else []
+    return [PodShape(count=minimum, requests=texts(amounts_per_pod))] if amounts_per_pod else []

@@ -21,7 +21,7 @@ _OLD: Final = 3600
 
 @dataclass(frozen=True)
 class _Played:
-    """A replay that has ended, with its state after the start."""
+    """A completed replay, with its state after the start."""
 
     replay: Replay
     used: Counter[str]
@@ -32,12 +32,12 @@ class _Played:
 def simulate(
     state: State, now: datetime, horizon: int = HORIZON, *, base: State | None = None
 ) -> Answer:
-    """Simulate in a separate cluster until nothing waits, or until `horizon` gangs have ended.
+    """Simulate in a temporary cluster until nothing waits, or until `horizon` gangs have ended.
 
     `base` is the snapshot without the change, which is simulated first for comparison.
 
     Raises:
-        GitopsError: If the simulated cluster does not start or refuses the snapshot.
+        GitopsError: If the simulated cluster does not start or rejects the snapshot.
     """
     with sandbox(state.scheduler_configuration) as cluster:
         without = None
@@ -154,7 +154,7 @@ def _left_on_nodes(state: State, runs: list[Run]) -> dict[str, dict[str, object]
         for container in pod["spec"]["containers"]:
             used = amounts(container["resources"].get("requests", {}))
             left[node] = add(left.get(node, {}), used, sign=-1)
-    # Nothing can start on a cordoned node.
+    # No pod can start on a cordoned node.
     return {node.name: dict(left[node.name]) for node in state.nodes if not node.unschedulable}
 
 
@@ -169,7 +169,7 @@ def _gpus(amounts_left: dict[str, object]) -> int:
 
 
 def _fragmented(state: State, runs: list[Run]) -> int:
-    """Return the free GPUs on nodes whose free resources no waiting pod fits."""
+    """Return the number of free GPUs on nodes where no waiting pod fits."""
     shapes = [amounts(s.requests) for run in runs if run.start is None for s in run.gang.pods]
     if not shapes:
         return 0

@@ -12,8 +12,9 @@ HELP = "simulate what the scheduler does with a snapshot of a cluster and change
 DESCRIPTION = """\
 Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
 and lets the scheduler decide. Then time jumps from the end of one gang to the next. The output
-lists which gangs start at once, which wait, why and until when, which are preempted, the free and
-fragmented GPUs, and the GPUs of each queue. The target cluster is neither read nor changed.
+lists the gangs that start at once, those that wait (with the reason and the start), those that are
+preempted, the free and fragmented GPUs, and the GPUs of each queue. The target cluster is neither
+read nor changed.
 """
 EPILOG = """\
 examples:
@@ -49,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=20,
         metavar="ENDS",
-        help="end the simulation when this many gangs have ended; default: 20",
+        help="stop when this many gangs have ended; default: 20",
     )
     parser.add_argument(
-        "--compare", action="store_true", help="simulate the snapshot without the changes as well"
+        "--compare", action="store_true", help="also simulate the snapshot without the changes"
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a Gantt chart")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -19,7 +19,7 @@ examples:
   python -m gitops snapshot --out cluster.yaml
   python -m gitops snapshot --redact --out cluster.json
 
-The file has no environment variables, images, commands or annotations of pods. --redact also
+The file contains no environment variables, images, commands or annotations of pods. --redact also
 replaces the names of nodes, namespaces, gangs, queues and PriorityClasses.
 """
 

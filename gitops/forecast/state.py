@@ -26,7 +26,7 @@ class _Model(BaseModel):
 
 
 class Node(_Model):
-    """A node. One that is not Ready is unschedulable."""
+    """A node. Nodes that are not Ready are listed as unschedulable."""
 
     name: str
     labels: dict[str, str] = {}
@@ -34,7 +34,7 @@ class Node(_Model):
     unschedulable: bool = False
     allocatable: Amounts
     reserved: Amounts = {}
-    """Requests of the pods that are in no gang, such as model servers and DaemonSets."""
+    """Requests of pods outside gangs, such as model servers and DaemonSets."""
 
 
 class Queue(_Model):
@@ -53,7 +53,7 @@ class PriorityClass(_Model):
 
 
 class PodShape(_Model):
-    """Identical pods of a gang. `nodes` lists the nodes of those that are scheduled."""
+    """Identical pods of a gang. `nodes` lists the nodes of the scheduled ones."""
 
     count: int = Field(ge=1)
     requests: Amounts
@@ -61,7 +61,7 @@ class PodShape(_Model):
     constraints: JsonObject = {}
     """Node selector, affinity, tolerations and topology spread of the pod's spec."""
     labels: dict[str, str] = {}
-    """Labels to which the pod's affinity may refer."""
+    """Labels that a pod's affinity may refer to."""
 
 
 class Gang(_Model):
@@ -75,7 +75,7 @@ class Gang(_Model):
     priority_class: str = ""
     priority: int = 0
     minimum: int = Field(ge=1)
-    """Pods that start at once."""
+    """Number of pods that must start together."""
     preemptable: bool | None = None
     """Value of Volcano's annotation; null if there is none."""
     created: datetime
@@ -103,10 +103,10 @@ class Gang(_Model):
         return sum(shape.count for shape in self.pods)
 
     def unsaved(self, taken: datetime, later: float) -> float | None:
-        """Return seconds since the last checkpoint, `later` seconds after the snapshot.
+        """Return the seconds since the last checkpoint, `later` seconds after the snapshot.
 
-        The gang is assumed to save as often as before. None if neither start nor checkpoint is
-        known.
+        The gang is assumed to save checkpoints as often as before. The result is None if neither
+        the start nor a checkpoint is known.
         """
         since, every = self.saved or self.started, self.saves_every_seconds
         if since is None:
@@ -115,7 +115,7 @@ class Gang(_Model):
         return unsaved + later if every is None else min(unsaved + later, max(unsaved, every))
 
     def remaining(self, now: datetime) -> float | None:
-        """Return seconds until the estimated end or the deadline; None if neither is known."""
+        """Return the seconds until the estimated end or the deadline; None if neither is known."""
         found = [] if self.left_seconds is None else [self.left_seconds]
         if self.deadline_seconds is not None:
             end = (self.started or now) + timedelta(seconds=self.deadline_seconds)
@@ -124,7 +124,7 @@ class Gang(_Model):
 
 
 class State(_Model):
-    """Scheduling state of a cluster at one time."""
+    """Scheduling state of a cluster at one point in time."""
 
     version: Literal[1] = VERSION
     taken: datetime

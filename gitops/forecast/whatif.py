@@ -1,4 +1,4 @@
-"""Changes of a snapshot: jobs to add or remove, nodes to add, and weights of queues."""
+"""Changes to a snapshot: jobs to add or remove, nodes to add, and weights of queues."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ _NODES = re.compile(r"\+(?P<count>[1-9][0-9]{0,3})")
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes to simulate, as the arguments of the command spell them."""
+    """Changes to simulate, in the syntax of the command's arguments."""
 
     add: Sequence[Path] = ()
     remove: Sequence[str] = ()
@@ -30,7 +30,7 @@ class Changes:
         """Return the changed snapshot and the assumptions made.
 
         Raises:
-            GitopsError: If a change is invalid or names what the snapshot does not have.
+            GitopsError: If a change is invalid or refers to something that is not in the snapshot.
         """
         assumptions: list[str] = []
         changed = state.model_copy(update={"gangs": _without(state.gangs, self.remove)})
@@ -43,7 +43,7 @@ class Changes:
             nodes += more
             model = more[0].allocatable
             text = ", ".join(f"{value} {name}" for name, value in model.items() if "/" in name)
-            assumptions.append(f"each added node has {text or 'no devices'}, as most nodes have")
+            assumptions.append(f"each added node has {text or 'no devices'}, like most nodes")
         queues = _weighted(state.queues, self.queues)
         return changed.model_copy(update={"nodes": nodes, "queues": queues}), assumptions
 
@@ -72,39 +72,41 @@ def _views(file: Path) -> list[View]:
     return [View(resource_of(each.manifest)) for each in documents]
 
 
-def with_manifests(state: State, views: Sequence[View], place: str) -> tuple[State, list[str]]:
+def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[State, list[str]]:
     """Return the snapshot with the gangs of manifests, and the assumptions made.
 
     Raises:
-        GitopsError: If there is no gang, or one does not fit the snapshot. `place` begins the text.
+        GitopsError: If there is no gang, or one does not fit the snapshot; the message begins with
+            `source`.
     """
     made = planned(views, state.taken)
     if not made.gangs:
         raise GitopsError(
-            f"{place} has no gang with at least one pod that Volcano schedules: write the "
-            "manifests of a job to it"
+            f"{source} has no gang with a pod that Volcano schedules: add the manifests of a job"
         )
     present = {gang.key for gang in state.gangs}
     for gang in made.gangs:
-        check(gang, state, place)
+        check(gang, state, source)
         if gang.key in present:
-            raise GitopsError(f"{place}: the snapshot has {'/'.join(gang.key)} already: remove it")
+            raise GitopsError(
+                f"{source}: {'/'.join(gang.key)} is already in the snapshot: remove it"
+            )
     assumptions = [not_simulated(title) for title in made.left_out]
     return state.model_copy(update={"gangs": [*state.gangs, *made.gangs]}), assumptions
 
 
-def check(gang: Gang, state: State, place: str) -> None:
+def check(gang: Gang, state: State, source: str) -> None:
     """Raise GitopsError if the snapshot lacks the queue or the PriorityClass of a gang."""
     queues = [each.name for each in state.queues]
     classes = [each.name for each in state.priority_classes]
     if gang.queue not in queues:
         raise GitopsError(
-            f"{place}: {gang.name} is in queue {gang.queue}, and the snapshot has only "
+            f"{source}: {gang.name} is in queue {gang.queue}, and the snapshot has only "
             f"{', '.join(queues)}"
         )
     if gang.priority_class and gang.priority_class not in classes:
         raise GitopsError(
-            f"{place}: {gang.name} has PriorityClass {gang.priority_class}, and the snapshot has "
+            f"{source}: {gang.name} has PriorityClass {gang.priority_class}, and the snapshot has "
             f"only {', '.join(classes)}"
         )
 

@@ -1,4 +1,4 @@
-"""GPUs, CPUs and memory by queue with their cost, and the remaining quotas, queues and GPUs."""
+"""GPUs, CPUs and memory by queue with their cost, and what remains of quotas, queues and GPUs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from policies.views import Stack, View
 _GIB = Decimal(2**30)
 _UNKNOWN_PODS = "the number of its pods is unknown"
 ANY = "any model"
-"""Model of pods that select none, if the price table does not state the environment's model."""
+"""Model of pods that select none, if the price table has no model for the environment."""
 
 
 @dataclass(frozen=True, order=True)
@@ -47,7 +47,7 @@ def count_gpus(
 def count_hosts(
     now: Iterable[Demand], after: Iterable[Demand], prices: Prices, stack: str
 ) -> list[PoolRow]:
-    """Return the requested cores and GiB of memory that have their own price, sorted."""
+    """Return the requested cores and GiB of memory that are priced separately, sorted."""
     name = prices.environment(stack).host
     if name is None:
         return []
@@ -71,11 +71,11 @@ def _count(
     stack: str,
 ) -> list[PoolRow]:
     before, later = (_by_pool(found, amounts, prices, stack) for found in (now, after))
-    none = (Decimal(0), Decimal(0))
+    empty = (Decimal(0), Decimal(0))
     return [
-        PoolRow(**asdict(pool), now=before.get(pool, none)[1], after=maximum, fewest_after=minimum)
+        PoolRow(**asdict(pool), now=before.get(pool, empty)[1], after=maximum, fewest_after=minimum)
         for pool in sorted({*before, *later})
-        for minimum, maximum in [later.get(pool, none)]
+        for minimum, maximum in [later.get(pool, empty)]
     ]
 
 
@@ -100,7 +100,7 @@ def _by_pool(
     prices: Prices,
     stack: str,
 ) -> Mapping[Pool, tuple[Decimal, Decimal]]:
-    """Return the minimum and maximum of the amounts by pool."""
+    """Return the minimum and maximum amounts by pool."""
     environment = prices.environment(stack)
     minimum: dict[Pool, Decimal] = defaultdict(Decimal)
     maximum: dict[Pool, Decimal] = defaultdict(Decimal)
@@ -124,9 +124,9 @@ def _purchase(demand: Demand, prices: Prices, environment: Environment) -> Purch
 
 
 def costs(rows: Iterable[PoolRow], prices: Prices, stack: str) -> list[CostRow]:
-    """Return the cost of every pool: per hour if all pods run, per month at its utilisation.
+    """Return the cost of every pool: per hour with all pods running, per month at its utilisation.
 
-    The cost of a pool without a price is None, unless it is empty.
+    The cost is None if the pool has no price, unless the pool is empty.
     """
     environment = prices.environment(stack)
     return [_cost(row, prices, environment) for row in rows]
@@ -168,7 +168,7 @@ def limits(
     rows: Iterable[PoolRow],
     environment: Environment,
 ) -> list[LimitRow]:
-    """Return every limit that the stack sets, and the installed GPUs of the price table."""
+    """Return all limits that the stack sets, and the installed GPUs in the price table."""
     stack = Stack(list(views))
     return [*_quotas(stack, found), *_queues(stack, found), *_installed(list(rows), environment)]
 
@@ -185,12 +185,12 @@ def _quotas(stack: Stack, found: Sequence[Demand]) -> Iterator[LimitRow]:
         for name, node in sorted(quota.root["spec"]["hard"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:
-                asked = _asked(stack, quota.namespace, inside, name)
-                if asked is not None:
-                    yield _limit(f"quota of {quota.namespace}", name, asked, allowed)
+                requested = _requested(stack, quota.namespace, inside, name)
+                if requested is not None:
+                    yield _limit(f"quota of {quota.namespace}", name, requested, allowed)
 
 
-def _asked(
+def _requested(
     stack: Stack, namespace: str | None, inside: Sequence[Demand], name: str
 ) -> Decimal | None:
     if name == "pods":

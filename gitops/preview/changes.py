@@ -1,4 +1,4 @@
-"""The changed resources of a plan: their objects before and after, and diffs of their manifests."""
+"""Changed resources of a plan: their objects before and after, and the diffs of their manifests."""
 
 import difflib
 import re
@@ -57,7 +57,7 @@ class Change:
 
     @property
     def title(self) -> str:
-        """Text such as `PersistentVolumeClaim checkpoints in ml-prod`; else Pulumi's name."""
+        """Title such as `PersistentVolumeClaim data in ml-prod`, or Pulumi's type and name."""
         resource = self.resource
         if not resource.is_manifest:
             return f"{resource.pulumi_type.rpartition(':')[2]} {self.step.name}"
@@ -71,7 +71,7 @@ class Change:
 
 
 def changes(steps: tuple[Step, ...]) -> list[Change]:
-    """Return the steps of everything except components and the stack itself.
+    """Return the steps of all resources except components and the stack itself.
 
     A changed provider is included, because its last configuration is used to delete resources.
     """
@@ -95,7 +95,7 @@ def after(found: list[Change]) -> Iterator[View]:
 
 
 def differences(found: Iterable[Change]) -> list[Difference]:
-    """Return the diffs, sorted. A run that replaces another one is compared with it."""
+    """Return the diffs, sorted by title. A run that replaces another one is compared with it."""
     changed = [c for c in found if c.step.operation != "same"]
     created = {_key(c): c for c in changed if c.step.operation == "create"}
     deleted = {_key(c): c for c in changed if c.step.operation == "delete"}
@@ -114,7 +114,7 @@ def differences(found: Iterable[Change]) -> list[Difference]:
 
 
 def _key(change: Change) -> tuple[str, str]:
-    """Return the same key for two runs of one job, whose names differ in a hash."""
+    """Return a key that is the same for all runs of a job, whose names differ in a hash."""
     return change.step.type, _RUN_HASH.sub("-", change.step.name)
 
 

@@ -8,8 +8,8 @@ from policies.resources import Resource
 from policies.values import Node
 
 _LOST = (
-    "Its data is lost unless the reclaim policy of its volume is `Retain`, and pods that mount it "
-    "must end first."
+    "Its data is lost unless the reclaim policy of its volume is `Retain`. Pods that mount it must "
+    "end first."
 )
 
 
@@ -19,10 +19,10 @@ def is_claim(resource: Resource) -> bool:
 
 
 def removed(change: Change) -> str:
-    """Return what happens to the data of a claim that is deleted or replaced."""
+    """Describe what happens to the data of a claim that is deleted or replaced."""
     if change.is_retained and change.step.operation == "delete":
         return "Its data stays, and the stack no longer manages the claim."
-    if _is_another(change):
+    if _has_new_name(change):
         resource = change.resource
         fate = (
             "The current claim and its data stay in the cluster: copy the data if needed."
@@ -35,21 +35,21 @@ def removed(change: Change) -> str:
         )
     if change.is_retained:
         return (
-            "The current claim is kept (`retain`), so the cluster refuses a second one with this "
-            "name: write another `name` as well, and copy the data."
+            "The current claim is kept (`retain`), so the cluster rejects a second one with this "
+            "name: change `name` as well, and copy the data."
         )
     return _LOST
 
 
-def _is_another(change: Change) -> bool:
-    """Return whether the claim gets another name or namespace."""
+def _has_new_name(change: Change) -> bool:
+    """Return whether the claim gets a new name or namespace."""
     views = (change.old, change.new)
-    found = {(v.resource.namespace, v.resource.name) for v in views if v is not None}
-    return len(found) > 1
+    names = {(v.resource.namespace, v.resource.name) for v in views if v is not None}
+    return len(names) > 1
 
 
 def removed_volume(change: Change, resource: Resource) -> str:
-    """Return what happens to the data of a volume that is deleted or replaced."""
+    """Describe what happens to the data of a volume that is deleted or replaced."""
     if change.is_retained:
         return "The volume and its data stay."
     if resource.root["spec"]["persistentVolumeReclaimPolicy"].text == "Delete":
@@ -58,7 +58,7 @@ def removed_volume(change: Change, resource: Resource) -> str:
 
 
 def shrunk(change: Change) -> str | None:
-    """Return a text about a claim whose request shrinks, else None."""
+    """Return a warning if the request of a claim shrinks, else None."""
     if change.step.operation != "update" or change.old is None or change.new is None:
         return None
     if not is_claim(change.resource):
@@ -69,7 +69,7 @@ def shrunk(change: Change) -> str | None:
         return None
     return (
         f"Claim `{change.resource.name}` shrinks from {now.text} to {after.text}: Kubernetes "
-        "refuses that. Create a claim under another key, and copy the data."
+        "rejects that. Create a claim under another key, and copy the data."
     )
 
 
@@ -79,7 +79,7 @@ def storage(claim: Resource) -> Node:
 
 
 def under_new_keys(found: Iterable[Change]) -> Iterator[str]:
-    """Yield a text for each new claim if another one leaves the stack: it may have been renamed."""
+    """Yield a warning for each new claim that may be a renamed one, because another one leaves."""
     claims = [change for change in found if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)

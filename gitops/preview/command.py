@@ -1,4 +1,4 @@
-"""`python -m gitops preview`: previews a stack with the policy pack and writes the report."""
+"""`python -m gitops preview`: preview a stack with the policy pack and write a report."""
 
 import argparse
 import sys
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 HELP = "preview a stack with the policies, and write a report as Markdown and JSON"
 DESCRIPTION = """\
-Previews a stack with the policy pack. The report lists the resources to create, change, replace and
-delete (losses of data or work first), GPUs by queue and model, their cost, the remaining quotas,
-policy violations, values that are unknown until the update, and the diff of the manifests.
+Previews a stack with the policy pack. The report lists the resources that are created, changed,
+replaced and deleted (data loss and lost work first), GPUs by queue and model, their cost, the
+remaining quotas, policy violations, values that are unknown until the update, and the diffs of the
+manifests.
 """
 EPILOG = f"""\
 examples:
@@ -33,11 +34,11 @@ examples:
 
 With --base, the report begins with the settings that have changed since that Git revision.
 
---simulate runs real Volcano in a simulated cluster to show which runs start, wait and are preempted
+--simulate runs real Volcano in a simulated cluster to show which runs start, wait or are preempted
 after the update. `python -m gitops snapshot` writes snapshots.
 
-A rendered preview needs no cluster, no state and no secrets. Pull requests from forks get one. It
-is compared with the Git revision --base, if given.
+A rendered preview needs no cluster, no state and no secrets, so it is used for pull requests from
+forks. It is compared with the Git revision --base, if given.
 
 --refresh reports only drift: changes in the cluster that the last update did not make. It neither
 runs the program nor checks policies; run a preview for changes not yet applied.
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=PROJECT,
         metavar="DIR",
-        help="directory of another Pulumi project, such as that of a team",
+        help="directory of another Pulumi project, such as a team's",
     )
     parser.add_argument(
         "--out",
@@ -91,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="SNAPSHOT",
-        help="simulate what the scheduler does; default: a new snapshot of the cluster",
+        help="simulate the scheduler on a snapshot; default: a new snapshot of the cluster",
     )
     parser.add_argument(
         "--config-file", type=Path, metavar="FILE", help="default: Pulumi.NAME.yaml"
@@ -108,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status. A failure is a report as well."""
+    """Run the command and return its exit status. Failures are reported as well."""
     try:
         return _run(options)
     except GitopsError as error:
@@ -124,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
-    """Write a report about a preview that could not start, replacing an earlier report."""
+    """Write the report of a preview that could not start, replacing an earlier report."""
     from gitops import prices
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -150,19 +151,19 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--simulate is about an update: leave out --refresh and --rendered")
     if options.refresh and options.base:
         raise UsageError("--refresh compares with the state, not with --base: leave one out")
-    of_others = options.project.resolve() != PROJECT
-    if of_others and (options.rendered or options.base or options.simulate is not None):
+    is_other_project = options.project.resolve() != PROJECT
+    if is_other_project and (options.rendered or options.base or options.simulate is not None):
         raise UsageError(
             "--rendered, --base and --simulate read the settings of this project: leave them out "
             "with --project"
         )
     config = options.config_file.resolve() if options.config_file else None
     stack = Stack(options.stack, options.project.resolve(), configuration=config)
-    if of_others and not stack.file.exists():
-        raise GitopsError(f"{stack.file} does not exist: write the directory of a Pulumi project")
+    if is_other_project and not stack.file.exists():
+        raise GitopsError(f"{stack.file} does not exist: pass the directory of a Pulumi project")
     if not stack.file.exists():
         raise GitopsError(
-            f"{stack.file} does not exist: write it with `python -m gitops new-environment "
+            f"{stack.file} does not exist: create it with `python -m gitops new-environment "
             f"{options.stack}`"
         )
     pack = Pack(PROJECT / "policies", _pack_configuration(options, stack))
@@ -170,13 +171,13 @@ def _run(options: argparse.Namespace) -> int:
         from gitops.preview import validation
 
         stack = replace(stack, notices=validation.probe(stack, dry_run=not options.refresh))
-    with _workspace(options, stack) as used:
+    with _workspace(options, stack) as previewed:
         sys.stderr.write(f"previewing {options.stack}…\n")
         # A refresh does not run the program, and policies do not check its resources.
         checks = None if options.refresh else pack
         plan = options.save_plan.resolve() if options.save_plan else None
-        with Preview(used, checks, refresh=options.refresh, plan=plan) as engine:
-            status = report(options, used, engine, pack)
+        with Preview(previewed, checks, refresh=options.refresh, plan=plan) as engine:
+            status = report(options, previewed, engine, pack)
             begin = "\r" if sys.stderr.isatty() else ""
             sys.stderr.write(f"{begin}{options.stack}: {status}\n")
             return _STATUS[status]
@@ -186,7 +187,7 @@ def _pack_configuration(options: argparse.Namespace, stack: Stack) -> Path | Non
     if options.policy_pack_config is not None:
         given: Path = options.policy_pack_config.resolve()
         if not given.exists():
-            raise GitopsError(f"there is no configuration of the policy pack at {given}")
+            raise GitopsError(f"the configuration of the policy pack {given} does not exist")
         return given
     own = stack.project / "policies" / "config" / f"{stack.name}.json"
     return own if own.exists() else None
@@ -205,9 +206,9 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
     """Wait for the preview, write comment.md and report.json, and return the status.
 
-    `pack` is the policy pack as the engine got it, whose path may differ in each run.
+    `pack` is the policy pack that the engine used; its path may differ between runs.
     """
-    # Imported while the engine works: together they take as long as the engine alone.
+    # Imported while the engine runs, which takes about as long as the imports.
     from gitops import prices, secrets
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -247,7 +248,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
 
 def _changed_settings(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the settings that differ from the base, and why they could not be compared."""
+    """Return the settings that differ from the base, and the errors that prevented a comparison."""
     from gitops.environments.difference import changes_since
     from infra.settings import SettingsError
 
@@ -289,7 +290,7 @@ def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
 
 
 class _Progress:
-    """Prints the progress of a preview: one line on a terminal, else every ten seconds."""
+    """Progress output of a preview: one line on a terminal, else a line every ten seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""The engine's event log (one JSON object per line) as typed data without secrets.
+"""The engine's event log (one JSON object per line), parsed into typed data without secrets.
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
 read, and they are sorted, since the order of events differs between runs. The engine marks values
@@ -27,15 +27,15 @@ _OUTPUT_MARK: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
 
-# Following it during a short outage would drop existing objects from the state.
+# Following this advice during a short outage would drop existing objects from the state.
 _ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
-# About the machine of the preview, not about the change.
+# This line is about the machine that runs the preview, not about the change.
 _ORIGIN: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\n?")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 
-# A replacement consists of several steps, of which only "replace" is listed; others (read) change
-# nothing.
+# A replacement consists of several steps, of which only "replace" is listed. Other steps (read)
+# change nothing.
 _OPERATIONS: dict[str, Operation] = {
     "same": "same",
     "create": "create",
@@ -61,7 +61,7 @@ class State:
 
 @dataclass(frozen=True)
 class Step:
-    """The operation on one resource; `old` or `new` is None if there is none."""
+    """An operation on one resource. `old` is None for a new resource, `new` for a deleted one."""
 
     operation: Operation
     urn: str
@@ -79,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True)
 class PolicyFinding:
-    """A rule that a resource violates, or the stack as a whole (no URN)."""
+    """A violation of a rule by a resource, or by the stack as a whole (no URN)."""
 
     rule: str
     mandatory: bool
@@ -97,12 +97,12 @@ class Plan:
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    """Reasons for which the preview is incomplete."""
+    """Reasons why the preview is incomplete."""
     succeeded: bool = True
     complete: bool = True
     """False if the engine stopped early; the resources that it had not reached are missing."""
     outputs: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-    """Outputs of the stack now and after the update; equal if the plan does not state both."""
+    """Outputs of the stack now and after the update; empty if the plan does not contain both."""
 
 
 class _Model(BaseModel):
@@ -171,10 +171,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
-    """Return the plan that the events describe, sorted and without the secrets of `hide`.
+    """Return the plan that the events describe, sorted and with secrets masked by `hide`.
 
     Raises:
-        GitopsError: If the pinned version of Pulumi does not write such an event.
+        GitopsError: If an event has an unknown format, because another version of Pulumi wrote it.
     """
     hide = hide or Mask()
     steps: dict[tuple[str, Operation], Step] = {}
@@ -209,14 +209,14 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
         elif event.summary is not None:
             succeeded = event.summary.result == "succeeded"
     for result in results:
-        # A refresh states its result after it has read the object.
+        # A refresh reports its result after it has read the object.
         step = _refreshed(result, hide) if result.urn in refreshed else None
         if step is not None:
             steps[step.urn, step.operation] = step
     return Plan(
         steps=tuple(sorted(steps.values(), key=lambda step: (step.urn, step.operation))),
         findings=tuple(sorted(findings, key=lambda f: (not f.mandatory, f.rule, f.urn, f.message))),
-        errors=tuple(sorted(_once(errors))),
+        errors=tuple(sorted(_without_substrings(errors))),
         warnings=tuple(sorted(warnings)),
         succeeded=succeeded,
         complete=succeeded or reached_end,
@@ -252,7 +252,7 @@ def _refreshed(metadata: _Metadata, hide: Mask) -> Step | None:
     step = _step(metadata, hide)
     if step is None or step.old is None or step.operation != "delete":
         return step
-    # The object is gone already: no option protects or retains it.
+    # The object no longer exists, so no option protects or retains it.
     return replace(step, old=replace(step.old, protected=False, retained=False))
 
 
@@ -285,7 +285,7 @@ def _text(diagnostic: _Diagnostic) -> str:
 
 
 def useful(output: str) -> str:
-    """Return the output of the CLI without the origin of providers and without repeated errors."""
+    """Return the CLI's output without the origin of providers and without repeated errors."""
     lines = _ORIGIN.sub("", output).strip().splitlines()
     kept = (
         line
@@ -295,8 +295,8 @@ def useful(output: str) -> str:
     return "\n".join(kept).strip()
 
 
-def _once(errors: Iterable[str]) -> Iterator[str]:
-    """Yield the errors that are not part of a longer one."""
+def _without_substrings(errors: Iterable[str]) -> Iterator[str]:
+    """Yield the errors that are not contained in a longer one."""
     found = [*errors]
     return (each for each in found if not any(each != o and each in o for o in found))
 
@@ -322,7 +322,7 @@ def _marked(value: dict[str, Any]) -> Any:
 
 
 def manifest(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a Kubernetes object, without the data of a Secret."""
+    """Return the inputs of a Kubernetes object; the data of a Secret is masked."""
     shown = {key: value for key, value in plain(inputs).items() if not key.startswith("__")}
     if shown.get("kind") == "Secret":
         for field in _SECRET_FIELDS:

@@ -1,4 +1,4 @@
-"""The most important facts for a reviewer: what is deleted or replaced, and what is lost."""
+"""The most important facts for a reviewer: deletions, replacements and losses."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -22,14 +22,14 @@ _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 @dataclass(frozen=True, order=True)
 class Impact:
-    """A text for the report; the lowest rank comes first."""
+    """A sentence for the report. Lower ranks come first."""
 
     rank: int
     text: str
 
 
 def impacts(found: Iterable[Change]) -> list[Impact]:
-    """Return texts about everything that loses data or work, the most severe first."""
+    """Return the changes that lose data or work, the most severe first."""
     all_changes = list(found)
     single = {impact for change in all_changes if (impact := _impact(change)) is not None}
     renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
@@ -37,14 +37,14 @@ def impacts(found: Iterable[Change]) -> list[Impact]:
 
 
 def missing(found: Iterable[Change]) -> list[str]:
-    """Return a text about every object of the state that a refresh did not find."""
+    """Return a sentence for every object in the state that a refresh did not find."""
     deleted = (change for change in found if change.step.operation == "delete")
     return [f"`{change.title}` is missing in the cluster." for change in deleted]
 
 
 def earlier_runs(found: Iterable[Change]) -> list[Demand]:
     """Return the demand of runs that leave the stack and may continue in the cluster."""
-    # All at once, since a PodGroup may state the queue of its pods.
+    # Evaluated together, because a PodGroup may define the queue of its pods.
     staying = [
         change.old
         for change in found
@@ -76,7 +76,7 @@ def _impact(change: Change) -> Impact | None:
     resource = change.old.resource
     rank, sentences = _sentences(change, resource)
     if rank == _OTHER and change.is_retained:
-        return None  # it belongs to a run that stays
+        return None  # part of a run that stays
     return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
 
 
@@ -93,7 +93,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _untrained(found: list[Change]) -> Iterator[Impact]:
-    """Yield a text for each server that will serve a run which the same change starts."""
+    """Yield a warning for each server that serves a run started by the same change."""
     created = [c.resource for c in found if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     searched = {c.resource.name for c in found if _is_search(c)}
@@ -130,7 +130,7 @@ def _variables(pods: list[Pod], name: str) -> Iterator[str]:
 
 
 def is_refused(change: Change) -> bool:
-    """Return whether the engine refuses the step because the resource is protected."""
+    """Return whether the engine rejects the step because the resource is protected."""
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
         return False
@@ -218,7 +218,7 @@ def _run(change: Change) -> Iterator[str]:
 
 
 def _state(change: Change) -> State | None:
-    """Return the state that the stack's state file records, None if it states none."""
+    """Return the run's state according to the stack's state file; None if it is unknown."""
     status = change.step.old.outputs.get("status") if change.step.old else None
     old = change.resource if change.old is None else change.old.resource
     kind = next((item for item in RESOURCES if old.is_kind(item.group, item.kind)), None)

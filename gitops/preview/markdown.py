@@ -27,19 +27,19 @@ HEADLINES = {
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _REFERENCES = re.compile(r"([@#])")
-"""Begin mentions of users and issues, which Git hosts recognize even if they are escaped."""
+"""First characters of mentions, which Git hosts recognize even if they are escaped."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 _DAYS = 2
 
 
 def marker(kind: str, stack: str) -> str:
-    """Return the hidden line by which a comment is found again."""
+    """Return the hidden line that identifies a comment."""
     return f"<!-- gpu-platform {kind} {stack} -->"
 
 
 def render(report: Report, limit: int = LONGEST, details: str = "report.json") -> str:
-    """Return the comment. Beyond `limit` characters, the folded parts at its end are omitted."""
+    """Return the comment. Collapsed parts at the end that exceed `limit` characters are omitted."""
     kind = "drift" if report.mode == "drift" else "preview"
     headline = _markdown(marker(kind, report.stack))
     body = str(_TEMPLATE.summary(report, headline, _headline(report), _errors(report)))
@@ -47,15 +47,15 @@ def render(report: Report, limit: int = LONGEST, details: str = "report.json") -
         str(_TEMPLATE.resources(report)),
         *map(str, map(_TEMPLATE.manifest, report.differences)),
     ]
-    whole = "".join([body, *parts])
-    if len(whole) <= limit:
-        return whole
+    complete = "".join([body, *parts])
+    if len(complete) <= limit:
+        return complete
     note = f"\n… The rest does not fit into a comment; see {code(details)}.\n"
     return _cut(body, parts, limit - len(note)) + note
 
 
 def _cut(body: str, parts: Sequence[str], limit: int) -> str:
-    """Return as many whole parts as fit, or as many whole lines of the body."""
+    """Return as many complete parts as fit, or as many complete lines of the body."""
     result = body.removesuffix("\n")
     if len(result) > limit:
         return _cut_lines(result, limit)
@@ -68,14 +68,14 @@ def _cut(body: str, parts: Sequence[str], limit: int) -> str:
 
 
 def _cut_lines(text: str, limit: int) -> str:
-    """Return the lines that fit, the first part of one that is too long, and a closed fence."""
+    """Return the lines that fit, and close an open code fence."""
     kept: list[str] = []
     fence, left = "", limit
     for line in text.split("\n"):
         opened = _FENCE.match(line)
         room = left - len(fence) - 2
         if len(line) > room:
-            # A cut line of Markdown could leave markup open, a line of code cannot.
+            # A truncated line of Markdown could leave markup open; a line of code cannot.
             if fence and room > 1:
                 kept.append(f"{line[: room - 1]}…")
             break
@@ -112,13 +112,13 @@ def _errors(report: Report) -> list[str]:
 
 
 def plain(text: str) -> Markup:
-    """Return text without any markup, HTML, mention of a user or reference to an issue."""
+    """Return text with markup, HTML, mentions of users and references to issues escaped."""
     shown = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
     return _markdown(_REFERENCES.sub("\\1\u200b", shown))
 
 
 def sentence(text: str) -> Markup:
-    """Return `plain` text, in which code spans between backticks stay code."""
+    """Return `plain` text that keeps the code spans between backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return plain(text)
@@ -126,7 +126,7 @@ def sentence(text: str) -> Markup:
 
 
 def _kept(part: str) -> str:
-    """Return `plain` text and keep the spaces that separate it from code."""
+    """Return `plain` text that keeps the spaces next to code spans."""
     before = " " if part[:1].isspace() else ""
     after = " " if part[-1:].isspace() and part.strip() else ""
     return f"{before}{plain(part)}{after}"
@@ -139,62 +139,62 @@ def code(text: str) -> Markup:
 
 
 def cell(text: str) -> Markup:
-    """Return a code span for a table, in which a bar must be escaped even in code."""
+    """Return a code span for a table cell, where a bar must be escaped even in code."""
     return _markdown(str(code(text)).replace("|", "\\|"))
 
 
 def fenced(lines: Sequence[str], language: str) -> Markup:
-    """Return a code block with a fence that no line in it can close."""
+    """Return a code block with a fence that none of its lines can close."""
     longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return _markdown("\n".join([f"{fence}{language}", *lines, fence]))
 
 
 def number(value: Decimal) -> str:
-    """Return a number without trailing zeros."""
+    """Format a number without trailing zeros."""
     return f"{value.normalize():f}" if value else "0"
 
 
 def signed(value: Decimal, write: Any = number) -> str:
-    """Return a difference: `+4`, `-4`, or `0`."""
+    """Format a difference: `+4`, `-4`, or `0`."""
     if not value:
         return "0"
     return f"+{write(abs(value))}" if value > 0 else f"-{write(abs(value))}"
 
 
 def money(value: Decimal) -> str:
-    """Return an amount of money, with cents below a thousand."""
+    """Format an amount of money, with cents below 1,000."""
     return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def cost(value: Decimal | None) -> str:
-    """Return an amount of money, or `unknown`."""
+    """Format an amount of money, or return `unknown`."""
     return "unknown" if value is None else money(value)
 
 
 def price(value: Decimal | None) -> str:
-    """Return the price of a small unit, with up to four decimals, or `unknown`."""
+    """Format the price of a small unit with up to four decimals, or return `unknown`."""
     return "unknown" if value is None else f"{round(value, 4).normalize():f}"
 
 
 def gib(value: Decimal | None) -> str:
-    """Return a size of storage, or `unknown`."""
+    """Format a size of storage, or return `unknown`."""
     return "unknown" if value is None else amount(value * _KIB**3, "storage")
 
 
 def hours(value: Decimal) -> str:
-    """Return a duration of hours, in days from two days on."""
+    """Format a duration in hours, or in days from two days on."""
     days = value / 24
     return f"{number(round(days, 1))} days" if days >= _DAYS else f"{number(round(value, 1))} h"
 
 
 def amount(value: Decimal, resource: str) -> str:
-    """Return an amount of a resource: bytes as Gi, everything else as a number."""
+    """Format an amount of a resource: bytes as Ti, Gi or Mi, everything else as a number."""
     if not resource.endswith(("memory", "storage")):
         return number(value)
     for suffix, power in (("Ti", 4), ("Gi", 3), ("Mi", 2)):
         unit = Decimal(_KIB**power)
-        # Up to 10Ti in Gi, to make requested and remaining amounts comparable.
+        # Amounts below 10Ti are in Gi, so that requested and remaining amounts are comparable.
         if abs(value) >= unit * (10 if suffix == "Ti" else 1):
             return f"{number((value / unit).quantize(Decimal('0.1')))}{suffix}"
     return number(value)
@@ -214,7 +214,7 @@ def _gpu(row: PoolRow | CostRow) -> Markup:
 
 
 def _markdown(text: str) -> Markup:
-    """Mark text as Markdown that is not escaped again."""
+    """Mark text as Markdown, so that it is not escaped again."""
     return Markup(text)  # noqa: S704  every caller has escaped what comes from outside
 
 

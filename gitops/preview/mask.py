@@ -1,4 +1,4 @@
-"""Known secrets, hidden in everything that a report shows."""
+"""Masking of known secrets in reports."""
 
 import base64
 import json
@@ -12,10 +12,10 @@ _SHORTEST_BASE64: Final = 6
 
 
 class Mask:
-    """Replaces known secrets in text: plain, in base64, URL-encoded and as JSON strings.
+    """A mask for known secrets in text: plain, base64, URL-encoded and as JSON strings.
 
-    The engine hides the values that it knows to be secret, but not their parts. Values of one or
-    two characters remain, since they occur in every text.
+    The engine hides values that it knows to be secret, but not parts of them. Values of one or two
+    characters are not masked, since they occur in every text.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -31,11 +31,11 @@ class Mask:
         return text
 
     def and_also(self, secrets: Iterable[str]) -> "Mask":
-        """Return a mask that replaces more secrets."""
+        """Return a mask that also replaces these secrets."""
         return Mask(self._secrets.union(secrets))
 
     def tree(self, value: Any) -> Any:
-        """Return plain data without the secrets, including numbers that are secrets."""
+        """Return plain data without the secrets. Numbers that are secrets are replaced as well."""
         if not self._forms:
             return value
         if isinstance(value, dict):
@@ -43,8 +43,8 @@ class Mask:
         if isinstance(value, list):
             return [self.tree(item) for item in value]
         if isinstance(value, int | float) and not isinstance(value, bool):
-            whole = isinstance(value, float) and value.is_integer()
-            return HIDDEN if str(int(value) if whole else value) in self._forms else value
+            is_integer = isinstance(value, float) and value.is_integer()
+            return HIDDEN if str(int(value) if is_integer else value) in self._forms else value
         return self(value) if isinstance(value, str) else value
 
 

@@ -53,7 +53,7 @@ def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
 
 
 def cost_per_hour(found: Iterable[Demand], prices: Prices, stack: str) -> Decimal | None:
-    """Return the cost of all GPUs, CPUs and memory for an hour; None if a price is unknown."""
+    """Return the hourly cost of all GPUs, CPUs and memory; None if a price is unknown."""
     total, pods = Decimal(0), list(found)
     for row in [
         *count_gpus([], pods, prices, stack),
@@ -69,7 +69,7 @@ def cost_per_hour(found: Iterable[Demand], prices: Prices, stack: str) -> Decima
 def waiting(
     new: Sequence[Demand], earlier: Sequence[Demand], limits: Iterable[LimitRow]
 ) -> Iterator[str]:
-    """Yield a sentence for each queue without capacity for the new and the earlier runs."""
+    """Yield a sentence for each queue that lacks capacity for the new and the earlier runs."""
     for row in limits:
         kind, _, queue = row.what.partition(" ")
         runs = sorted({demand.workload for demand in new if demand.queue == queue})

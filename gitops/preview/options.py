@@ -1,4 +1,4 @@
-"""Changes that no manifest shows: options of resources, and outputs of the stack."""
+"""Changes that are not visible in manifests: options of resources, and outputs of the stack."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -36,8 +36,8 @@ class ResourceChange(_Model):
 class PoolRow(_Model):
     """Amount of one resource in a queue: GPUs of a model, cores, or GiB of memory.
 
-    `fewest_after` is the minimum if an autoscaler chooses the number. `product` is the GPU model;
-    for cores and memory, it is the host in the price table.
+    `fewest_after` is the minimum if the number depends on an autoscaler. `product` is the GPU model
+    or, for cores and memory, the host in the price table.
     """
 
     queue: str
@@ -51,7 +51,7 @@ class PoolRow(_Model):
 
 
 class CostRow(_Model):
-    """Cost of a pool; null if the price table lacks the price of something in use."""
+    """Cost of a pool. A cost is null if the price table lacks the price of a resource in use."""
 
     queue: str
     product: str
@@ -67,7 +67,7 @@ class CostRow(_Model):
 
 
 class StorageRow(_Model):
-    """A claim and its cost for a month; a size or cost is null if it is unknown."""
+    """A claim and its monthly cost. Unknown sizes and costs are null."""
 
     claim: str
     namespace: str
@@ -93,19 +93,19 @@ class RunRow(_Model):
     hours: Number | None
     """Hours until the deadline; null if it has none."""
     each_attempt: bool
-    """True if the deadline starts again with each attempt."""
+    """True if the deadline applies to each attempt."""
     cost_hour: Number | None
     """Null if the price table lacks a price."""
     cost: Number | None
     """Maximum cost until the deadline; null if the price or the deadline is unknown."""
     gpu_hours: Number | None = None
-    """Budget of a sweep, whose parallel trials the row counts; null for a run."""
+    """Budget of a sweep; the row counts its parallel trials. Null for a run."""
     expected_epochs: Number | None = None
-    """Share of the epochs of all trials of the sweep that is expected to be trained."""
+    """Fraction of the epochs of all trials of the sweep that is expected to be trained."""
 
 
 class LimitRow(_Model):
-    """Remainder of a limit such as `queue vision`, in base units: bytes, cores or pieces."""
+    """Use of a limit such as `queue vision`, in base units: bytes, cores or number of devices."""
 
     what: str
     resource: str
@@ -140,22 +140,22 @@ class Difference(_Model):
 
 
 class Report(_Model):
-    """Report of a preview. The order of every list is the same in each run."""
+    """Report of a preview. All lists have a stable order."""
 
     stack: str
     mode: Mode
     base: str | None = None
-    """Revision that the settings, and a rendered preview, are compared with."""
+    """Revision that the settings and a rendered preview are compared with."""
     status: Status
     notices: list[str] = []
-    """Reasons for which the preview is incomplete."""
+    """Reasons why the preview is incomplete."""
     complete: bool
-    """False if an error ended the preview; then nothing is counted."""
+    """False if an error ended the preview; nothing is counted then."""
     currency: str
     simulation: Answer | None = None
-    """What the scheduler does with the plan; null if it was not simulated."""
+    """Result of simulating the plan; null if it was not simulated."""
     settings: list[str]
-    """Changed settings since the base, as `path: before → after`."""
+    """Settings that have changed since the base, as `path: before → after`."""
     counts: dict[str, int]
     impacts: list[str]
     resources: list[ResourceChange]
@@ -167,7 +167,7 @@ class Report(_Model):
     held_by_earlier_runs: dict[str, Number]
     """GPUs by queue of runs that leave the stack and may continue in the cluster."""
     held_cost_hour: Number | None
-    """Cost of these GPUs for an hour; null if a price is unknown."""
+    """Hourly cost of these GPUs; null if a price is unknown."""
     new_runs: list[RunRow]
     waiting: list[str]
     """Queues that cannot start new runs while earlier runs continue."""

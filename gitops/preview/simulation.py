@@ -1,4 +1,4 @@
-"""Simulation of a plan: the scheduler's decisions on a snapshot with the changes of the plan."""
+"""Simulation of a plan: the scheduler's decisions on a snapshot to which the plan is applied."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,12 +35,12 @@ def with_simulation(
 ) -> tuple[Plan, Answer | None]:
     """Simulate a plan, and return it with the violations of the rules about simulations.
 
-    `snapshot` is a file, or empty for the stack's cluster as it is now; None simulates nothing. If
-    the simulation fails, notes report it, and mandatory rules are violated. `configuration` is the
-    configuration file of the policy pack.
+    `snapshot` is a file, or empty for the current state of the stack's cluster; None skips the
+    simulation. A failed simulation adds a warning and violates the mandatory rules.
+    `configuration` is the configuration file of the policy pack.
 
     Raises:
-        GitopsError: If the configuration is wrong.
+        GitopsError: If the configuration is invalid.
     """
     rules = _rules(configuration)
     names = ", ".join(f"`{rule.name}`" for rule, mandatory, _ in rules if mandatory)
@@ -69,7 +69,7 @@ def _rules(configuration: Path | None) -> list[tuple[Rule[Any], bool, RuleConfig
         text = configuration.read_text("utf-8") if configuration is not None else "{}"
         return parse(text, with_own()).simulated
     except (OSError, ValueError) as error:
-        raise GitopsError(f"the configuration of the policy pack is wrong: {error}") from None
+        raise GitopsError(f"the configuration of the policy pack is invalid: {error}") from None
 
 
 def _finding(rule: Rule[Any], mandatory: bool, message: str) -> PolicyFinding:
@@ -105,7 +105,7 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
             "the snapshot is redacted, so its queues and runs cannot be compared with the plan: "
             "take one without --redact"
         )
-    state = state.model_copy(update=_surroundings(found, state))
+    state = state.model_copy(update=_queues_and_classes(found, state))
     started = [c.new for c in found if c.new and c.step.operation in ("create", "replace")]
     new = planned(started, state.taken)
     assumptions = [not_simulated(title) for title in new.left_out]
@@ -121,15 +121,15 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
     present = {gang.key for gang in gangs}
     for gang in new.gangs:
         if gang.key in present:
-            assumptions.append(f"{gang.namespace}/{gang.name} is in the snapshot already")
+            assumptions.append(f"{gang.namespace}/{gang.name} is already in the snapshot")
             continue
         check(gang, state, "the plan does not fit the snapshot")
         gangs.append(gang)
     return state.model_copy(update={"gangs": gangs}), assumptions
 
 
-def _surroundings(found: Iterable[Change], state: State) -> dict[str, Any]:
-    """Return the queues and PriorityClasses after the plan. Those that it deletes stay."""
+def _queues_and_classes(found: Iterable[Change], state: State) -> dict[str, Any]:
+    """Return the queues and PriorityClasses after the plan, including deleted ones."""
     queues = {queue.name: queue for queue in state.queues}
     classes = {each.name: each for each in state.priority_classes}
     for change in found:
@@ -157,7 +157,7 @@ def _ended(found: Iterable[Change]) -> set[tuple[str, str]]:
             change.step.operation == "replace"
             or (change.step.operation == "delete" and not change.is_retained)
         ):
-            ended |= _keys([change.old])
+            ended |= _gang_keys([change.old])
         if change.new is not None and _terminates(change.new.resource):
             command = change.new.resource
             ended.add((command.namespace or "", command.root["target"]["name"].text or ""))
@@ -172,7 +172,7 @@ def _terminates(resource: Resource) -> bool:
 def _halted(found: Iterable[Change]) -> Iterator[tuple[str, str]]:
     for change in found:
         if change.step.operation == "update" and change.new and is_suspended(change.new.resource):
-            yield from _keys([change.new])
+            yield from _gang_keys([change.new])
 
 
 def _resumed(found: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
@@ -182,7 +182,7 @@ def _resumed(found: Iterable[Change], now: datetime) -> dict[tuple[str, str], Ga
     return {gang.key: gang for gang in gangs if gang.state != "suspended"}
 
 
-def _keys(views: list[View]) -> set[tuple[str, str]]:
+def _gang_keys(views: list[View]) -> set[tuple[str, str]]:
     return {gang.key for gang in planned(views, datetime.now(UTC)).gangs}
 
 

@@ -1,4 +1,4 @@
-"""Claims of a stack, and their cost for a month."""
+"""Claims of a stack, and their monthly cost."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -18,7 +18,7 @@ _Key = tuple[str, str]
 
 
 def storage_rows(found: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
-    """Return the claims now and after the update, sorted; none if the table prices no storage."""
+    """Return the claims now and after the update, sorted; empty if storage has no prices."""
     changes = list(found)
     now, after = _claims(c.old for c in changes), _claims(c.new for c in changes)
     declared = Stack(list(before(changes)))
@@ -75,7 +75,7 @@ def _gib(claim: Resource | None) -> Decimal | None:
 
 
 def _class(claim: Resource, prices: Prices, stack: str) -> str | None:
-    """Return the storage class, or the environment's for claims that name none."""
+    """Return a claim's storage class, or the environment's if the claim names none."""
     value = claim.root["spec"]["storageClassName"]
     if value.value is UNKNOWN:
         return None

@@ -1,8 +1,8 @@
-"""Validation by the API server, without which a preview is incomplete.
+"""Checks whether the API server can validate a preview; without that, a preview is incomplete.
 
-The provider asks the API server for the result of each change (server-side dry-run). If the user
-may not create and patch objects, or the API server does not answer, it compares manifests only, and
-does not report that.
+The provider asks the API server for the result of each change (server-side dry run). If the user
+may not create and patch objects, or the API server does not answer, the provider silently compares
+manifests only.
 """
 
 import json
@@ -24,10 +24,10 @@ Attributes = Mapping[str, str]
 
 
 def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
-    """Return why the API server will not validate a preview; nothing if it will.
+    """Return the reason why the API server cannot validate a preview; empty if it can.
 
     Without `dry_run`, check only that the API server answers. The program of another project may
-    use a cluster that its configuration does not name, so no failure is an error there.
+    use a cluster that its configuration does not name, so failures are not errors there.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not answer.
@@ -37,9 +37,9 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     rendered = cluster.get("render_to") is not None
     if rendered or _provider(configuration, "renderYamlToDirectory") is not None:
         return ()
-    if reason := _not_for_kubectl(configuration):
+    if reason := _kubectl_problem(configuration):
         return (_unknown(reason),)
-    asked = list(_asked(configuration)) if dry_run else []
+    asked = list(_required_permissions(configuration)) if dry_run else []
     try:
         answers = _answers(stack, asked, kubectl_options(configuration))
     except GitopsError as error:
@@ -57,7 +57,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         return ()
     return (
         f"Not validated by the API server: this user may not {denied}, so the preview shows "
-        "changed manifests, but not what the API server would refuse or replace.",
+        "changed manifests, but not what the API server would reject or replace.",
     )
 
 
@@ -65,31 +65,31 @@ def _unknown(reason: str) -> str:
     return f"It is unknown whether the API server validated this preview: {reason}"
 
 
-def _not_for_kubectl(configuration: dict[str, Any]) -> str | None:
-    """Return why kubectl cannot use the cluster that Pulumi uses, if that is known."""
+def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
+    """Return the reason why kubectl may not reach the cluster that Pulumi uses; None if it does."""
     if section(configuration, "cluster"):
         return None
     kubeconfig = _provider(configuration, "kubeconfig")
     if kubeconfig is not None and not (isinstance(kubeconfig, str) and len(kubeconfig) < _PATH):
-        return "`kubernetes:kubeconfig` is not the path of a file."
+        return "`kubernetes:kubeconfig` is not a file path."
     if "environment" in configuration:
         return "the cluster may depend on the stack's environment in Pulumi ESC."
     return None
 
 
-def _asked(configuration: dict[str, Any]) -> Iterator[Attributes]:
+def _required_permissions(configuration: dict[str, Any]) -> Iterator[Attributes]:
     """Yield the permissions that dry runs need, for one object of each kind."""
-    space = section(configuration, "tenancy").get("namespace")
-    namespace = {"namespace": space} if isinstance(space, str) else {}
+    name = section(configuration, "tenancy").get("namespace")
+    namespace = {"namespace": name} if isinstance(name, str) else {}
     for group, resource, name, inside in _objects(configuration):
-        where = namespace if inside else {}
-        yield {"verb": "create", "group": group, "resource": resource, **where}
-        # This permission may be limited to names.
-        yield {"verb": "patch", "group": group, "resource": resource, "name": name, **where}
+        scope = namespace if inside else {}
+        yield {"verb": "create", "group": group, "resource": resource, **scope}
+        # The permission to patch may be limited to certain names.
+        yield {"verb": "patch", "group": group, "resource": resource, "name": name, **scope}
 
 
 def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield group, resource and name of objects, and whether they are in the namespace."""
+    """Yield the group, resource and name of objects, and whether they are namespaced."""
     if names := _keys(configuration, "volcano", "queues"):
         yield "scheduling.volcano.sh", "queues", names[0], False
     if names := _keys(configuration, "storage", "claims"):
@@ -110,12 +110,12 @@ def _keys(configuration: dict[str, Any], name: str, key: str) -> list[str]:
 
 
 def _provider(configuration: dict[str, Any], key: str) -> Any:
-    """Return a setting of the default provider of Kubernetes."""
+    """Return a setting of the default Kubernetes provider."""
     return configuration.get("config", {}).get(f"kubernetes:{key}")
 
 
 def kubectl_options(configuration: dict[str, Any]) -> list[str]:
-    """Return the options with which kubectl uses the cluster of a stack's configuration."""
+    """Return the kubectl options that select the cluster of a stack's configuration."""
     cluster = section(configuration, "cluster")
     found = []
     for option in ("context", "kubeconfig"):
@@ -136,19 +136,19 @@ def _answers(
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        # A stack without such objects asks whether the API server answers.
+        # Without such objects, check only that the API server answers.
         for attributes in asked or [{"verb": "get", "resource": "namespaces"}]
     ]
-    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
+    manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
     command = ["kubectl", "create", "--validate=false", "--filename=-", "--output", output]
-    # With --request-timeout, kubectl in a pod would not find the pod's own cluster.
+    # With --request-timeout, kubectl in a pod would not find the cluster of the pod.
     command += options
     try:
         done = subprocess.run(
             command,
             cwd=stack.project,
-            input=given,
+            input=manifests,
             capture_output=True,
             text=True,
             timeout=_SECONDS,
@@ -167,5 +167,5 @@ def _answers(
 def _unreachable(stack: Stack, reason: str) -> GitopsError:
     return GitopsError(
         f"the cluster of the stack {stack.name} does not answer, so nothing was previewed: "
-        f"{reason} (correct the kubeconfig, its context or its login; --rendered needs no cluster)"
+        f"{reason} (check the kubeconfig, its context and the login; --rendered needs no cluster)"
     )

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 HELP = "show the training runs of a cluster: progress, cost, and why runs wait"
 DESCRIPTION = """\
 Shows every training run in the cluster that kubectl reaches, whoever started it: state, pods and
-GPUs; epochs, loss and remaining time as its program reports them; GPU hours and cost; position in
-the queue and reasons for waiting; last lines of a failed run. Changes nothing.
+GPUs; epochs, loss and remaining time as reported by its program; GPU hours and cost; position in
+the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
 """
 EPILOG = """\
 examples:
@@ -26,10 +26,10 @@ examples:
   python -m gitops status --json | jq '.runs[] | select(.state == "waiting") | .reasons'
 
 GPU hours and cost include only pods that still exist. gitops/config/prices.yaml has the price of
-each GPU model, which is the node label nvidia.com/gpu.product. For nodes without this label, the
-model is that of --stack.
+each GPU model, as named by the node label nvidia.com/gpu.product. Nodes without this label are
+assumed to have the model of --stack.
 
-exit status: 0 if no run has failed, 1 if one has or the cluster does not answer.
+exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not answer.
 """
 
 
@@ -97,7 +97,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
     from gitops.runs.status import read_runs
     from gitops.runs.table import render
 
-    gc.enable()  # other commands end too soon to need it
+    gc.enable()  # unlike other commands, this one keeps running
     with Live(screen=False, auto_refresh=False) as live:
         while True:
             now = datetime.now(UTC)
@@ -112,7 +112,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
 
 
 def kubectl(options: argparse.Namespace) -> list[str]:
-    """Return kubectl with the options --kubeconfig and --context of a command."""
+    """Return the kubectl command with the --kubeconfig and --context options of a command."""
     command = ["kubectl"]
     if options.kubeconfig:
         command += ["--kubeconfig", str(options.kubeconfig)]

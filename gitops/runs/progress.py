@@ -23,7 +23,7 @@ class Progress:
     """Progress and result of a run. Values that its program does not report are None."""
 
     done_epochs: float | None = None
-    """Including the fraction of the current epoch."""
+    """Completed epochs, including the fraction of the current one."""
     epochs: float | None = None
     step: int | None = None
     loss: float | None = None
@@ -39,14 +39,14 @@ class Progress:
 
     @property
     def epoch(self) -> float | None:
-        """Number of complete epochs, with the fraction if the run ends within an epoch."""
+        """Number of completed epochs, with a fraction only if the run ends within an epoch."""
         if self.done_epochs is None or self.epochs is None or self.epochs == int(self.epochs):
             return None if self.done_epochs is None else int(self.done_epochs)
         return round(self.done_epochs, 4)
 
     @property
     def share(self) -> float | None:
-        """Completed fraction of the run, 0 to 1."""
+        """Completed fraction of the run, from 0 to 1."""
         if self.done_epochs is None or not self.epochs:
             return None
         return min(self.done_epochs / self.epochs, 1.0)
@@ -86,7 +86,7 @@ class Progress:
 
 
 def progress(lines: Iterable[str], now: datetime) -> Progress | None:
-    """Return the newest progress in these log lines, or None if they report none."""
+    """Return the latest progress in these log lines, or None if they report none."""
     found: Progress | None = None
     marks: list[tuple[datetime, float]] = []
     saves: list[datetime] = []
@@ -107,13 +107,13 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
 
 
 def result(messages: Iterable[str]) -> Finished | None:
-    """Return the result among the termination messages of a run's containers."""
+    """Return the result in the termination messages of a run's containers, or None."""
     events = (parse(message) for message in messages)
     return next((event for event in events if isinstance(event, Finished)), None)
 
 
 def last_words(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
-    """Return the error that a program reported, else its last lines without timestamps."""
+    """Return the error that a program reported, or its last log lines without timestamps."""
     event = parse(message)
     if isinstance(event, Failed):
         return [event.message]
@@ -141,7 +141,7 @@ def _left(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> 
 def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
     for text in lines:
         time, _, line = text.partition(" ")
-        # A program may print anything.
+        # Lines without a timestamp are ignored: a program may print anything.
         with contextlib.suppress(ValueError):
             at = datetime.fromisoformat(time).astimezone(UTC)
             event = parse(line)

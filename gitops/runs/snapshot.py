@@ -1,4 +1,4 @@
-"""A snapshot of a cluster, taken with kubectl, and what can be computed from its objects."""
+"""A snapshot of a cluster, taken with kubectl, and values computed from its objects."""
 
 import json
 import subprocess
@@ -18,16 +18,17 @@ Object = Mapping[str, Any]
 
 _JOBS: Final = {(resource.group, resource.kind): resource.name for resource in RESOURCES}
 ALWAYS: Final = ("pods", "events", "nodes")
-"""Kinds that every cluster has, and the API resources of runs that some clusters have."""
+"""API resources that every cluster has."""
 IF_INSTALLED: Final = (
     *_JOBS.values(),
     "podgroups.scheduling.volcano.sh",
     "queues.scheduling.volcano.sh",
 )
+"""API resources that some clusters have."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 SECONDS = 60.0
-"""Time in which each command of kubectl must end."""
+"""Timeout of each kubectl command."""
 
 
 class UnansweredError(GitopsError):
@@ -36,13 +37,13 @@ class UnansweredError(GitopsError):
 
 @dataclass
 class Snapshot:
-    """Objects of a cluster by kind, and those that may be runs by API resource."""
+    """Objects of a cluster by kind; jobs are grouped by API resource."""
 
     objects: dict[str, list[Object]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, items: Sequence[Object]) -> "Snapshot":
-        """Sort objects by kind."""
+        """Return a snapshot of these objects."""
         snapshot = cls()
         for item in items:
             group = item.get("apiVersion", "").rpartition("/")[0]
@@ -74,7 +75,7 @@ class Snapshot:
         return found
 
     def used(self, queue: str | None = None) -> Counter[str]:
-        """Return the devices of the scheduled pods, of one queue or of the whole cluster."""
+        """Return the devices of the scheduled pods in a queue or in the whole cluster."""
         groups: dict[tuple[str, str] | None, str] = {
             key(group): queue_of(group) for group in self.all("PodGroup")
         }
@@ -97,7 +98,7 @@ class Cluster:
     def snapshot(self) -> Snapshot:
         """Read the existing objects.
 
-        Kinds that the cluster does not have or the user may not list are missing.
+        Kinds that the cluster does not have, or that the user may not list, are missing.
 
         Raises:
             GitopsError: If pods cannot be listed, or the cluster does not answer in time.
@@ -105,7 +106,7 @@ class Cluster:
         done = self._get(",".join(self._kinds))
         if done.returncode == 0:
             return Snapshot.of(_items(done.stdout))
-        # One kind that the user may not list makes the whole command fail.
+        # The command fails as a whole if the user may not list one of the kinds.
         with ThreadPoolExecutor(len(self._kinds)) as pool:
             lists = list(pool.map(self._list, self._kinds))
         return Snapshot.of([item for items in lists for item in items])
@@ -113,13 +114,13 @@ class Cluster:
     def logs(self, namespace: str, pod: str, lines: int) -> list[str]:
         """Return the last log lines of a pod with timestamps, or an empty list if it has none."""
         command = ("logs", "-n", namespace, pod, f"--tail={lines}", "--timestamps")
-        # The kubelet of a lost node does not answer; the other runs have a status nevertheless.
+        # The kubelet of a lost node does not answer. Other runs still get a status.
         with suppress(UnansweredError):
             return (self._output(*command) or "").splitlines()
         return []
 
     def read(self, *arguments: str) -> list[Object] | None:
-        """Return what `kubectl get` lists; None if it fails, as for kinds that are forbidden."""
+        """Return the objects that `kubectl get` lists; None if it fails, as for forbidden kinds."""
         done = self._run("get", *arguments, "--output=json")
         return _items(done.stdout) if done.returncode == 0 else None
 
@@ -135,18 +136,18 @@ class Cluster:
         if kind == "pods":
             # kubectl repeats the error before its last line.
             error = (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
-            where, remedy = f"namespace {self.namespace}", ""
+            scope, remedy = f"namespace {self.namespace}", ""
             if self.namespace is None:
-                where = "the cluster"
-                # As the API server writes it: Error from server (Forbidden): pods is forbidden
+                scope = "the cluster"
+                # The API server writes: Error from server (Forbidden): pods is forbidden
                 if "forbidden" in error.lower():
                     remedy = ". Add --namespace NAME if you may list those of a namespace."
-            raise GitopsError(f"cannot list the pods of {where}: {error}{remedy}")
+            raise GitopsError(f"cannot list the pods of {scope}: {error}{remedy}")
         return []
 
     def _get(self, kinds: str) -> subprocess.CompletedProcess[str]:
-        where = ["--all-namespaces"] if self.namespace is None else ["-n", self.namespace]
-        return self._run("get", kinds, *where, "--output=json")
+        scope = ["--all-namespaces"] if self.namespace is None else ["-n", self.namespace]
+        return self._run("get", kinds, *scope, "--output=json")
 
     def _output(self, *arguments: str) -> str | None:
         done = self._run(*arguments)
@@ -169,19 +170,19 @@ class Cluster:
             ) from None
         except subprocess.TimeoutExpired:
             raise UnansweredError(
-                f"the cluster did not answer within {SECONDS:g} s: check the context of kubectl"
+                f"the cluster did not answer within {SECONDS:g} s: check kubectl's context"
             ) from None
 
 
 def _items(text: str) -> list[Object]:
-    """Return the objects in a list that kubectl printed. Raises GitopsError for anything else."""
+    """Return the objects in a list that kubectl printed. Raise GitopsError for anything else."""
     try:
         items = json.loads(text)["items"]
         if all(map(_is_object, items)):
             return list(items)
     except (ValueError, TypeError, LookupError, RecursionError):
         pass
-    raise GitopsError(f"kubectl printed no list of objects, but {text[:80]!r}")
+    raise GitopsError(f"kubectl did not print a list of objects, but {text[:80]!r}")
 
 
 def _is_object(item: Object) -> bool:
@@ -198,7 +199,7 @@ def request(pod: Object) -> Counter[str]:
 
 
 def devices(amounts: Mapping[str, Any]) -> Counter[str]:
-    """Return GPUs and other extended resources, without a quota's names for them."""
+    """Return GPUs and other extended resources, ignoring the prefixed names of quotas."""
     prefixes = ("requests.", "limits.", "count/")
     return Counter(
         {
@@ -215,12 +216,12 @@ def is_scheduled(pod: Object) -> bool:
 
 
 def key(thing: Object) -> tuple[str, str]:
-    """Return namespace and name."""
+    """Return the namespace and name of an object."""
     return thing["metadata"]["namespace"], thing["metadata"]["name"]
 
 
 def group_of(pod: Object) -> tuple[str, str] | None:
-    """Return namespace and name of a pod's PodGroup."""
+    """Return the namespace and name of a pod's PodGroup, or None if it has none."""
     name = pod["metadata"].get("annotations", {}).get(GROUP_ANNOTATION)
     return None if name is None else (pod["metadata"]["namespace"], name)
 

@@ -20,24 +20,24 @@ def state_of(resource: Resource, job: Object, running: int) -> State:
 
 
 def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]:
-    """Return the reasons that a failed job and its failed pods state, if any.
+    """Return the reasons that a failed job and its failed pods report, if any.
 
-    Volcano states none: it stops restarting a job whose `retryCount` has reached `maxRetry`.
+    Volcano reports none: it stops restarting a job whose `retryCount` has reached `maxRetry`.
     """
     status = job.get("status", {})
-    most = job.get("spec", {}).get("maxRetry")
+    maximum = job.get("spec", {}).get("maxRetry")
     found = [
         f"{resource.title}: {text}"
         for record in _records(resource, status)
         if (text := reason(record))
     ]
-    if most is not None and (used := resource.restart_count(status)) >= most:
-        found.append(f"{resource.title}: {used} of {most} restarts are used up")
+    if maximum is not None and (used := resource.restart_count(status)) >= maximum:
+        found.append(f"{resource.title}: {used} of {maximum} restarts are used up")
     return found + [f"{pod['metadata']['name']}: {end}" for pod in pods if (end := ending(pod))]
 
 
 def ending(pod: Object) -> str:
-    """Return why a failed pod and its containers ended: reasons, exit codes, signals."""
+    """Return why a failed pod and its containers ended: reasons and exit codes."""
     status = pod.get("status", {})
     if status.get("phase") != "Failed":
         return ""
@@ -50,7 +50,7 @@ def ending(pod: Object) -> str:
 
 
 def reason(record: Object) -> str:
-    """Return reason and message of a status or a condition, as far as it has them."""
+    """Return the reason and the message of a status or condition, if it has them."""
     return ": ".join(filter(None, (record.get("reason"), record.get("message"))))
 
 
@@ -59,7 +59,7 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
     if isinstance(state := status.get("state"), dict):
         yield state
     conditions = status.get("conditions", ())
-    # Those of a JobFlow are a mapping of its jobs, whose reasons the pods state.
+    # The conditions of a JobFlow map its jobs, whose pods report the reasons.
     for condition in () if isinstance(conditions, dict) else conditions:
         if resource.states.get(condition.get("type")) is State.FAILED:
             yield condition
@@ -67,13 +67,13 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
 
 def steps(flow: Object) -> dict[str, State]:
     """Return the states of a JobFlow's jobs by name; empty for other kinds."""
-    made = flow.get("status", {}).get("jobStatusList", ())
+    statuses = flow.get("status", {}).get("jobStatusList", ())
     states = volcano.JOB.states
-    return {job["name"]: states.get(job.get("state", ""), State.WAITING) for job in made}
+    return {job["name"]: states.get(job.get("state", ""), State.WAITING) for job in statuses}
 
 
 def stage(flow: Object) -> str:
-    """Return the step that a JobFlow runs or that has failed; empty between two steps."""
+    """Return the step of a JobFlow that is running or has failed; empty between two steps."""
     found = steps(flow)
     failed = [name for name, state in found.items() if state is State.FAILED]
     active = [name for name, state in found.items() if not state.over]
@@ -84,8 +84,8 @@ def stage(flow: Object) -> str:
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether the job of a PodGroup exists and is neither over nor suspended.
 
-    PodGroups of kinds other than Volcano's outlive their jobs, and Volcano marks them pending again
-    when the pods are gone.
+    PodGroups of other kinds than Volcano's outlive their jobs, and Volcano sets them to pending
+    again when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:
@@ -94,7 +94,7 @@ def wants_pods(snapshot: Snapshot, group: Object) -> bool:
 
 
 def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
-    """Return the state of the job of this name and any kind, or None if there is none."""
+    """Return the state of the job with this name, whatever its kind, or None if there is none."""
     for resource in RESOURCES:
         job = snapshot.find(resource.name, namespace, name)
         if job is not None and not is_part_of_a_job(resource, job):
@@ -103,7 +103,7 @@ def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
 
 
 def is_part_of_a_job(resource: Resource, job: Object) -> bool:
-    """Return whether another kind's job created this one, as Ray and JobSet create Jobs.
+    """Return whether a job of another kind created this one, as Ray and JobSet do.
 
     A JobFlow's steps do not count: each has its own PodGroup.
     """
@@ -113,4 +113,4 @@ def is_part_of_a_job(resource: Resource, job: Object) -> bool:
 def is_controlled(thing: Object) -> bool:
     """Return whether an object has a controller."""
     owners: Sequence[Object] = thing["metadata"].get("ownerReferences", ())
-    return any(one.get("controller") for one in owners)
+    return any(each.get("controller") for each in owners)

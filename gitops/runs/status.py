@@ -30,7 +30,7 @@ from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 LOG_LINES: Final = 400
-"""Last lines of a log that are read; enough to include the first line of most runs."""
+"""Number of log lines to read from the end; enough to include the first line of most runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +45,24 @@ class RunStatus:
     pods: int
     """Pods that have a node."""
     wanted: int
-    """Existing pods or the number that is needed at once, whichever is larger."""
+    """Number of existing pods, or of pods that must start together, whichever is larger."""
     gpus: Counter[str]
     """Devices of the running pods by resource name."""
     restarts: int
     created: datetime | None
     stage: str = ""
-    """Step that a run with steps is in or that has failed."""
+    """Running or failed step of a run with steps."""
     progress: Progress | None = None
     position: int | None = None
     """Position in the queue, starting at 1; None if the run does not wait."""
     held: str = ""
-    """One-line description of what a waiting run waits for."""
+    """One-line description of what the run is waiting for."""
     reasons: tuple[str, ...] = ()
     """Reasons for waiting or for the failure."""
     last_words: tuple[str, ...] = ()
-    """Last lines of a failed pod."""
+    """Last log lines of a failed pod."""
     kept: str = ""
-    """Command that prints the archived lines and events of failures; empty if there are none."""
+    """Command that prints the archived log lines and events of failures; may be empty."""
     gpu_hours: Decimal = Decimal(0)
     cost: Decimal | None = None
 
@@ -109,7 +109,7 @@ def read_runs(
     snapshot: Snapshot | None = None,
     name: tuple[str, str] | None = None,
 ) -> list[RunStatus]:
-    """Return every run in the cluster, finished ones last.
+    """Return every run in the cluster, with finished runs last.
 
     Args:
         cluster: Source of logs, and of a new snapshot if none is given.
@@ -123,9 +123,9 @@ def read_runs(
         GitopsError: If the cluster does not answer.
     """
     snapshot = snapshot or cluster.snapshot()
-    why = {(item.namespace, item.job): item for item in waiting(snapshot)}
-    reader = _Reader(cluster, prices, product, now, snapshot, positions(snapshot), why)
-    jobs = [job for job in _jobs(snapshot) if name in (None, key(job.job))]
+    waits = {(item.namespace, item.job): item for item in waiting(snapshot)}
+    reader = _Reader(cluster, prices, product, now, snapshot, positions(snapshot), waits)
+    jobs = [job for job in _jobs(snapshot) if name in (None, key(job.manifest))]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(reader.status, jobs))
     return sorted(found, key=lambda run: (run.state.over, run.namespace, run.name))
@@ -134,8 +134,8 @@ def read_runs(
 def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
     """Return the pods of runs by namespace and name of the run.
 
-    The first pod of each reports its progress: rank 0, or the launcher. `launcher` and `master`
-    sort before `worker`, and pods of the other kinds sort by their index.
+    The first pod of each run reports its progress: rank 0 or the launcher. `launcher` and `master`
+    sort before `worker`, and pods of other kinds sort by their index.
     """
     pods: dict[tuple[str, str], list[Object]] = defaultdict(list)
     for pod in sorted(snapshot.all("Pod"), key=key):
@@ -149,10 +149,10 @@ class _Job:
     """A job object with its pods and PodGroups."""
 
     resource: Resource
-    job: Object
+    manifest: Object
     pods: Sequence[Object]
     groups: Sequence[Object]
-    """Newest first. A JobFlow has one for each step that has not ended, other kinds have one."""
+    """PodGroups, newest first: one for each active step of a JobFlow, else one."""
 
     def in_phase(self, *phases: str) -> list[Object]:
         return [pod for pod in self.pods if pod.get("status", {}).get("phase") in phases]
@@ -160,7 +160,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A snapshot, and all other inputs of a status."""
+    """All inputs for the status of runs."""
 
     cluster: Cluster
     prices: Prices
@@ -168,66 +168,68 @@ class _Reader:
     now: datetime
     snapshot: Snapshot
     positions: Mapping[tuple[str, str], int]
-    why: Mapping[tuple[str, str], Waiting]
+    waiting: Mapping[tuple[str, str], Waiting]
 
-    def status(self, one: _Job) -> RunStatus:
-        namespace, name = key(one.job)
-        running = one.in_phase("Running")
-        state = state_of(one.resource, one.job, len(running))
-        ended = one.in_phase("Succeeded", "Failed")
-        counted = [pod for pod in one.pods if state.over or pod not in ended]
-        group = next((g for g in one.groups if key(g) in self.positions), None)
-        group = group or next(iter(one.groups), None)
+    def status(self, job: _Job) -> RunStatus:
+        namespace, name = key(job.manifest)
+        running = job.in_phase("Running")
+        state = state_of(job.resource, job.manifest, len(running))
+        ended = job.in_phase("Succeeded", "Failed")
+        counted = [pod for pod in job.pods if state.over or pod not in ended]
+        group = next((g for g in job.groups if key(g) in self.positions), None)
+        group = group or next(iter(job.groups), None)
         minimum = int(group.get("spec", {}).get("minMember", 1)) if group else 1
-        used = usage(one.pods, self.snapshot, self.prices, self.now, self.product)
-        held = None if state.over else self.why.get((namespace, owner(group) if group else name))
+        used = usage(job.pods, self.snapshot, self.prices, self.now, self.product)
+        held = (
+            None if state.over else self.waiting.get((namespace, owner(group) if group else name))
+        )
         waits = state is State.WAITING
         return RunStatus(
             namespace=namespace,
             name=name,
-            kind=one.resource.title,
-            queue=_queue(one, group, self.snapshot),
+            kind=job.resource.title,
+            queue=_queue(job, group, self.snapshot),
             state=state,
-            stage=stage(one.job),
+            stage=stage(job.manifest),
             pods=sum(map(is_scheduled, counted)),
             wanted=max(len(counted), minimum),
             gpus=sum((request(pod) for pod in running), Counter[str]()),
-            restarts=_restarts(one),
-            created=moment(one.job["metadata"].get("creationTimestamp")),
-            progress=None if waits else self._progress(one, state),
+            restarts=_restarts(job),
+            created=moment(job.manifest["metadata"].get("creationTimestamp")),
+            progress=None if waits else self._progress(job, state),
             position=self.positions.get(key(group)) if group and waits else None,
             held="" if held is None else f"{held.name}: {held.state}",
-            reasons=_failure(one) if state is State.FAILED else held.reasons if held else (),
-            last_words=tuple(self._last_words(one)) if state is State.FAILED else (),
-            kept=self._kept(one, state),
+            reasons=_failure(job) if state is State.FAILED else held.reasons if held else (),
+            last_words=tuple(self._last_words(job)) if state is State.FAILED else (),
+            kept=self._kept(job, state),
             gpu_hours=used.gpu_hours,
             cost=used.cost,
         )
 
-    def _progress(self, one: _Job, state: State) -> Progress | None:
-        """Return the progress that the first pods report; running pods take precedence."""
+    def _progress(self, job: _Job, state: State) -> Progress | None:
+        """Return the progress that the first pods report. Running pods take precedence."""
         logs = (
             self.cluster.logs(*key(pod), LOG_LINES)
-            for pod in [*one.in_phase("Running"), *one.pods][:3]
+            for pod in [*job.in_phase("Running"), *job.pods][:3]
         )
         found = next((read for lines in logs if (read := progress(lines, self.now))), None)
         if state is not State.SUCCEEDED:
             return found
         # The log of a pod whose node is gone cannot be read; its termination message can.
-        finished = result(message for pod in one.pods for message in _messages(pod))
+        finished = result(message for pod in job.pods for message in _messages(pod))
         return found if finished is None else (found or Progress()).after(finished)
 
-    def _last_words(self, one: _Job) -> list[str]:
-        for pod in one.in_phase("Failed"):
+    def _last_words(self, job: _Job) -> list[str]:
+        for pod in job.in_phase("Failed"):
             lines = self.cluster.logs(*key(pod), 12)
             if words := last_words("".join(_messages(pod)), lines):
                 return [f"{pod['metadata']['name']}:", *words]
         return []
 
-    def _kept(self, one: _Job, state: State) -> str:
+    def _kept(self, job: _Job, state: State) -> str:
         """Return the command that prints what the failure recorder has archived of a run."""
-        namespace, name = key(one.job)
-        failed = state in (State.FAILED, State.RESTARTING) or _restarts(one) > 0
+        namespace, name = key(job.manifest)
+        failed = state in (State.FAILED, State.RESTARTING) or _restarts(job) > 0
         if not failed or state is State.SUCCEEDED:
             return ""
         selector = ApiClient(name=RECORDER, namespace=namespace).selector
@@ -249,12 +251,13 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
             # The job of a run may consist of other jobs, which it owns.
             if name is None or is_controlled(job):
                 continue
-            own = pods.get((metadata["namespace"], name), [])
-            yield _Job(resource, job, own, _groups(snapshot, metadata["namespace"], job, own))
+            job_pods = pods.get((metadata["namespace"], name), [])
+            groups = _groups(snapshot, metadata["namespace"], job, job_pods)
+            yield _Job(resource, job, job_pods, groups)
 
 
-def _failure(one: _Job) -> tuple[str, ...]:
-    return tuple(causes(one.resource, one.job, one.pods))
+def _failure(job: _Job) -> tuple[str, ...]:
+    return tuple(causes(job.resource, job.manifest, job.pods))
 
 
 def _groups(
@@ -270,11 +273,11 @@ def _groups(
     return sorted(found, key=lambda g: str(g["metadata"].get("creationTimestamp")), reverse=True)
 
 
-def _queue(one: _Job, group: Object | None, snapshot: Snapshot) -> str:
+def _queue(job: _Job, group: Object | None, snapshot: Snapshot) -> str:
     if group is not None:
         return queue_of(group)
-    spec, metadata = one.job.get("spec", {}), one.job["metadata"]
-    for step in steps(one.job):
+    spec, metadata = job.manifest.get("spec", {}), job.manifest["metadata"]
+    for step in steps(job.manifest):
         # All steps of a run are in the same queue.
         spec = (snapshot.find(volcano.JOB.name, metadata["namespace"], step) or {}).get("spec", {})
     labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
@@ -282,13 +285,13 @@ def _queue(one: _Job, group: Object | None, snapshot: Snapshot) -> str:
     return str(spec.get("queue") or next((text for text in found if text), ""))
 
 
-def _restarts(one: _Job) -> int:
+def _restarts(job: _Job) -> int:
     of_containers = max(
-        (sum(s.get("restartCount", 0) for s in _containers(p)) for p in one.pods), default=0
+        (sum(s.get("restartCount", 0) for s in _containers(p)) for p in job.pods), default=0
     )
-    status = one.job.get("status", {})
+    status = job.manifest.get("status", {})
     of_steps = sum(int(step.get("restartCount", 0)) for step in status.get("jobStatusList", ()))
-    return max(one.resource.restart_count(status), of_steps, of_containers)
+    return max(job.resource.restart_count(status), of_steps, of_containers)
 
 
 def _messages(pod: Object) -> Iterator[str]:
@@ -302,18 +305,18 @@ def _containers(pod: Object) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Usage:
-    """GPU hours and cost of the existing pods; pods of earlier attempts may be gone."""
+    """GPU hours and cost of the existing pods. Pods of earlier attempts may be gone."""
 
     gpu_hours: Decimal
-    """Hours times GPUs. The price table defines the fraction of a GPU that other devices are."""
+    """Hours times GPUs. The price table defines which fraction of a GPU other devices represent."""
     cost: Decimal | None
-    """In the price table's currency; None if it lacks the price of a GPU."""
+    """Cost in the price table's currency; None if the table lacks the price of a GPU."""
 
 
 def usage(
     pods: Iterable[Object], snapshot: Snapshot, prices: Prices, now: datetime, product: str = ""
 ) -> Usage:
-    """Return GPU hours and cost, counted from the time at which a pod was scheduled.
+    """Return the GPU hours and the cost, counted from the time at which a pod was scheduled.
 
     `product` is the GPU model of nodes without a label.
     """
@@ -345,7 +348,7 @@ def _price(labels: Mapping[str, str], prices: Prices, default: str) -> Decimal |
 
 
 def scheduled_at(pod: Object) -> datetime | None:
-    """Return the time at which a pod got its node."""
+    """Return the time at which a pod was scheduled, or None if it was not."""
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "True":
             return moment(condition.get("lastTransitionTime"))
@@ -353,7 +356,7 @@ def scheduled_at(pod: Object) -> datetime | None:
 
 
 def ended_at(pod: Object) -> datetime | None:
-    """Return the time at which the last container of a completed pod ended."""
+    """Return the time at which the last container of a finished pod ended; None if it runs."""
     if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [

@@ -25,10 +25,10 @@ _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re
 )
 
 _WIDEST: Final = 1000
-"""Columns of a terminal that cuts nothing off."""
+"""Width of a console that does not truncate."""
 
 _IMAGE: Final = 120
-"""Columns of an image that is made without a terminal."""
+"""Width of an image that is created without a terminal."""
 
 STYLES: Final = {
     State.WAITING: "yellow",
@@ -41,13 +41,13 @@ STYLES: Final = {
 
 
 def terminal(*, record: bool = False, soft_wrap: bool = False) -> Console:
-    """Return a console on standard output. Files and pipes are as wide as every column needs."""
+    """Return a console on standard output. Output to files and pipes is not truncated."""
     width = None if sys.stdout.isatty() else _IMAGE if record else _WIDEST
     return Console(record=record, soft_wrap=soft_wrap, width=width)
 
 
 def print_runs(cluster: Cluster, console: Console | None = None) -> None:
-    """Print the runs of a cluster, and below them everything else that waits.
+    """Print the runs of a cluster, followed by all other waiting jobs and pods.
 
     Raises:
         GitopsError: If the cluster does not answer.
@@ -67,14 +67,14 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
 
 
 def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """Return the table with the reasons of waiting runs and the last log lines of failed ones."""
+    """Return the table, the reasons of waiting runs and the last log lines of failed ones."""
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
 
 
 def as_svg(console: Console, command: str) -> str:
-    """Return what a console has recorded as an SVG image of a terminal, in the reader's font."""
+    """Return the recorded output as an SVG image of a terminal, in the reader's monospace font."""
     return console.export_svg(title=f"$ {command}", code_format=_SVG)
 
 
@@ -89,7 +89,7 @@ class _Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         shown = {name: cells for name, cells in self.columns.items() if any(c != "" for c in cells)}
         omitted = iter(self.less_important)
-        while _width(table := _drawn(shown), console, options) > options.max_width:
+        while _width(table := _rich_table(shown), console, options) > options.max_width:
             if (name := next(omitted, None)) is None:
                 break
             shown.pop(name, None)
@@ -100,11 +100,11 @@ def _width(table: Table, console: Console, options: ConsoleOptions) -> int:
     return Measurement.get(console, options.update(width=_WIDEST), table).maximum
 
 
-def _drawn(columns: Mapping[str, Sequence[RenderableType]]) -> Table:
+def _rich_table(columns: Mapping[str, Sequence[RenderableType]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         left = name in ("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS")
-        # Only names of runs may be broken into lines: they are needed whole in other commands.
+        # Only run names may wrap: other commands need the full name.
         table.add_column(
             name, justify="left" if left else "right", overflow="fold", no_wrap=name != "RUN"
         )
@@ -162,7 +162,7 @@ def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
             kept.setdefault(run.kept.replace(run.name, "RUN"), []).append(run.name)
     for command, names in kept.items():
         yield Text()
-        yield Text(f"last lines and events of the failures of {', '.join(names)}:")
+        yield Text(f"last log lines and events of the failures of {', '.join(names)}:")
         yield Text(f"  {command}", "dim")
 
 
@@ -181,8 +181,8 @@ def _age(run: RunStatus, now: datetime) -> str:
 
 
 def _span(seconds: float) -> str:
-    whole = timedelta(seconds=int(max(seconds, 0)))
-    days, rest = whole.days, whole.seconds
+    span = timedelta(seconds=int(max(seconds, 0)))
+    days, rest = span.days, span.seconds
     hours, minutes = divmod(rest // 60, 60)
     if days:
         return f"{days}d{hours}h"

@@ -1,4 +1,4 @@
-"""The reasons why jobs wait, and their order in the queue."""
+"""The reasons why jobs wait, and their positions in the queue."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from kube.kinds.record import State
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job with unscheduled pods, and the reasons."""
+    """A job with unscheduled pods, and the reasons why they are unscheduled."""
 
     namespace: str
     job: str
@@ -37,7 +37,9 @@ class Waiting:
         return f"{self.namespace}/{self.job}{queue}"
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.name}: {self.state}", *(f"  {why}" for why in self.reasons)])
+        return "\n".join(
+            [f"{self.name}: {self.state}", *(f"  {reason}" for reason in self.reasons)]
+        )
 
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:
@@ -49,8 +51,8 @@ def waiting(snapshot: Snapshot) -> list[Waiting]:
 def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
-    Sorted by priority, then by age, as Volcano's plugins `priority` and `gang` sort jobs that have
-    no pods yet.
+    Jobs are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins sort jobs
+    without pods.
     """
     priority: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():
@@ -158,9 +160,9 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
     """Return the scheduler's messages about the pods, or its events about a group not admitted.
 
-    If there are none, return the group's own condition, which only counts the missing pods. The
-    message of a pod that Volcano has assigned to a node provisionally contains no reason: the
-    group's condition then has it.
+    If there are none, return the group's condition, which only counts the missing pods. If Volcano
+    has provisionally assigned a pod to a node, its message contains no reason; the group's
+    condition does.
     """
     conditions: list[Object] = group.get("status", {}).get("conditions", [])
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)

@@ -1,9 +1,9 @@
-"""Attack the model server: `make test-attacks`, some minutes; `ATTACK=text` selects by name.
+"""Attacks on the model server: `make test-attacks`, a few minutes; `ATTACK=text` selects by name.
 
 During each attack, callers send requests and probes arrive. Prints one line per attack and exits
 with 1 unless all goals are met: callers keep 90 % of their rate, every probe is answered within a
-second, memory returns to within 20 % of its size before, and answers have the expected status, none
-of them a 5xx other than 503 and 504.
+second, memory returns to within 20 % of its previous size, and responses have the expected status,
+which is never a 5xx other than 503 and 504.
 """
 
 import multiprocessing
@@ -37,7 +37,7 @@ _spawn: Final = multiprocessing.get_context("spawn")
 
 
 def rate(server: Attacked) -> float:
-    """Return the answers per second of undisturbed callers."""
+    """Return the responses per second that undisturbed callers get."""
     return start_callers(server, USUAL_SECONDS)().answered / USUAL_SECONDS
 
 
@@ -67,7 +67,7 @@ def measure(server: Attacked, name: str) -> list[str]:
     deadline = time.monotonic() + SETTLE_SECONDS
     while (after := server.memory()) > before * GROWTH and time.monotonic() < deadline:
         time.sleep(0.5)
-    # The rate before and after: other programs may share the machine.
+    # The rate is measured before and after, because other programs may share the machine.
     share = found.answered / SECONDS / min(usual, rate(server))
     bad = {code: n for code, n in found.codes.items() if code >= 500 and code not in ALLOWED_5XX}
     missed = [
@@ -85,7 +85,7 @@ def measure(server: Attacked, name: str) -> list[str]:
 
 
 def warm_up(server: Attacked) -> None:
-    """Send large requests: the workers keep the memory of the first ones for later ones."""
+    """Send large requests, because workers reuse the memory of the first ones."""
     connection = connect(server.port, 60, server.tls)
     for _ in range(40):
         connection.request("POST", INFER, infer_body(samples=15, output="large"))

@@ -1,7 +1,7 @@
-"""Attacks on the HTTP server. Each runs until its time is over and raises if an answer is wrong.
+"""Attacks on the HTTP server. Each runs until its time is over and raises if a response is wrong.
 
-They come from addresses other than 127.0.0.1, which the well-behaved callers use. No attack may be
-answered with a 5xx other than 503 and 504.
+They come from addresses other than 127.0.0.1, which well-behaved callers use. No response may be a
+5xx other than 503 and 504.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def head(length: int | None, *more: str, path: str = INFER, method: str = "POST"
 
 
 def request(body: bytes, *more: str, path: str = INFER) -> bytes:
-    """Return a whole request."""
+    """Return a complete request."""
     return head(len(body), *more, path=path) + body
 
 
@@ -51,7 +51,7 @@ async def connected(port: int, peer: int = 2) -> AsyncIterator[Streams]:
 
 
 async def answers(reader: asyncio.StreamReader, count: int = 1, seconds: float = 20) -> list[int]:
-    """Return the status codes of up to `count` answers; fewer if the connection ends."""
+    """Return the status codes of up to `count` responses; fewer if the connection ends."""
     codes: list[int] = []
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
         async with asyncio.timeout(seconds):
@@ -69,7 +69,7 @@ async def answers(reader: asyncio.StreamReader, count: int = 1, seconds: float =
 
 
 async def exchange(port: int, content: bytes, count: int = 1, peer: int = 2) -> list[int]:
-    """Send bytes and return the status codes of the answers."""
+    """Send bytes and return the status codes of the responses."""
     async with connected(port, peer) as (reader, writer):
         with contextlib.suppress(ConnectionError):
             writer.write(content)
@@ -78,14 +78,14 @@ async def exchange(port: int, content: bytes, count: int = 1, peer: int = 2) -> 
 
 
 async def expect(port: int, content: bytes, allowed: Iterable[int]) -> None:
-    """Raise unless the answer, if any, has an allowed status."""
+    """Raise unless the response, if any, has an allowed status."""
     for code in await exchange(port, content):
         if code not in allowed:
             raise AssertionError(f"{content[:60]!r} was answered {code}")
 
 
 async def many(count: int, one: Callable[[int], Awaitable[None]]) -> None:
-    """Run `count` attackers at once; connections that the server ends are fine."""
+    """Run `count` attackers concurrently. The server may close their connections."""
 
     async def quietly(number: int) -> None:
         with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
@@ -120,7 +120,7 @@ def holding(count: int, *pieces: bytes, peers: int = 1, pause: float = 1.0) -> A
 
 
 def repeated(content: bytes, allowed: set[int]) -> Attack:
-    """Send a request and compare the status of its answer."""
+    """Send a request and check the status of the response."""
 
     async def attack(port: int, until: float) -> None:
         del until
@@ -144,7 +144,7 @@ def burst(count: int) -> Attack:
 
 
 async def unread_answers(port: int, until: float) -> None:
-    """Ask for large answers and do not read them."""
+    """Request large responses and do not read them."""
 
     async def one(number: int) -> None:
         async with connected(port, 2 + number) as (reader, writer):
@@ -158,7 +158,7 @@ async def unread_answers(port: int, until: float) -> None:
 
 
 async def whole_bodies(port: int, until: float) -> None:
-    """Upload 16 MiB on many connections at once, again and again."""
+    """Upload 16 MiB on many connections at the same time, repeatedly."""
     tensors = request(b"{}" + b" " * (16 * MIB - 2), "Inference-Header-Content-Length: 2")
 
     async def one(number: int) -> None:
@@ -207,7 +207,7 @@ async def broken_ends(port: int, until: float) -> None:
 
 
 async def heads(port: int, until: float) -> None:
-    """Send heads that are too large or no HTTP/1.1."""
+    """Send heads that are too large or not HTTP/1.1."""
     del until
     large = "X: " + "y" * MIB
     for content, allowed in (
@@ -226,7 +226,7 @@ async def heads(port: int, until: float) -> None:
 
 
 async def pipelines(port: int, until: float) -> None:
-    """Send many requests at once on one connection, of which all are answered in order."""
+    """Send many requests at once on one connection; all must be answered in order."""
     one = request(infer_body())
     while time.monotonic() < until:
         for count in (3, 200):
@@ -238,7 +238,7 @@ async def pipelines(port: int, until: float) -> None:
 
 
 async def values(port: int, until: float) -> None:
-    """Send shapes and sizes that overflow, and texts of deep brackets."""
+    """Send shapes and sizes that overflow, and deeply nested brackets."""
     del until
     for shape in ("[-1, 3]", "[9223372036854775808, 3]", "[4611686018427387904, 4]", "[0, 3]"):
         body = infer_body().replace(b"[1, 3]", shape.encode())
@@ -250,7 +250,7 @@ async def values(port: int, until: float) -> None:
 
 
 def flood(content: bytes, connections: int, pause: float, count: int = 1) -> Attack:
-    """Send requests on many connections, each `pause` seconds after the last answer."""
+    """Send requests on many connections, each `pause` seconds after the previous response."""
 
     async def attack(port: int, until: float) -> None:
         async def send(number: int) -> None:
@@ -269,7 +269,7 @@ def flood(content: bytes, connections: int, pause: float, count: int = 1) -> Att
 
 
 async def resets(port: int, until: float) -> None:
-    """Reset connections while a large answer is sent."""
+    """Reset connections while a large response is sent."""
 
     async def one(number: int) -> None:
         while time.monotonic() < until:
@@ -284,7 +284,7 @@ async def resets(port: int, until: float) -> None:
 
 
 def slow_readers(rate: int) -> Attack:
-    """Read large answers at a rate (bytes per second) above the minimum."""
+    """Read large responses at a rate (bytes per second) above the minimum."""
 
     async def attack(port: int, until: float) -> None:
         async def one(number: int) -> None:
@@ -294,7 +294,7 @@ def slow_readers(rate: int) -> Attack:
                 )
                 reader._limit = 4096  # type: ignore[attr-defined]
                 writer.write(request(infer_body(samples=15, output="large")))
-                # Ends by the suppressed TimeoutError.
+                # Ends with the suppressed TimeoutError.
                 async with asyncio.timeout(max(0.1, until - time.monotonic())):
                     while await reader.read(rate):
                         await asyncio.sleep(1)
@@ -348,7 +348,7 @@ TENSOR = b'{"inputs": [{"name": "inputs", "datatype": "FP32", "shape": [1, 3], %
 
 
 async def numbers(port: int, until: float) -> None:
-    """Send numbers that JSON or the tensor cannot have, and binary sizes that disagree."""
+    """Send numbers that JSON or the tensor cannot represent, and inconsistent binary sizes."""
     del until
     for value in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 5000, b"1e-99999x", b"0x1"):
         await expect(port, request(TENSOR % (b'"data": [1, 2, %s]' % value)), {400})
@@ -436,8 +436,8 @@ ALL: Final = ATTACKS | ADMIN | TLS | FEW_FILES
 
 
 def run(name: str, port: int, seconds: float, results: Connection) -> None:
-    """Repeat an attack in this process for some time; send what was wrong."""
-    # Its CPU time is not the server's: an attacker has a machine of its own.
+    """Repeat an attack in this process for some time, and send the error, if any."""
+    # Its CPU time must not affect the server: a real attacker uses another machine.
     os.nice(19)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -10,14 +10,14 @@ from inference.engine.interface import Tensors, TensorSpec
 from workload.manifest import checked_file
 
 DIE = 4
-"""First number of a sample that terminates the worker."""
+"""Value that terminates the worker as the first number of a sample."""
 
 LARGE = 2**18
 """Floats per sample of the large output: 1 MiB for a request of a few bytes."""
 
 
 class Amplifier(Handler):
-    """Returns each sample's third number, and 1 MiB of zeros."""
+    """Handler that returns each sample's third number, and 1 MiB of zeros."""
 
     def load(self, source: Source) -> None:
         """Verify the export."""
@@ -29,7 +29,7 @@ class Amplifier(Handler):
         )
 
     def predict(self, decoded: Tensors) -> Tensors:
-        """Return the outputs, or die."""
+        """Return the outputs, or terminate the process."""
         rows = decoded["inputs"]
         if (rows[:, 0] == DIE).any():
             os.kill(os.getpid(), signal.SIGKILL)

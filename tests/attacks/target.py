@@ -24,7 +24,7 @@ from tests.training.programs import free_port
 
 CALLERS: Final = 4
 PAUSE: Final = 0.02
-"""Seconds between an answer and the caller's next request."""
+"""Seconds between a response and the caller's next request."""
 PROBE_SECONDS: Final = 1.0
 INFER: Final = "/v2/models/attacked/infer"
 
@@ -32,7 +32,7 @@ _spawn: Final = multiprocessing.get_context("spawn")
 
 
 def connect(port: int, seconds: float, tls: bool) -> http.client.HTTPConnection:
-    """Return a connection, made at its first request."""
+    """Return a connection, which is opened by its first request."""
     if not tls:
         return http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     context = ssl.create_default_context()
@@ -55,7 +55,7 @@ class Attacked:
         return [worker for child in children for worker in child.children()]
 
     def memory(self) -> int:
-        """Return the bytes of the server and its workers that are not shared files."""
+        """Return the memory (bytes) of the server and its workers, without shared files."""
         server = psutil.Process(self.process.pid)
         total = 0
         for process in (server, *server.children(recursive=True)):
@@ -71,7 +71,7 @@ class Attacked:
         return float(times.user + times.system)
 
     def probe(self, path: str = "/v2/health/ready") -> tuple[int, float]:
-        """Return status and seconds of a probe over a new connection, as the kubelet sends it."""
+        """Send a probe over a new connection, like the kubelet; return its status and duration."""
         started = time.monotonic()
         connection = connect(self.admin_port, PROBE_SECONDS, self.tls)
         try:
@@ -86,7 +86,7 @@ class Attacked:
 
 @contextlib.contextmanager
 def attacked(folder: Path, files: int = 0, **settings: object) -> Iterator[Attacked]:
-    """Start a server with the model `Amplifier`, with at most `files` open files unless 0."""
+    """Start a server with the model `Amplifier`; `files` limits its open files unless it is 0."""
     from tests.inference.engine.exports import write_probe
 
     write_probe(folder / "export")
@@ -144,7 +144,7 @@ def infer_body(kind: int = 0, samples: int = 1, output: str = "value") -> bytes:
 
 
 def call(port: int, seconds: float, tls: bool, results: Connection) -> None:
-    """Send requests over a few connections for some time; send a `Callers` at the end."""
+    """Send requests over a few connections for some time, and finally the `Callers` results."""
     from concurrent.futures import ThreadPoolExecutor
 
     until = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""The admission policies in an embedded cluster of their own."""
+"""The admission policies in a separate embedded cluster."""
 
 import shlex
 from pathlib import Path
@@ -33,7 +33,7 @@ CHANGED_BY_THE_API = {
     "thousandths": {"gpu-counts-whole"},
     "white space": {"gpu-counts-whole"},
 }
-"""Violations of a manifest that the object does not contain, as the API server stores it."""
+"""Violations in a manifest that the stored object no longer has."""
 UNDECODED = {
     f"{place} {what}": {"no-literal-secrets"}
     for place in ("a variable with", "an argument with")
@@ -48,7 +48,7 @@ PARTIAL = {
     for rule in RULES
     if rule.admission is not None and rule.admission.partial and rule.name != "no-literal-secrets"
 }
-"""Rules of which the API server evaluates only what one object decides."""
+"""Rules of which the API server evaluates only the part that depends on a single object."""
 
 
 class Cluster:
@@ -61,7 +61,7 @@ class Cluster:
     def install(
         self, mode: Mode, settings: dict[str, Any] = SETTINGS, trusted: tuple[str, ...] = ()
     ) -> Configuration:
-        """Replace the policies, wait until the API server uses them, return what they contain."""
+        """Replace the policies, wait until the API server uses them, and return their contents."""
         configuration = configure(settings, RULES)
         scope = Scope(controllers=(*CONTROLLERS, *trusted))
         built = manifests(configuration, mode, scope)
@@ -95,7 +95,7 @@ def denial(name: str) -> list[Manifest]:
     """Return a policy that denies a Service.
 
     The API server activates all received policies at once, so a denial by the last one shows that
-    all are in use.
+    all of them are in use.
     """
     version = "admissionregistration.k8s.io/v1"
     metadata = {"name": name, "labels": {"app.kubernetes.io/part-of": "gpu-platform"}}

@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def denied(self) -> str:
-        """The message of a denial, empty if the request was admitted."""
+        """Message of a denial; empty if the request was admitted."""
         return str(self.body["message"]) if self.status == 403 else ""
 
 
@@ -59,7 +59,7 @@ class ApiServer:
         self._client, self._headers = client, headers or {}
 
     def as_user(self, name: str) -> "ApiServer":
-        """Impersonate a user or a service account, who needs rights of their own."""
+        """Impersonate a user or a service account, which must have its own permissions."""
         return ApiServer(self._client, {"Impersonate-User": name})
 
     def create(self, manifest: Manifest, namespace: str, *, dry_run: bool = True) -> Answer:

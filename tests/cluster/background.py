@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Background(ABC):
-    """Context manager around the work, which has ended on exit."""
+    """Context manager that runs the work and has ended it on exit."""
 
     def __init__(self) -> None:
         self._ending = threading.Event()

@@ -33,7 +33,7 @@ def carry_over(checkout: Path, stack: str) -> None:
     file.write_text(yaml.safe_dump(document, sort_keys=False))
     pack = checkout / "policies" / "config" / f"{stack}.json"
     policies = json.loads(pack.read_text())
-    # No storage driver runs here: the volumes are directories of the nodes.
+    # There is no storage driver, so the volumes are directories on the nodes.
     policies["systemWorkloads"]["workloads"].append("*/PersistentVolume/volume-*")
     pack.write_text(json.dumps(policies))
 
@@ -49,7 +49,7 @@ def configure_scheduler(platform: Platform, stack: str) -> None:
 
 
 def _static(claims: dict[str, Any]) -> dict[str, Any]:
-    """Return the same claims, each bound to a volume of its class: no storage driver runs here."""
+    """Return the same claims, each bound to a static volume, because there is no storage driver."""
     volumes = {
         f"volume-{key}": {
             "capacity": claim["size"],

@@ -1,4 +1,4 @@
-"""Assertions of tests of scheduling: which pods have nodes, and whether gangs stay complete."""
+"""Assertions of scheduling tests: which pods have nodes, and whether gangs stay complete."""
 
 import itertools
 import time
@@ -18,13 +18,13 @@ VOLCANO: dict[str, Any] = {
     },
     "priority_classes": {"batch": {"value": 1000}, "urgent": {"value": 2000}},
 }
-"""The queues of the cluster that all tests of scheduling use: it has three nodes of eight GPUs."""
+"""Queues of the cluster that all scheduling tests use; it has three nodes with eight GPUs each."""
 RACK = "topology.example.com/rack"
 PATIENCE = 60.0
 
 
 def placed(volcano: Scheduling, **pods: int) -> None:
-    """Wait until exactly these pods have nodes, by job, and check that this remains so."""
+    """Wait until exactly these pods have nodes, by job, and check that this does not change."""
     wanted = {name.replace("_", "-"): count for name, count in pods.items()}
     await_(lambda: volcano.placed() == wanted, PATIENCE, f"{wanted} placed")
     for _ in range(3):
@@ -45,7 +45,7 @@ def watched(volcano: Scheduling, until: Callable[[], bool], what: str) -> list[d
 
 
 def whole(seen: list[dict[str, int]], job: str, size: int) -> bool:
-    """Return whether no partial gang had nodes for longer than it takes to bind its pods."""
+    """Return whether the gang was never partial for longer than it takes to bind its pods."""
     partial = [look.get(job, 0) not in (0, size) for look in seen]
     return not any(first and then for first, then in itertools.pairwise(partial))
 
@@ -56,5 +56,5 @@ MALFORMED_QUEUE = {
     "metadata": {"name": "malformed"},
     "spec": {"weight": 1, "guarantee": {"resource": {"nvidia.com/gpu": 8}}},
 }
-"""A queue with a guarantee above what it deserves."""
+"""Queue whose guarantee exceeds its `deserved` resources."""
 WEBHOOK = 'admission webhook "validatequeue.volcano.sh" denied the request'

@@ -1,4 +1,4 @@
-"""Everything of the host that the embedded cluster of real nodes must leave as it was."""
+"""State of the host that the embedded cluster with real nodes must not change."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ import psutil
 
 from devcluster.spec import Kind
 
-# Counters and clocks of the kernel that change all the time.
+# Counters and clocks of the kernel that change constantly.
 VOLATILE = (
     "kernel.random",
     "fs.dentry",
@@ -24,7 +24,7 @@ VOLATILE += ("kernel.pty.nr", "net.netfilter.nf_conntrack_count", "fs.aio-nr", "
 
 @dataclass(frozen=True)
 class HostState:
-    """A snapshot of the host; equal snapshots mean that nothing is left."""
+    """A snapshot of the host. Equal snapshots mean that nothing was left behind."""
 
     processes: frozenset[str]
     mounts: frozenset[str]
@@ -56,9 +56,9 @@ class HostState:
 
 
 def _processes() -> list[str]:
-    """Processes in other process namespaces, where all of a cluster's are, and their launchers.
+    """Return the processes of real clusters, each with its own PID namespace, and their launchers.
 
-    Clusters of simulated nodes are ignored: their tests run at the same time.
+    Clusters with simulated nodes are ignored, because their tests run at the same time.
     """
     here = Path("/proc/self/ns/pid").readlink()
     found: dict[Path, list[str]] = {}

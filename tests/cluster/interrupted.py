@@ -1,4 +1,4 @@
-"""Updates of a small stack that are killed with all their processes, and what is left of them."""
+"""Updates of a small stack that are killed with all their processes, and their leftovers."""
 
 import json
 import os
@@ -26,7 +26,7 @@ Objects = Counter[tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class Stack:
-    """A separate stack that uses cluster, tools and backend of the platform."""
+    """A separate stack that uses the platform's cluster, tools and backend."""
 
     platform: Platform
     environment: dict[str, str]
@@ -57,9 +57,9 @@ class Stack:
         """Run an undisturbed update and return the number of its events about objects."""
         done = self.pulumi("up", "--yes", "--skip-preview")
         assert done.returncode == 0, done.stdout + done.stderr
-        return len(dict.fromkeys(_said(done.stdout.splitlines())))
+        return len(dict.fromkeys(_objects(done.stdout.splitlines())))
 
-    def kill_update(self, things: int, seconds: float) -> str:
+    def kill_update(self, events: int, seconds: float) -> str:
         """Kill all processes of an update after this number of events; return the last one."""
         process = subprocess.Popen(
             ["pulumi", "up", "--yes", "--skip-preview", "--stack", NAME, "--non-interactive"],
@@ -71,20 +71,20 @@ class Stack:
             start_new_session=True,
         )
         assert process.stdout is not None
-        said: dict[str, None] = {}
-        while len(said) < things and (line := process.stdout.readline()):
-            said |= dict.fromkeys(_said([line]))
+        seen: dict[str, None] = {}
+        while len(seen) < events and (line := process.stdout.readline()):
+            seen |= dict.fromkeys(_objects([line]))
         time.sleep(seconds)
         while found := list(_session(process.pid)):
-            for one in found:
-                one.send_signal(signal.SIGKILL)
-            psutil.wait_procs([one for one in found if one.pid != process.pid], timeout=0.2)
+            for member in found:
+                member.send_signal(signal.SIGKILL)
+            psutil.wait_procs([other for other in found if other.pid != process.pid], timeout=0.2)
             process.poll()
-        said |= dict.fromkeys(_said(process.communicate()[0].splitlines()))
-        return "it had ended" if process.returncode == 0 else ["nothing yet", *said][-1]
+        seen |= dict.fromkeys(_objects(process.communicate()[0].splitlines()))
+        return "it had ended" if process.returncode == 0 else ["nothing yet", *seen][-1]
 
     def settle(self) -> None:
-        """Wait until the cluster has exactly the objects of the stack, none twice or left over."""
+        """Wait until the cluster has exactly the stack's objects: no duplicates or leftovers."""
         deployment = self.deployment()
         assert not deployment.get("pending_operations")
         declared = Counter(
@@ -109,8 +109,8 @@ class Stack:
             more = [_fate(item) for item in last if _identity(item) not in declared]
             less = declared - Counter(map(_identity, last))
             pods = [_fate(item) for item in self._pods()]
-            what = f"left over: {more}; missing: {dict(less)}; pods: {pods}"
-            raise AssertionError(what) from error
+            message = f"left over: {more}; missing: {dict(less)}; pods: {pods}"
+            raise AssertionError(message) from error
 
     def live(self) -> Objects:
         """Return the objects in the cluster that updates of this stack created."""
@@ -118,20 +118,20 @@ class Stack:
 
     def _items(self) -> list[dict[str, Any]]:
         command = ["kubectl", "get", ",".join(self.kinds), "--all-namespaces"]
-        said = self.type(shlex.join([*command, "--show-managed-fields", "--output=json"]))
-        assert said.returncode == 0, said.stderr
-        return [item for item in json.loads(said.stdout)["items"] if _ours(item)]
+        listing = self.type(shlex.join([*command, "--show-managed-fields", "--output=json"]))
+        assert listing.returncode == 0, listing.stderr
+        return [item for item in json.loads(listing.stdout)["items"] if _ours(item)]
 
     def _pods(self) -> list[dict[str, Any]]:
-        said = self.type(f"kubectl get pods --namespace ml-{NAME} --output=json")
-        return list(json.loads(said.stdout)["items"])
+        listing = self.type(f"kubectl get pods --namespace ml-{NAME} --output=json")
+        return list(json.loads(listing.stdout)["items"])
 
     def is_locked(self) -> bool:
-        """Return whether an update is in progress, or was when it was killed."""
+        """Return whether an update is in progress or was killed while in progress."""
         return any((self._backend / "locks").rglob(f"{NAME}/*.json"))
 
     def deployment(self) -> dict[str, Any]:
-        """Return the objects in the stack's state, from its file: the CLI takes a second."""
+        """Return the objects in the stack's state file, which is faster than the CLI."""
         file = self._backend / "stacks" / "gpu-platform" / f"{NAME}.json"
         return dict(json.loads(file.read_text())["checkpoint"]["latest"])
 
@@ -140,11 +140,11 @@ class Stack:
         return Path(urlsplit(self.environment["PULUMI_BACKEND_URL"]).path) / ".pulumi"
 
 
-def made(platform: Platform) -> Stack:
-    """The stack, which is still empty."""
+def new_stack(platform: Platform) -> Stack:
+    """Return the stack, which is still empty."""
     kinds = platform.shell("kubectl api-resources --verbs=list,create,patch --output=name")
-    said = platform.shell("env --null")
-    environment = dict(entry.split("=", 1) for entry in said.split("\0") if "=" in entry)
+    output = platform.shell("env --null")
+    environment = dict(entry.split("=", 1) for entry in output.split("\0") if "=" in entry)
     stack = Stack(platform, environment, tuple(kinds.split()))
     stack.configure(0)
     created = stack.type(f"pulumi stack init {NAME} --non-interactive")
@@ -153,7 +153,7 @@ def made(platform: Platform) -> Stack:
 
 
 def commands(platform: Platform, page: str, containing: str) -> list[str]:
-    """Return the commands that a page shows for `prod`, with the name of this stack."""
+    """Return the commands that a page shows for `prod`, adapted to this stack."""
     found = blocks(platform.checkout / "docs" / page)
     (block,) = (b for b in found if any(containing in command for command in b.commands))
     here = (command.replace("--stack prod", f"--stack {NAME}") for command in block.commands)
@@ -161,7 +161,7 @@ def commands(platform: Platform, page: str, containing: str) -> list[str]:
 
 
 def _small(config: dict[str, Any], turn: int) -> dict[str, Any]:
-    """Return queues, classes and a run of a turn, under names that no other stack has."""
+    """Return queues, classes and a run for a turn, with names that no other stack has."""
     suffix = f"-{NAME}"
     training = config["gpu-platform:training"]["jobs"]["sweep"]
     hyperparameters = {**training["hyperparameters"], "epochs": 5 + turn}
@@ -187,8 +187,8 @@ def _small(config: dict[str, Any], turn: int) -> dict[str, Any]:
     }
 
 
-def _said(lines: Iterable[str]) -> Iterator[str]:
-    """Return the objects in lines, without seconds: long operations are printed every second."""
+def _objects(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the objects in output lines without durations, which change every second."""
     for line in lines:
         if "kubernetes:" in line:
             yield " ".join(line.partition(" (")[0].split())

@@ -9,7 +9,7 @@ from typing import Any
 from tests.cluster.platform import Platform, await_
 
 PROGRAM = {"model": "digits-net", "dataset": "digits", "batch_size": 32, "learning_rate": 0.005}
-# Epochs of two seconds: enough of them follow the first one for a pod to be killed during them.
+# Epochs of two seconds; enough of them follow the first one, so that a pod can be killed.
 TRAINED = {**PROGRAM, "epochs": 10, "step_delay": 0.08, "peer_timeout": 120}
 
 
@@ -54,9 +54,9 @@ class KilledPods:
         return done.stdout
 
     def pods(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the pods of each job by name; the one that logs the progress is the first."""
+        """Return the pods of each job, sorted by name. The first one logs the progress."""
         found = json.loads(self.kubectl("get", "pods", "-n=ml-dev", "-o=json") or "{}")
-        # A Job keeps the pods that have failed in addition to those that replace them.
+        # A Job keeps failed pods in addition to their replacements.
         by_name = {
             str(pod["metadata"]["name"]): pod
             for pod in found.get("items", [])
@@ -73,7 +73,7 @@ class KilledPods:
         }
 
     def lines(self, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return what rank 0 of a run has logged since its last start."""
+        """Return the log lines of rank 0 of a run since its last start."""
         if not pods or pods[0]["status"]["phase"] == "Pending":
             return []
         text = self.kubectl("logs", "-n=ml-dev", pods[0]["metadata"]["name"])

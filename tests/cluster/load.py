@@ -42,7 +42,7 @@ def question() -> dict[str, Any]:
 
 
 class Load(Background):
-    """Clients that each send the next request after the response and a pause.
+    """Clients that each wait for the response and a pause before they send the next request.
 
     Connections are kept alive.
     """

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def copy_checkout(target: Path) -> Path:
-    """A copy of the work tree as git sees it, which tests may edit; the environment is shared."""
+    """Copy the work tree as Git sees it, for tests to edit. The virtual environment is shared."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -41,7 +41,7 @@ def copy_checkout(target: Path) -> Path:
 
 @dataclass(frozen=True)
 class Platform:
-    """One checkout with a separate cluster state; tools and images come from the usual cache."""
+    """A checkout with a separate cluster state. Tools and images are in the usual cache."""
 
     checkout: Path
     state: Path
@@ -64,9 +64,9 @@ class Platform:
 
     @contextlib.contextmanager
     def started(self, *targets: str) -> Iterator["subprocess.Popen[str]"]:
-        """Yield a running make, and kill it at the end.
+        """Yield a running `make`, and kill it at the end.
 
-        It would block all later commands of the platform.
+        Otherwise it would block all later commands of the platform.
         """
         process = subprocess.Popen(
             ["make", "--no-print-directory", *targets, f"NODES={self.nodes}"],
@@ -86,7 +86,7 @@ class Platform:
             kill_all(process)
 
     def make(self, *targets: str, status: int = 0, timeout: float = 900) -> str:
-        """Run make and return its output; fail if its exit status is another one."""
+        """Run `make` and return its output. Fail if its exit status differs from `status`."""
         with self.started(*targets) as process:
             output, _ = process.communicate(timeout=timeout)
         assert process.returncode == status, (
@@ -96,17 +96,17 @@ class Platform:
 
     @cached_property
     def shell_environment(self) -> dict[str, str]:
-        """Environment after `eval "$(make env)"`, which is the same whenever the cluster is up."""
+        """Environment after `eval "$(make env)"`, which is constant while the cluster is up."""
         setup = f'eval "$(make --no-print-directory env NODES={self.nodes})"'
         entries = self.run(f"{setup} && env --null").split("\0")
         return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
     def shell(self, command: str) -> str:
-        """Run a command in the shell of `make env` and return its output; it must succeed."""
+        """Run a command in a shell after `make env`. Return its output, or fail if it fails."""
         return self.run(command, self.shell_environment)
 
     def run(self, command: str, environment: dict[str, str] | None = None) -> str:
-        """Run a command in the checkout and return its output; it must succeed."""
+        """Run a command in the checkout. Return its output, or fail if it fails."""
         done = subprocess.run(
             ["bash", "-ec", command],
             cwd=self.checkout,
@@ -122,7 +122,7 @@ class Platform:
         return json.loads(self.shell(shlex.join(["kubectl", *arguments, "--output=json"])))
 
     def refusal(self, manifest: dict[str, Any]) -> str:
-        """Return the API server's reason not to create an object; fail if it is created."""
+        """Return the reason why the API server rejects an object. Fail if it accepts it."""
         text = shlex.quote(json.dumps(manifest))
         return self.shell(f"! kubectl create --filename=- 2>&1 <<< {text}")
 
@@ -133,10 +133,10 @@ class Platform:
             mine = any(str(self.state) in word for word in command)
             if mine and command[0].endswith(f"/{program}"):
                 return process
-        raise AssertionError(f"{program} does not run")
+        raise AssertionError(f"{program} is not running")
 
     def outputs(self) -> dict[str, Any]:
-        """Return the stack's outputs; the CLI is only asked again after an update."""
+        """Return the stack's outputs, cached until the next update."""
         state = self.state / self.nodes / "pulumi" / ".pulumi" / "stacks" / "gpu-platform"
         written = (state / f"{self.stack}.json").stat().st_mtime_ns
         if self._outputs.get("written") != written:
@@ -193,7 +193,7 @@ class Platform:
 
 
 def kill_all(process: "subprocess.Popen[str]") -> None:
-    """Kill a process with all its descendants, in any session, and wait for its end."""
+    """Kill a process and all its descendants, in any session, and wait for its end."""
     if process.poll() is None:
         below = psutil.Process(process.pid).children(recursive=True)
         for pid in (process.pid, *(child.pid for child in below)):
@@ -203,7 +203,7 @@ def kill_all(process: "subprocess.Popen[str]") -> None:
 
 
 def await_(condition: Callable[[], bool], timeout: float, what: str) -> None:
-    """Wait for a condition; on a timeout, fail with its description."""
+    """Wait for a condition. On a timeout, fail with its description."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:.0f} s: {what}"

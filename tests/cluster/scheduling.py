@@ -31,7 +31,7 @@ LASTS = "gpu-platform.dev/lasts"
 
 
 def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
-    """Settings of a stack with these jobs, each of which runs a plain command."""
+    """Return the settings of a stack with these jobs, each of which runs a plain command."""
     plain = {"kind": "plain", "command": ["./run"], "cpu": 1, "memory": "1Gi", "shm": "64Mi"}
     described = {
         key: {
@@ -69,7 +69,7 @@ def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
 
 
 def surroundings(settings: StackSettings) -> list[Manifest]:
-    """Return the objects that jobs need in addition."""
+    """Return the other objects that jobs need."""
     claim = {"namespace": NAMESPACE, "name": "checkpoints"}
     space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=GPU)
     return [
@@ -86,7 +86,7 @@ def surroundings(settings: StackSettings) -> list[Manifest]:
 
 
 def job_objects(settings: StackSettings, key: str, claim: str = "checkpoints") -> list[Manifest]:
-    """Return the objects of a job, whose run has the name of its key, with its claim."""
+    """Return the objects of a job with a claim. Its run is named after its key."""
     args = TrainingJobArgs(
         key=key,
         job=settings.training.jobs[key],
@@ -105,8 +105,8 @@ class Scheduling:
     def __init__(self, platform: Platform, nodes: int) -> None:
         self.platform = platform
         self._nodes = nodes
-        # kwok completes pods of Jobs at once. Its configuration, which it reads at start, has an
-        # exception.
+        # kwok completes pods of Jobs immediately. This adds an exception to its configuration,
+        # which it reads at the start.
         self.devcluster("up", "--simulated-nodes=0")
         self.devcluster("down")
         self._let_pods_last()
@@ -124,14 +124,14 @@ class Scheduling:
     def configure(
         self, scheduler: SchedulerSettings, *, hierarchical: bool = False, topology: bool = True
     ) -> None:
-        """Change the configuration of the scheduler, which it reads at once."""
+        """Change the configuration of the scheduler, which reloads it immediately."""
         file = self.platform.state / "simulated" / "volcano" / "scheduler.conf"
         options = {"hierarchical": hierarchical, "topology": topology}
         file.write_text(scheduler_configuration(scheduler, **options))
 
     @contextmanager
     def queues(self, settings: StackSettings) -> Iterator[None]:
-        """Use scheduler and queues of another stack inside; its jobs are deleted with them."""
+        """Use another stack's scheduler settings and queues; its jobs are deleted at the end."""
         queues = settings.volcano.queues
         ordered = volcano.parents_first(queues)
         self.configure(settings.volcano.scheduler, hierarchical=settings.volcano.hierarchical)
@@ -148,7 +148,7 @@ class Scheduling:
         self.kubectl("apply", "--server-side", "--filename=-", text=json.dumps(document))
 
     def submit(self, settings: StackSettings, *keys: str) -> None:
-        """Submit jobs of the stack, all at once."""
+        """Submit jobs of the stack at the same time."""
         self.apply(*(made for key in keys for made in job_objects(settings, key)))
 
     def delete(self, *names: str) -> None:
@@ -168,7 +168,7 @@ class Scheduling:
         answer = self._api.get(f"{path}/namespaces/{NAMESPACE}/{name}")
         return list(answer.raise_for_status().json()["items"])
 
-    # Polls with kubectl would take most of the processor time of these tests.
+    # Polling with kubectl would take most of the CPU time of these tests.
     @cached_property
     def _api(self) -> httpx.Client:
         return connect(self._kubeconfig)
@@ -183,7 +183,7 @@ class Scheduling:
         return self.platform.state / "simulated" / "kubeconfig"
 
     def pods(self, job: str) -> list[dict[str, Any]]:
-        """The pods of a Volcano Job or an Indexed Job."""
+        """Return the pods of a Volcano Job or an Indexed Job."""
         return [pod for pod in self.all("pods") if _job_of(pod) == job]
 
     def placed(self) -> Counter[str]:
@@ -212,12 +212,12 @@ class Scheduling:
         }
 
     def job(self, name: str) -> dict[str, Any]:
-        """A Volcano Job."""
+        """Return a Volcano Job."""
         (found,) = (j for j in self.all("jobs.batch.volcano.sh") if j["metadata"]["name"] == name)
         return found
 
     def phase(self, name: str) -> str:
-        """The phase of a Volcano Job."""
+        """Return the phase of a Volcano Job."""
         return str(self.job(name).get("status", {}).get("state", {}).get("phase"))
 
     def command(self, job: str, action: str) -> None:

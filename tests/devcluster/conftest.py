@@ -1,4 +1,4 @@
-"""An isolated machine: its directories, and programs that replace others on PATH."""
+"""An isolated machine: directories, and programs that replace others on PATH."""
 
 import os
 import stat
@@ -26,8 +26,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def alone(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without any embedded cluster, also of other users."""
-    (tmp_path / "proc" / "1").mkdir(parents=True)  # psutil assumes that there is one process
+    """A machine without any embedded cluster, including those of other users."""
+    (tmp_path / "proc" / "1").mkdir(parents=True)  # psutil assumes at least one process
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
 
 
@@ -47,7 +47,7 @@ def simulated(home: Path) -> Layout:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a shell script first on PATH, under the name of the program that it replaces."""
+    """Function that puts a shell script first on PATH, named like the program that it replaces."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

@@ -4,4 +4,4 @@ from collections.abc import Callable
 from pathlib import Path
 
 Install = Callable[[str, str], Path]
-"""Puts a shell script on PATH, under the name of the program that it replaces."""
+"""Function that puts a shell script on PATH, named like the program that it replaces."""

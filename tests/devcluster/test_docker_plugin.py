@@ -274,7 +274,7 @@ async def test_unknown_values_do_not_fail_a_preview(plugin: Plugin, unknown: dic
     assert plugin.calls("build") == []
 
 
-async def test_a_password_goes_through_a_pipe_and_a_folder_of_its_own(plugin: Plugin):
+async def test_passwords_use_a_pipe_and_a_separate_directory(plugin: Plugin):
     users = Path("home/.docker/config.json")
     users.parent.mkdir(parents=True)
     users.write_text('{"credsStore": "desktop", "auths": {"other.example": {"auth": "eA=="}}}')
@@ -303,7 +303,7 @@ async def test_secrets_are_not_printed(plugin: Plugin):
     assert outputs(created.properties)["__inputs"].value["build"].value["args"].contains_secret()
 
 
-async def test_a_provider_signs_in_for_every_image_of_its_registry(plugin: Plugin):
+async def test_a_provider_logs_in_for_every_image_of_its_registry(plugin: Plugin):
     await plugin.configure(
         host="unix:///run/own.sock",
         registryAuth=json.dumps(
@@ -316,7 +316,7 @@ async def test_a_provider_signs_in_for_every_image_of_its_registry(plugin: Plugi
     assert plugin.environment("build")["DOCKER_HOST"] == "unix:///run/own.sock"
 
 
-async def test_a_provider_setting_that_the_stand_in_lacks_is_refused(plugin: Plugin):
+async def test_a_provider_setting_that_the_stand_in_lacks_is_rejected(plugin: Plugin):
     message = await refusal(plugin.configure(caMaterial="pem"))
     assert message.startswith("docker:caMaterial: the stand-in for the Docker plugin supports only")
 
@@ -341,7 +341,7 @@ async def test_a_cancelled_build_is_terminated(plugin: Plugin):
     assert not psutil.pid_exists(builder) or psutil.Process(builder).status() == "zombie"
 
 
-async def test_a_refused_sign_in_names_registry_and_user(plugin: Plugin):
+async def test_a_rejected_login_names_registry_and_user(plugin: Plugin):
     (plugin.fake / "refuse").touch()
     sign_in = {"server": "127.0.0.1:5000", "username": "ci", "password": Secret("hunter-22")}
     message = await refusal(plugin.create(registry=sign_in))
@@ -392,7 +392,7 @@ async def test_a_missing_dockerfile_is_named_with_its_path(plugin: Plugin):
     assert message.endswith("write app/Dockerfile")
 
 
-async def test_another_resource_is_refused(plugin: Plugin):
+async def test_other_resources_are_rejected(plugin: Plugin):
     urn = URN.replace("image:Image", "network:Network")
     message = await refusal(plugin.stub.Check(provider_pb2.CheckRequest(urn=urn)))
     assert message.startswith("docker:index/network:Network: the stand-in")
@@ -423,6 +423,6 @@ def test_a_docker_without_buildkit_is_skipped(tmp_path: Path):
         docker_cli.find(f"{tmp_path}/new")
 
 
-def test_without_any_docker_the_package_is_named(tmp_path: Path):
+def test_a_missing_docker_names_the_package(tmp_path: Path):
     with pytest.raises(ImageError, match=r"docker is not on PATH: install it .*docker\.io"):
         docker_cli.find(str(tmp_path))

@@ -76,7 +76,7 @@ def test_a_dockerfile_outside_the_context_changes_the_digest(folder: Path):
     assert inputs.context_digest(folder / "training", outside) != before
 
 
-def test_a_missing_context_is_refused(tmp_path: Path):
+def test_a_missing_context_is_rejected(tmp_path: Path):
     with pytest.raises(ImageError, match=r"build\.context: .*nowhere"):
         inputs.context_digest(tmp_path / "nowhere", tmp_path / "nowhere" / "Dockerfile")
 

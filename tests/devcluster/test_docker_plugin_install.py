@@ -35,7 +35,7 @@ def path_with(home: Path, pulumi: str) -> str:
     return str(executable(home / "bin" / "pulumi", pulumi).parent)
 
 
-def test_the_stand_in_is_used_where_the_official_plugin_cannot_be_had(home: Path):
+def test_the_stand_in_is_used_if_the_official_plugin_is_unavailable(home: Path):
     plugin = install(home / "own", PYTHON, path_with(home, CANNOT_DOWNLOAD))
     assert not plugin.official
     assert "stand-in" in plugin.note

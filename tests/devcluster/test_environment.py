@@ -1,4 +1,4 @@
-"""The variables for pulumi, kubectl and docker, and how a shell takes them over."""
+"""Variables for pulumi, kubectl and docker, and how a shell imports them."""
 
 import subprocess
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_the_directory_of_pulumis_state_is_created(layout: Layout, toolchain: To
     assert Path(urlsplit(url).path).is_dir()
 
 
-def test_stacks_typed_in_the_shell_do_not_take_over_objects_of_others(
+def test_stacks_created_in_the_shell_do_not_adopt_others_objects(
     layout: Layout, toolchain: Toolchain
 ):
     printed = environment.exports(environment.variables(layout, toolchain, Kind.REAL))
@@ -81,10 +81,10 @@ def test_no_proxy_is_set_without_a_proxy(layout: Layout, toolchain: Toolchain):
 def test_the_cluster_is_reached_without_the_users_proxy(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(name, "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "localhost,.example")
-    found = environment.past_proxies()
+    found = environment.proxy_exclusions()
     assert found["NO_PROXY"] == found["no_proxy"] == "localhost,.example,10.250.0.0/16"
     monkeypatch.setenv("NO_PROXY", found["NO_PROXY"])
-    assert environment.past_proxies() == found
+    assert environment.proxy_exclusions() == found
 
 
 def test_repeated_calls_return_the_same(layout: Layout, toolchain: Toolchain):

@@ -30,7 +30,7 @@ def note(layout: Layout, record: Record) -> None:
     layout.record.write_text(json.dumps(asdict(record)))
 
 
-def test_a_cluster_that_was_never_started_does_not_run(home: Path):
+def test_a_cluster_that_was_never_started_is_not_running(home: Path):
     layout = Layout.of("real")
     assert launcher.read_record(layout) is None
     assert launcher.running(layout) is None
@@ -43,14 +43,14 @@ def test_a_running_process_is_recognised(layout: Layout, process: subprocess.Pop
     assert found.pid == process.pid
 
 
-def test_a_dead_process_does_not_run(layout: Layout, process: subprocess.Popen[bytes]):
+def test_a_dead_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]):
     note(layout, record_of(process.pid))
     process.kill()
     process.wait()
     assert launcher.running(layout) is None
 
 
-def test_a_zombie_process_does_not_run(layout: Layout, process: subprocess.Popen[bytes]):
+def test_a_zombie_process_is_not_running(layout: Layout, process: subprocess.Popen[bytes]):
     note(layout, record_of(process.pid))
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -58,7 +58,7 @@ def test_a_zombie_process_does_not_run(layout: Layout, process: subprocess.Popen
     assert launcher.running(layout) is None
 
 
-def test_another_process_of_the_same_number_is_another_process(
+def test_another_process_with_the_same_number_is_not_recognised(
     layout: Layout, process: subprocess.Popen[bytes]
 ):
     record = record_of(process.pid)
@@ -69,7 +69,7 @@ def test_another_process_of_the_same_number_is_another_process(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"unknown": true}'])
-def test_a_record_that_can_not_be_read_is_none(layout: Layout, text: str):
+def test_an_unreadable_record_is_none(layout: Layout, text: str):
     layout.record.write_text(text)
     assert launcher.read_record(layout) is None
 
@@ -91,7 +91,7 @@ def test_stopping_ends_the_process_and_forgets_it(
     assert launcher.stop(layout) == []
 
 
-def test_the_clusters_processes_know_little_of_the_users_environment(
+def test_the_clusters_processes_inherit_little_of_the_users_environment(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "users")
@@ -102,7 +102,7 @@ def test_the_clusters_processes_know_little_of_the_users_environment(
     assert set(found) <= allowed
 
 
-def test_the_clusters_processes_find_the_same_folders_from_anywhere(
+def test_the_clusters_processes_find_the_same_directories_from_anywhere(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     home.mkdir()
@@ -114,7 +114,7 @@ def test_the_clusters_processes_find_the_same_folders_from_anywhere(
     assert found["GPU_PLATFORM_STATE"] == str(home.parent / "state")
 
 
-def test_a_process_of_the_boot_before_is_another_process(
+def test_a_process_of_the_previous_boot_is_not_recognised(
     layout: Layout, process: subprocess.Popen[bytes]
 ):
     note(layout, replace(record_of(process.pid), boot="11111111-2222-3333-4444-555555555555"))

@@ -45,7 +45,7 @@ def step() -> Step:
     return Step(Reporter(Console(file=io.StringIO())), "cluster")
 
 
-def test_kubectl_asks_this_cluster_alone(cluster: Cluster, layout: Layout):
+def test_kubectl_uses_only_this_cluster(cluster: Cluster, layout: Layout):
     program, kubeconfig = cluster.kubectl
     assert program == str(cluster.toolchain.bin / "kubectl")
     assert kubeconfig == f"--kubeconfig={layout.kubeconfig}"
@@ -94,7 +94,7 @@ def test_a_node_that_fails_is_named_with_the_reason(cluster: Cluster, step: Step
         lifecycle._follow(cluster, events, step)
 
 
-def test_a_cluster_that_ends_while_it_starts_is_noticed(
+def test_a_cluster_that_exits_while_starting_is_noticed(
     cluster: Cluster, step: Step, alive: subprocess.Popen[bytes]
 ):
     alive.kill()
@@ -110,7 +110,7 @@ def test_the_api_servers_port_stays_the_same(simulated: Layout):
 
 
 @pytest.mark.parametrize("which", [0, PORTS - 1])
-def test_a_port_that_was_taken_meanwhile_is_named_with_a_remedy(simulated: Layout, which: int):
+def test_a_port_taken_in_the_meantime_is_named_with_a_remedy(simulated: Layout, which: int):
     first = lifecycle._free_port(simulated)
     port = first + which
     taken = pytest.raises(DevclusterError, match=f"port {port} .*`make down PURGE=1`")
@@ -121,15 +121,15 @@ def test_a_port_that_was_taken_meanwhile_is_named_with_a_remedy(simulated: Layou
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("kind", Kind)
-def test_a_cluster_that_is_not_up_can_not_be_attached_to(kind: Kind):
+def test_a_cluster_that_is_not_up_cannot_be_attached_to(kind: Kind):
     with pytest.raises(DevclusterError, match="not running: start it with `make up`"):
         lifecycle.attach(kind, cluster_spec(kind))
 
 
-def test_every_pod_may_write_to_the_volumes_whoever_mounts_them_first(layout: Layout):
-    lifecycle._make_volumes(layout)
+def test_every_pod_may_write_to_volumes_that_others_mounted_first(layout: Layout):
+    lifecycle._create_volumes(layout)
     (layout.volumes / "checkpoints" / "kept").touch()
-    lifecycle._make_volumes(layout)
+    lifecycle._create_volumes(layout)
     modes = {path.name: path.stat().st_mode & 0o777 for path in layout.volumes.iterdir()}
     assert modes == {"checkpoints": 0o777, "datasets": 0o777}
     assert (layout.volumes / "checkpoints" / "kept").exists()

@@ -1,4 +1,4 @@
-"""Two real processes that want the same cluster."""
+"""Two real processes that compete for a cluster."""
 
 import os
 import signal
@@ -43,9 +43,9 @@ def test_the_second_process_learns_the_holder_of_the_lock(path: Path, other: sub
     with pytest.raises(DevclusterError) as caught, exclusive(path, "make down"):
         pass
     said = str(caught.value)
-    assert said.startswith("`make up` runs since 20")
+    assert said.startswith("`make up` has been running since 20")
     assert f"(process {other.pid})" in said
-    assert said.endswith("wait for it, or end it first")
+    assert said.endswith("wait for it or stop it first")
 
 
 def test_the_second_process_does_not_disturb_the_first(path: Path, other: subprocess.Popen[str]):

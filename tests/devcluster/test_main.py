@@ -57,7 +57,7 @@ def test_only_commands_that_start_nodes_have_the_option_nodes(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("number", ["-1", "four", "1.5"])
-def test_an_invalid_number_of_nodes_is_refused(number: str, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_number_of_nodes_is_rejected(number: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(["up", f"--simulated-nodes={number}"])
     assert ended.value.code == 2
@@ -95,7 +95,7 @@ def test_a_concurrent_command_is_reported_in_one_line(
 ):
     with exclusive(layout.lock, "make up"):
         line = refused(["down"], capsys)
-    assert line.startswith("error: `make up` runs since")
+    assert line.startswith("error: `make up` has been running since")
 
 
 def test_purging_removes_the_state_and_keeps_the_cache(
@@ -105,7 +105,7 @@ def test_purging_removes_the_state_and_keeps_the_cache(
     layout.kubeconfig.touch()
     layout.images.mkdir()
     assert main(["down", "--nodes=real", "--purge"]) == 0
-    assert capsys.readouterr().out == "ended the real cluster and deleted its state\n"
+    assert capsys.readouterr().out == "stopped the real cluster and deleted its state\n"
     assert {path.name for path in layout.state.iterdir()} <= {"lock"}
     assert layout.images.exists()
 
@@ -135,7 +135,7 @@ def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.Captur
 
 def test_a_missing_log_is_reported_in_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
     line = refused(["logs", "kublet"], capsys)
-    assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists all"
+    assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists the existing ones"
 
 
 def test_the_package_runs_as_a_program(home: Path):
@@ -164,4 +164,4 @@ def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]):
 
 def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]):
     assert main(["up", "--nodes=simulated", "--operators=trainer"]) == 1
-    assert "--operators needs real nodes" in capsys.readouterr().err
+    assert "--operators requires real nodes" in capsys.readouterr().err

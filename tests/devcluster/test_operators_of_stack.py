@@ -1,4 +1,4 @@
-"""Requirements of a stack's file on the embedded cluster."""
+"""Requirements of a stack file for the embedded cluster."""
 
 from pathlib import Path
 

@@ -160,7 +160,7 @@ def test_archives_of_modules_are_deleted_before_the_build(world: World):
     assert [file.suffix for file in downloads.iterdir()] == [".ziphash"]
 
 
-def test_own_files_replace_files_of_a_module(world: World):
+def test_our_files_replace_files_of_a_module(world: World):
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.said.append)
@@ -273,7 +273,7 @@ def test_a_download_that_always_fails_ends_with_the_proxys_own_message(
         ensure("engine", world.cache, world.said.append)
 
 
-def test_caches_are_kept_for_the_next_try_and_deleted_after_a_build(world: World):
+def test_caches_are_kept_for_the_next_attempt_and_deleted_after_a_build(world: World):
     caches = world.cache / "go"
     (world.fake / "broken").write_text(BROKEN)
     with pytest.raises(DevclusterError):
@@ -311,19 +311,21 @@ def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: W
     assert re.search(r"from Go modules, about \d+ min; found on PATH: etcd$", line)
 
 
-def test_an_old_go_is_refused(world: World):
+def test_an_old_go_is_rejected(world: World):
     (world.fake / "version").write_text("go1.19.8")
-    with pytest.raises(DevclusterError, match=r"Go 1\.26 or newer .* go1\.19: install a newer one"):
+    with pytest.raises(
+        DevclusterError, match=r"Go 1\.26 or newer, .* go1\.19: install a newer one"
+    ):
         ensure("engine", world.cache, world.said.append)
 
 
-def test_a_missing_go_is_refused(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_go_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(DevclusterError, match="no go is on PATH: install it"):
+    with pytest.raises(DevclusterError, match="`go` is not on the PATH: install it"):
         ensure("engine", world.cache, world.said.append)
 
 
-def test_an_installed_tool_of_the_pinned_version_is_used_as_it_is(world: World):
+def test_an_installed_tool_of_the_pinned_version_is_used(world: World):
     etcd = world.tool("etcd", "etcd Version: 3.6.5")
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert (toolchain.bin / "etcd").resolve() == etcd
@@ -332,7 +334,7 @@ def test_an_installed_tool_of_the_pinned_version_is_used_as_it_is(world: World):
 
 
 @pytest.mark.parametrize("version", ["3.6.4", "3.6.50", "13.6.5", "3.6.5-rc.1", ""])
-def test_an_installed_tool_of_another_version_is_not(world: World, version: str):
+def test_an_installed_tool_of_another_version_is_not_used(world: World, version: str):
     world.tool("etcd", f"etcd Version: {version}")
     toolchain = ensure("simulated", world.cache, world.said.append)
     assert "built" in (toolchain.bin / "etcd").read_text()
@@ -353,7 +355,7 @@ def test_an_upgraded_tool_is_asked_again_and_replaced(world: World):
     assert "built" in (toolchain.bin / "etcd").read_text()
 
 
-def test_own_tools_on_path_do_not_count_as_installed(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_our_tools_on_path_do_not_count_as_installed(world: World, monkeypatch: pytest.MonkeyPatch):
     toolchain = ensure("engine", world.cache, world.said.append)
     monkeypatch.setenv("PATH", str(toolchain.bin), prepend=":")
     assert ensure("engine", world.cache, world.said.append).installed == ()

@@ -89,7 +89,7 @@ def test_the_simulated_cluster_needs_no_kubelet():
     assert names.isdisjoint({"kubelet", "kube-proxy", "coredns"})
 
 
-def test_answers_hold_the_required_version():
+def test_answers_contain_the_required_version():
     for module, program in PINS.group("real"):
         if program.ask:
             assert program.answer
@@ -119,7 +119,7 @@ def test_the_digest_changes_with_the_pins_themselves():
     assert module.model_copy(update={"version": "9.9.9"}).digest() != module.digest()
 
 
-def test_a_misspelt_key_is_refused(tmp_path):
+def test_a_misspelt_key_is_rejected(tmp_path):
     table = tmp_path / "pins.toml"
     table.write_text(
         '[[module]]\nname="a"\nversion="1"\ngroup="engine"\n[[module.program]]\nnam="a"'

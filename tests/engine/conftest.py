@@ -22,7 +22,7 @@ Edit = Callable[[dict[str, Any]], None]
 
 @pytest.fixture(scope="session")
 def tools() -> Toolchain:
-    """The tools of the engine tier; without them its tests are skipped, and fail in CI."""
+    """The tools of the engine tier. Without them, its tests are skipped, or fail in CI."""
     if absent := missing("engine", cache_root()):
         reason = f"not built yet: {', '.join(absent)} (`make up NODES=simulated` builds them)"
         if os.environ.get("CI"):
@@ -61,7 +61,7 @@ class Stack:
             "PULUMI_BACKEND_URL": f"file://{folder / 'backend'}",
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PULUMI_SKIP_UPDATE_CHECK": "1",
-            # A cluster that the tester happens to have must not be found.
+            # A cluster of the person who runs the tests must not be found.
             "KUBECONFIG": str(folder / "no-kubeconfig"),
         }
 
@@ -72,7 +72,7 @@ class Stack:
         self._file.write_text(yaml.safe_dump(document, sort_keys=False))
 
     def read_configuration(self, text: str) -> Outcome:
-        """Return what the CLI reads in a configuration file with this text, as JSON."""
+        """Return the CLI's interpretation of a configuration file with this text, as JSON."""
         self._file.write_text(text)
         return self._pulumi("config", "--json")
 
@@ -108,7 +108,7 @@ class Stack:
         return [resource["type"] for resource in found]
 
     def manifests(self) -> list[Manifest]:
-        """Everything that was rendered."""
+        """All rendered manifests."""
         files = sorted(self.rendered.rglob("*.yaml"))
         return [yaml.safe_load(file.read_text()) for file in files]
 
@@ -137,7 +137,7 @@ MakeStack = Callable[..., Stack]
 
 @pytest.fixture(scope="session")
 def engine(tools: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> MakeStack:
-    """Creates stacks: `engine("simulated", edit)`, where `edit` changes the configuration."""
+    """Function that creates stacks: `engine(name, edit)`; `edit` changes the configuration."""
 
     def make(stack: str, edit: Edit | None = None) -> Stack:
         return Stack(tmp_path_factory.mktemp(stack), tools, stack, edit)

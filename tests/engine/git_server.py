@@ -1,4 +1,4 @@
-"""Git over HTTP on loopback, by Git's own CGI program."""
+"""Git over HTTP on the loopback interface, served by Git's CGI program."""
 
 import os
 import ssl
@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 @contextmanager
 def git_server(repositories: Path, as_proxy: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve the bare repositories of a directory, and yield the URL of it.
+    """Serve the bare repositories in a directory and yield its URL.
 
-    With `as_proxy`, the URL is also that of a proxy for HTTPS, which answers for every host itself.
-    Pulumi refuses HTTP, and a virtual environment cannot be in a plugin's directory with a port.
+    With `as_proxy`, the URL is also that of an HTTPS proxy that responds for every host itself:
+    Pulumi rejects HTTP, and a virtual environment cannot be in a plugin directory with a port.
     """
 
     class Handler(BaseHTTPRequestHandler):

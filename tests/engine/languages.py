@@ -15,20 +15,20 @@ TYPESCRIPT = HERE / "data" / "typescript"
 
 
 def language_hosts() -> Path:
-    """Return a directory for PATH with the language hosts; skip the test without Go, fail in CI."""
+    """Return a directory of language hosts for PATH. Without Go, skip the test or fail in CI."""
     if shutil.which("go") is None:
         unavailable("Pulumi's language hosts are built from Go modules, and there is no Go")
     return ensure("engine", cache_root(), print, ["languages"]).bin
 
 
 def node_modules() -> Path:
-    """The packages of package-lock.json, fetched once; without npm the test is skipped."""
+    """Return the packages of package-lock.json, downloaded once. Skip the test without npm."""
     lock = (TYPESCRIPT / "package-lock.json").read_bytes()
     made = cache_root() / "tools" / f"node-{hashlib.sha256(lock).hexdigest()[:12]}"
     if not (made / "node_modules").exists():
         if shutil.which("npm") is None:
             unavailable("a program in TypeScript needs Node.js, and there is no npm on PATH")
-        # Complete or absent: an interrupted build leaves only this directory, which is re-created.
+        # The target is complete or absent: an interrupted build leaves only this directory.
         fresh = made.with_name(f"{made.name}.{os.getpid()}")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Pulumi programs other than the stack's: projects in directories, run by the real engine."""
+"""Pulumi programs other than the stack's, run by the real engine."""
 
 import json
 import os
@@ -65,13 +65,13 @@ class Program:
             "PULUMI_BACKEND_URL": f"file://{self.backend}",
             "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
             "PULUMI_SKIP_UPDATE_CHECK": "1",
-            # A cluster that the tester happens to have must not be found.
+            # A cluster of the person who runs the tests must not be found.
             "KUBECONFIG": str(self.folder / "no-kubeconfig"),
             **self.variables,
         }
 
     def run(self, *arguments: str) -> Outcome:
-        """A command of the CLI; the messages of plugins on PATH are left out."""
+        """Run a CLI command. Messages about plugins on PATH are removed from the output."""
         command = ["pulumi", *arguments, "--non-interactive"]
         with subprocess.Popen(
             command,
@@ -91,7 +91,7 @@ class Program:
 
 
 def _kill_session(leader: int) -> None:
-    """Kill the processes of a session: the YAML host leaves hosts of the plugins that it reads."""
+    """Kill the processes of a session, because the YAML host leaves plugin processes behind."""
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             if os.getsid(process.pid) == leader:

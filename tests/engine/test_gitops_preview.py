@@ -135,7 +135,7 @@ def test_the_comment_contains_each_fact(pull_request: tuple[Previewed, Previewed
         "+        - --nnodes=3",
     ):
         assert fact in comment, comment
-    assert comment.index("Look at this first") < comment.index("### Policies")
+    assert comment.index("Check this first") < comment.index("### Policies")
 
 
 def test_two_concurrent_previews_are_identical(

@@ -1,4 +1,4 @@
-"""The `run:` steps of the workflows, executed in order as a runner does, in an empty home."""
+"""The `run:` steps of the workflows, executed in order like a runner does, with an empty home."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ class Runner:
     tools: Toolchain
     backend: str
     variables: dict[str, str]
-    """Such as the credentials that a step with OIDC leaves."""
+    """Environment variables such as the credentials that an OIDC step provides."""
 
     def __post_init__(self) -> None:
         for name in ("home", "temp"):
@@ -54,7 +54,7 @@ class Runner:
         }
 
     def clone(self, url: str) -> None:
-        """Check out the repository, and install its requirements: here a link."""
+        """Check out the repository and link its requirements instead of installing them."""
         done = self.bash(f"git clone --quiet {url} checkout", self.folder)
         assert done.status == 0, done.text
         (self.checkout / ".venv").symlink_to(Path(sys.executable).parent.parent)
@@ -76,7 +76,7 @@ class Runner:
     def job(self, workflow: str, job: str, expressions: dict[str, str]) -> dict[str, str]:
         """Run the steps of a job whose conditions hold, and return the outputs of the steps.
 
-        `expressions` has the values of the workflow's expressions; all others are empty.
+        `expressions` has the values of the workflow's expressions. All others are empty.
         """
         file = self.checkout / ".github" / "workflows" / workflow
         found: dict[str, Any] = yaml.safe_load(file.read_text())["jobs"][job]
@@ -86,7 +86,7 @@ class Runner:
         for step in found["steps"]:
             if "run" in step and self.holds(step.get("if"), expressions):
                 own = {n: self.value(text, expressions) for n, text in step.get("env", {}).items()}
-                # The backend of the tests is none that the workflow's expressions know.
+                # The tests' backend is unknown to the workflow's expressions.
                 given = {k: v for k, v in {**shared, **own}.items() if v}
                 done = self.bash(step["run"], **given)
                 assert done.status == 0, f"{step.get('name')}: {done.text}"

@@ -22,7 +22,7 @@ NAMESPACE: Final = "ml-dev"
 NODES: Final = ("gpu-node-0", "gpu-node-1")
 JOBS: Final = "jobs.batch.volcano.sh"
 WRITING: Final = 10
-"""Maximum steps while a checkpoint is being written, which does not count yet."""
+"""Maximum number of steps while a checkpoint is being written, which does not count yet."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Arena:
                 yield made
             finally:
                 self.kubectl("delete", JOBS, name, "-n", NAMESPACE, check=False)
-                # A kubelet that unmounts their volumes also unmounts what is mounted there next.
+                # A kubelet that is unmounting their volumes would also unmount later mounts there.
                 await_(lambda: not self.pods_of(name), 180, f"the pods of {name} are gone")
 
     def pods_of(self, job: str) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class Arena:
             trial.check_requests(lost)
 
     def bystanders(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
-        """Inject a fault that must disturb nothing, submit a gang and record the duration."""
+        """Inject a fault that must not disturb anything, submit a gang and record the duration."""
         with judged(fault, self.load, self.table) as trial:
             trial.begin(gang)
             inject()
@@ -173,7 +173,7 @@ class Arena:
             raise AssertionError(f"{error}: {left}") from None
 
     def unsettled(self) -> list[str]:
-        """Return the names of what is not ready."""
+        """Return the names of the parts that are not ready."""
         found = []
         nodes = self.get("nodes").get("items", [])
         for node in nodes:

@@ -8,7 +8,7 @@ from tests.cluster.platform import await_
 from tests.faults.timeline import Timeline
 
 Change = Callable[[dict[str, Any]], None]
-"""Changes a gang's pod before the gang is submitted."""
+"""Function that changes a gang's pod before the gang is submitted."""
 
 
 def slowly(delay: float) -> Change:
@@ -24,7 +24,7 @@ def slowly(delay: float) -> Change:
     return change
 
 
-# Both pods of a new gang ask the cluster's DNS for the first one, as torchrun does, and end.
+# Both pods of a new gang resolve the first one in the cluster's DNS, as torchrun does, and exit.
 _LOOK_UP: Final = """
 import os, socket, time
 for _ in range(300):
@@ -53,7 +53,7 @@ class Gang:
     name: str
     timeline: Timeline
     pods: tuple[str, str]
-    """Pods of rank 0 and 1, by which log files and objects are found."""
+    """Names of the pods of rank 0 and 1, used to find log files and objects."""
 
     def await_step(self, step: int, timeout: float = 240) -> None:
         await_(lambda: self.timeline.highest_step() >= step, timeout, f"{self.name}: step {step}")

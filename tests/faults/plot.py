@@ -17,8 +17,8 @@ _WIDTH: Final = 40
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw a bar per fault, the longest standstill first; failed ones are red."""
-    mpl.rcParams["svg.hashsalt"] = "faults"  # the same rows give the same file
+    """Draw a bar per fault, sorted by standstill. Failed faults are red."""
+    mpl.rcParams["svg.hashsalt"] = "faults"  # makes the file reproducible
     shown = sorted(rows, key=lambda row: row.standstill or 0.0, reverse=True)
     names = [textwrap.fill(row.fault.replace("`", ""), _WIDTH) for row in shown]
     lines = sum(name.count("\n") + 1 for name in names)

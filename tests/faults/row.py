@@ -11,10 +11,10 @@ class Row:
     repeated: int | None
     standstill: float | None
     lost: dict[str, int]
-    """Requests without an answer 200, by status or error."""
+    """Requests without a response 200, by status or error."""
     answered: int
     new_gang: float | None
-    """Time until a gang that was submitted during the fault had completed."""
+    """Time until a gang submitted during the fault has completed."""
     verdict: str
     """`yes`, or the failed assertion."""
     seconds: float

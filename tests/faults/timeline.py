@@ -1,4 +1,4 @@
-"""Output of a run, read from its nodes' files, also without an API server."""
+"""Output of a run, read from files on its nodes, which works without an API server."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ class Timeline(Background):
         for path in self._nodes.glob(pattern):
             if path not in self._files:
                 with contextlib.suppress(FileNotFoundError):
-                    # It stays open, and can be read after the pod is gone with its folder.
+                    # An open file can still be read after the pod's directory was deleted.
                     self._files[path] = opened.enter_context(path.open("rb"))
         for file in self._files.values():
             while (line := file.readline()).endswith(b"\n"):

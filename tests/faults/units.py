@@ -1,7 +1,7 @@
-"""Processes of the embedded cluster, found by their role and not by name.
+"""Processes of the embedded cluster, found by their role instead of their name.
 
 All are descendants of the process in the cluster's record. Services and components record process
-IDs of their node's namespace; the kernel shows these next to the host's (`NSpid`,
+IDs in their node's namespace, which the kernel shows together with the host's (`NSpid`,
 proc_pid_status(5)).
 """
 
@@ -57,7 +57,7 @@ class Units:
                 same = Path(f"/proc/{process.pid}/ns/pid").readlink() == namespace
                 if same and _inner(process) == number:
                     return process
-        raise LookupError(f"{file.stem} of {node} does not run")
+        raise LookupError(f"{file.stem} of {node} is not running")
 
     def container(self, container: str) -> list[psutil.Process]:
         """Return the processes of a container ID, process 1 first."""
@@ -67,13 +67,14 @@ class Units:
                 if container in Path(f"/proc/{process.pid}/cgroup").read_text():
                     found.append(process)
         if not found:
-            raise LookupError(f"container {container} does not run")
+            raise LookupError(f"container {container} is not running")
         return sorted(found, key=_inner)
 
     def inside(self, node: str, *command: str) -> None:
-        """Run a command with only a node's file system, network and process ids."""
+        """Run a command in a node's mount, network and PID namespaces."""
         target = f"--target={self.node(node).pid}"
-        # /proc is the node's, and umount looks itself up there: it must have a process id of it.
+        # umount looks itself up in /proc, which is the node's, so it needs a process ID of the
+        # node.
         subprocess.run(["nsenter", target, "--mount", "--net", "--pid", *command], check=True)
 
     def keep_down(self, node: str, name: str, seconds: float) -> None:
@@ -85,7 +86,7 @@ class Units:
             time.sleep(0.1)
 
     def await_successor(self, node: str, name: str, killed: psutil.Process) -> None:
-        """Wait until a service runs again."""
+        """Wait until a service is running again."""
 
         def runs() -> bool:
             with contextlib.suppress(LookupError):

@@ -1,4 +1,4 @@
-"""Servers that implement the parts of the APIs of GitHub and GitLab that the product uses."""
+"""Servers that implement the parts of GitHub's and GitLab's APIs that the product uses."""
 
 import json
 import re
@@ -24,11 +24,11 @@ class State:
     page_size: int = 2
     url: str = ""
     answers: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
-    """Status, headers and text of the next answers, instead of the usual ones."""
+    """Status, headers and text of the next responses, which replace the usual ones."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """JSON in, JSON out, lists in pages with a Link header."""
+    """Handler for JSON requests and responses, with paginated lists (Link header)."""
 
     state: State
     author_key: tuple[str, str]
@@ -160,7 +160,7 @@ class _GitLab(_Handler):
 
 @contextmanager
 def serving(name: str) -> Iterator[tuple[State, dict[str, str]]]:
-    """A host, and the environment in which the product finds it."""
+    """Yield the state of a host, and the environment in which the product finds it."""
     state = State()
     base = _GitHub if name == "github" else _GitLab
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (base,), {"state": state}))

@@ -34,7 +34,7 @@ def step(
     retain: bool = False,
     keys: list[str] | None = None,
 ) -> dict[str, Any]:
-    """A `resourcePreEvent`; the name is that of the object by default."""
+    """Return a `resourcePreEvent`. The name defaults to that of the object."""
     manifest = new or old
     assert manifest is not None
     flags = {"protect": protect, "retainOnDelete": retain}

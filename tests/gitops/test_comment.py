@@ -47,7 +47,7 @@ def test_a_second_run_updates_the_same_comment(host: State, tmp_path: Path) -> N
 
 def test_an_unchanged_text_notifies_no_one(host: State, tmp_path: Path) -> None:
     comment(report(tmp_path, "same"))
-    # Hosts trim texts, and some write line ends of their own.
+    # Hosts trim texts, and some change line endings.
     host.notes[0]["body"] = host.notes[0]["body"].strip().replace("\n", "\r\n")
     host.writes.clear()
     assert comment(report(tmp_path, "same")) == 0
@@ -116,7 +116,7 @@ def test_comments_about_stacks_that_are_no_longer_affected_are_marked(
     assert len(host.notes) == 3
 
 
-def test_a_list_that_is_not_one_of_stacks_is_refused(host: State, tmp_path: Path) -> None:
+def test_a_list_that_does_not_contain_stacks_is_rejected(host: State, tmp_path: Path) -> None:
     for wrong in ("prod", "{}", "[1]"):
         with pytest.raises(SystemExit):
             comment("--affected", wrong)
@@ -259,7 +259,7 @@ def host_url() -> str:
         ((403, {"X-RateLimit-Remaining": "0"}, "{}"), "rate limit"),
     ],
 )
-def test_an_odd_answer_is_an_error_without_traceback(
+def test_an_unexpected_answer_is_an_error_without_traceback(
     answer: tuple[int, dict[str, str], str],
     expected: str,
     host: State,
@@ -279,14 +279,14 @@ def test_an_invalid_token_is_not_printed(
         monkeypatch.setenv(name, token)
     assert comment(report(tmp_path, "text")) == 1
     shown = capsys.readouterr().err
-    assert "contains characters that no token has" in shown
+    assert "contains characters that are not allowed in a token" in shown
     assert "abc" not in shown
 
 
 @pytest.mark.parametrize(
     "event", [None, "{", "[]", '{"pull_request": null}', "é".encode("latin-1")]
 )
-def test_an_odd_event_is_an_error_without_traceback(
+def test_an_unexpected_event_is_an_error_without_traceback(
     event: str | bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     file = tmp_path / "event.json"

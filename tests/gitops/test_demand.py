@@ -29,7 +29,7 @@ def test_gpus_of_every_kind_are_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in JOB_KINDS if kind not in ("plain", "notebook")])
-def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: str) -> None:
+def test_every_kind_of_job_requests_its_nodes_times_its_gpus_in_its_queue(kind: str) -> None:
     found = of(*jobs.objects(jobs.job(kind, nodes=4, gpus_per_node=4)))
     taking = [demand for demand in found if demand.gpus]
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in taking) == 16
@@ -37,19 +37,19 @@ def test_every_kind_of_job_asks_for_its_nodes_times_its_gpus_in_its_queue(kind: 
 
 
 @pytest.mark.parametrize(("gpus", "role"), [(1, "interactive"), (4, "training")])
-def test_a_notebook_asks_for_its_gpus_in_its_queue(gpus: int, role: str) -> None:
+def test_a_notebook_requests_its_gpus_in_its_queue(gpus: int, role: str) -> None:
     (demand,) = of(*jobs.objects(jobs.job("notebook", gpus_per_node=gpus)))
     assert demand.total(demand.requests, "nvidia.com/gpu") == gpus
     assert (demand.queue, demand.role) == ("research", role)
 
 
 @pytest.mark.parametrize("kind", kinds_that_support("state: suspended"))
-def test_a_suspended_job_asks_for_nothing(kind: JobKind) -> None:
+def test_a_suspended_job_requests_nothing(kind: JobKind) -> None:
     found = of(*jobs.objects(jobs.job(kind, nodes=4, state="suspended")))
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0
 
 
-def test_a_pod_takes_the_larger_of_its_containers_together_and_of_each_init_container() -> None:
+def test_a_pod_requests_the_larger_of_all_containers_and_each_init_container() -> None:
     job = plans.volcano_job(gpus=2)
     pod = job["spec"]["tasks"][0]["template"]["spec"]
     pod["containers"].append({"name": "b", "resources": {"requests": {"nvidia.com/gpu": 1}}})
@@ -61,7 +61,7 @@ def test_a_pod_takes_the_larger_of_its_containers_together_and_of_each_init_cont
     assert demand.total(demand.requests, "nvidia.com/gpu") == 6
 
 
-def test_a_sidecar_runs_beside_the_others() -> None:
+def test_a_sidecar_runs_alongside_the_others() -> None:
     job = plans.volcano_job(gpus=2)
     pod = job["spec"]["tasks"][0]["template"]["spec"]
     sidecar = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "restartPolicy": "Always"}
@@ -102,7 +102,7 @@ def test_keda_decides_the_number_of_pods_and_may_end_the_last() -> None:
         ({"affinity": ("NotIn", ["A"])}, None),
     ],
 )
-def test_the_model_is_what_the_pods_choose(fields: dict[str, Any], product: str | None) -> None:
+def test_the_model_is_the_one_that_pods_select(fields: dict[str, Any], product: str | None) -> None:
     if "affinity" in fields:
         operator, values = fields["affinity"]
         expression = {"key": "nvidia.com/gpu.product", "operator": operator, "values": values}

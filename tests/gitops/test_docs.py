@@ -23,7 +23,7 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_one_that_the_program_takes(
+def test_every_command_is_one_that_the_program_accepts(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, _, _, name, *arguments = shlex.split(command)

@@ -43,7 +43,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
     return Stack("prod", tmp_path, variables={"MINE": "yes"})
 
 
-def test_a_preview_has_an_event_log_of_its_own_that_goes_with_it(stack: Stack) -> None:
+def test_a_preview_has_its_own_event_log_deleted_with_it(stack: Stack) -> None:
     with Preview(stack, None) as one, Preview(stack, None) as other:
         assert one.wait().status == other.wait().status == 0
         assert one.log != other.log
@@ -74,7 +74,7 @@ def test_a_plan_is_saved_in_a_new_directory(stack: Stack, tmp_path: Path) -> Non
     assert file.parent.is_dir()
 
 
-def test_the_pack_and_its_configuration_are_given(stack: Stack, tmp_path: Path) -> None:
+def test_the_pack_and_its_configuration_are_passed(stack: Stack, tmp_path: Path) -> None:
     pack = Pack(tmp_path / "policies", tmp_path / "prod.json")
     with Preview(stack, pack) as preview:
         ended = preview.wait()
@@ -128,7 +128,7 @@ encryptionsalt: v1:x
 """
 
 
-def test_every_secret_is_found_where_it_stands(
+def test_every_secret_is_found_where_it_occurs(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack.file.write_text(CONFIGURATION)
@@ -147,7 +147,9 @@ def test_every_secret_is_found_where_it_stands(
     assert sorted(values(stack)) == ["12345", "password", "token"]
 
 
-def test_no_secrets_ask_for_no_passphrase(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_without_secrets_needs_no_passphrase(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stack.file.write_text("config: {gpu-platform:training: {jobs: {}}}")
     monkeypatch.setenv("STATUS", "1")
     assert values(stack) == []

@@ -73,7 +73,7 @@ def test_a_terminated_preview_leaves_no_directory(tmp_path: Path, ending: int) -
     programs, scratch = tmp_path / "bin", tmp_path / "scratch"
     programs.mkdir()
     scratch.mkdir()
-    # kubectl permits everything that the preview asks it for.
+    # kubectl confirms every right that the preview asks about.
     permits = "grep -o SelfSubjectAccessReview | sed s/.*/true/"
     for name, script in (("pulumi", "exec sleep 60"), ("kubectl", permits)):
         program = programs / name
@@ -87,7 +87,7 @@ def test_a_terminated_preview_leaves_no_directory(tmp_path: Path, ending: int) -
         stderr=subprocess.DEVNULL,
     )
     waited = time.monotonic() + 30
-    # Before, Python itself writes a file there for a moment, to see whether it can.
+    # Earlier, Python itself briefly creates a file there to check that it can.
     while not any(scratch.glob("gpu-platform-*/")) and time.monotonic() < waited:
         time.sleep(0.05)
     assert any(scratch.glob("gpu-platform-*/"))

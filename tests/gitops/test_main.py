@@ -47,7 +47,7 @@ def test_a_missing_package_is_named(
         (["--stack", "prod", "--rendered", "--simulate"], 64, "leave out --refresh"),
         (["--stack", "prod", "--rendered", "--project", ".."], 64, "leave them out"),
         (["--stack", "prod", "--refresh", "--rendered"], 64, "leave one out"),
-        (["--stack", "prod", "--policy-pack-config", "none.json"], 1, "no configuration of the"),
+        (["--stack", "prod", "--policy-pack-config", "none.json"], 1, "none.json does not exist"),
     ],
 )
 def test_contradictory_options_are_rejected_first(

@@ -25,7 +25,7 @@ def test_the_operator_s_schema_accepts_it(resource: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(resource)
 
 
-def test_the_schema_refuses_what_it_should() -> None:
+def test_the_schema_rejects_what_it_should() -> None:
     stack = {**RESOURCES[0], "spec": {**RESOURCES[0]["spec"], "policyPacks": []}}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(stack)

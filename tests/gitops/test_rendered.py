@@ -53,7 +53,9 @@ def test_an_invalid_revision_is_reported(revision: str, project: Path, tmp_path:
 
 def test_paths_are_spelled_as_the_cli_reads_them() -> None:
     path = ("gpu-platform:training", "jobs", "a.b", "mounts", 0, "key")
-    assert rendered._spelled(path) == 'gpu-platform:training["jobs"]["a.b"]["mounts"][0]["key"]'
+    assert (
+        rendered._property_path(path) == 'gpu-platform:training["jobs"]["a.b"]["mounts"][0]["key"]'
+    )
 
 
 def test_images_that_would_be_built_are_named_by_their_sources(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_base_that_does_not_render_is_reported_and_hides_no_change(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with rendered.workspace(Stack("prod", project), "HEAD") as found:
         (notice,) = found.notices
-        assert notice.startswith("The base `HEAD` itself cannot be rendered")
+        assert notice.startswith("The base `HEAD` cannot be rendered")
         state = Path(found.variables["PULUMI_BACKEND_URL"].removeprefix("file://"))
         assert list(state.iterdir()) == []
         assert "render_to" in found.file.read_text()

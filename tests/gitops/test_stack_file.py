@@ -1,4 +1,4 @@
-"""A stack's file, read as Pulumi reads it; tests/engine compares the two readers."""
+"""Stack files, read as Pulumi reads them; tests/engine compares the two readers."""
 
 from pathlib import Path
 

@@ -96,7 +96,7 @@ def gitlab_jobs() -> dict[str, Any]:
 
 
 class _GitlabLoader(yaml.SafeLoader):
-    """Reads GitLab's `!reference` as the list of its keys."""
+    """Loader that reads GitLab's `!reference` as the list of its keys."""
 
 
 _GitlabLoader.add_constructor(

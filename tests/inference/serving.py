@@ -89,7 +89,7 @@ def answers(server: Server) -> bool:
 
 
 def request_of(images: NDArray[Any], **more: object) -> dict[str, object]:
-    """Return the body of …/infer."""
+    """Return the body of an inference request."""
     tensor = {"name": "images", "shape": list(images.shape), "datatype": "FP32"}
     return {"inputs": [tensor | {"data": images.ravel().tolist()}], **more}
 
@@ -107,7 +107,7 @@ def value(text: str, series: str) -> float:
 
 
 def digits(count: int) -> NDArray[np.float32]:
-    """Return images of the size that the model expects."""
+    """Return images in the size that the model expects."""
     from training.data import held_out_digits
 
     images, _ = held_out_digits()
@@ -117,7 +117,7 @@ def digits(count: int) -> NDArray[np.float32]:
 def own_bytes(server: Server) -> int:
     """Return the memory of the server and its workers, without mapped files, which are shared.
 
-    All of them are forked from the fork server, which has no other children during the test.
+    All workers are forked from the fork server, which has no other children during the test.
     """
     fork_server = psutil.Process(server.program.process.pid).parent()
     assert fork_server is not None

@@ -1,4 +1,4 @@
-"""The whole program with Pulumi's engine mocked, and the resources that it registers."""
+"""The complete program with a mocked Pulumi engine, and the resources that it registers."""
 
 import asyncio
 import json
@@ -14,14 +14,14 @@ from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockCallArgs, MockMonitor, MockResourceArgs, Mocks, set_mocks
 from pulumi.runtime.proto import resource_pb2
 
-# For all programs, and never closed: the SDK's mocks create loops in worker threads that are never
-# closed, which raises warnings when the threads end.
+# One loop for all programs, which is never closed: the SDK's mocks create loops in worker threads
+# and never close them, which raises warnings when the threads end.
 LOOP = asyncio.new_event_loop()
 PROGRAM = Path(__file__).parent.parent.parent / "__main__.py"
 
 
 class Engine(Mocks):
-    """Return the inputs of a resource; a pushed image gets a digest."""
+    """Mocked engine that returns the inputs of a resource; a pushed image gets a digest."""
 
     uid = "0a1b2c3d"
     """UID of the cluster."""
@@ -47,7 +47,7 @@ class Engine(Mocks):
 
 
 class Monitor(MockMonitor):
-    """Records the requests, which contain more than the resources."""
+    """Mocked monitor that records the requests, which contain more than the resources."""
 
     def __init__(self) -> None:
         super().__init__(Engine())

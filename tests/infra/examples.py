@@ -56,7 +56,7 @@ def good() -> dict[str, Any]:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """Return the valid configuration with one value changed, at a path with dots."""
+    """Return the valid configuration with one value changed, at a dotted path."""
     values = good()
     *parents, last = path.split(".")
     place = values

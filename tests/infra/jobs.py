@@ -1,4 +1,4 @@
-"""One small job of every kind, its objects, and their violations in a whole stack."""
+"""A small job of every kind, its objects, and their violations in a complete stack."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,7 @@ NODES: Final = GpuNodes(
     node_selector={"nvidia.com/gpu.present": "true"},
     tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
 )
-# Users configure what the pack allows; here it is everything that the settings allow.
+# Users configure what the pack allows. Here, everything that the settings allow is allowed.
 PACK: Final[dict[str, Any]] = {
     "training-retries-bounded": {"maxRetries": 100},
     "training-gang-whole": {
@@ -55,7 +55,7 @@ PACK: Final[dict[str, Any]] = {
 
 
 def job(kind: str, **changes: Any) -> dict[str, Any]:
-    """Return a job of the kind, as it is written in the configuration."""
+    """Return a job of a kind as in the configuration."""
     described = {
         "kind": kind,
         "queue": "research",
@@ -78,13 +78,13 @@ def _program(kind: str) -> dict[str, Any]:
 
 
 def configuration(described: dict[str, Any]) -> dict[str, Any]:
-    """A stack with this job alone, whose key is `job`."""
+    """Return a stack with only this job, whose key is `job`."""
     values = good()
     values["tenancy"] |= {"pod_security": "privileged"}
     values["volcano"]["queues"] = {"research": {}}
     if described.get("kind") == "notebook":
         values["volcano"]["priority_classes"]["notebooks"] = {"value": 50}
-    # Another stack's device plugin may offer GPUs by any name.
+    # Another stack's device plugin may use any resource name for GPUs.
     values["gpu"] = {"provider": "existing"}
     other = described.get("gpu_resource", "nvidia.com/gpu")
     devices = {} if other == "nvidia.com/gpu" else {other: 10**6}
@@ -102,12 +102,12 @@ def problems_of(described: dict[str, Any]) -> list[str]:
 
 
 def objects(described: dict[str, Any], run: str = "job-0123abcd") -> list[Manifest]:
-    """The job's objects."""
+    """Return the job's objects."""
     return _objects(validate(configuration(described)), run)
 
 
 def kind_of(described: dict[str, Any], kind: str) -> Manifest:
-    """The job's only object of a kind."""
+    """Return the job's only object of a kind."""
     (found,) = (manifest for manifest in objects(described) if manifest["kind"] == kind)
     return found
 
@@ -115,7 +115,7 @@ def kind_of(described: dict[str, Any], kind: str) -> Manifest:
 def refused(
     described: dict[str, Any], edit: Callable[[Manifest], object] = lambda _: None
 ) -> list[str]:
-    """Return the mandatory violations of a whole stack with the job, whose objects are edited."""
+    """Return the mandatory violations of a complete stack with the job and edited objects."""
     made = _objects(validate(configuration(described)), "job-0123abcd")
     for manifest in made:
         edit(manifest)
@@ -145,7 +145,7 @@ def _objects(settings: StackSettings, run: str) -> list[Manifest]:
 
 
 def surroundings(values: dict[str, Any]) -> list[Manifest]:
-    """Namespace, queues, priority classes and claims of a configuration."""
+    """Return the namespace, queues, priority classes and claims of a configuration."""
     settings = validate(values)
     namespace = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource="nvidia.com/gpu")
     return [

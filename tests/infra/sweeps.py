@@ -38,12 +38,12 @@ def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, An
 
 
 def described(**changes: Any) -> StackSettings:
-    """The settings of the stack."""
+    """Return the settings of the stack."""
     return validate(values(**changes))
 
 
 def sweep(settings: StackSettings | None = None, price: float | None = None) -> Sweep:
-    """The sweep of a stack, and the price of a GPU-hour."""
+    """Return the sweep of a stack with the price of a GPU-hour."""
     searched = (settings or described()).training.sweeps["digits"]
     args = TrainingJobArgs(
         key="digits",

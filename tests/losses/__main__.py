@@ -1,9 +1,9 @@
-"""Count lost requests: `make test-losses`, some minutes; `REQUESTS=3000` sends fewer.
+"""Count of lost requests: `make test-losses`, a few minutes; `REQUESTS=3000` sends fewer.
 
 Clients send 30,000 requests to two servers during each disturbance: servers that are stopped by
 SIGTERM and replaced, models that are replaced by SIGHUP, and workers that are killed. A request is
-lost unless its answer is 200. Clients find servers as through a Service: a server is removed from
-it before its SIGTERM. Exits with 1 if a request was lost.
+lost unless its response is 200. Clients find servers as they would through a Service: a server is
+removed before it gets SIGTERM. Exits with 1 if a request was lost.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ REQUESTS: Final = int(os.environ.get("REQUESTS", "30000"))
 CLIENTS: Final = 16
 PRE_STOP_SECONDS: Final = 0.5
 REQUESTS_BETWEEN: Final = 500
-"""Requests between two disturbances."""
+"""Number of requests between two disturbances."""
 _REQUEST: Final = request(infer_body())
 
 
 class Servers:
-    """Two servers, each with a folder of its own, and clients that call them."""
+    """Two servers, each with its own directory, and clients that call them."""
 
     def __init__(self, folder: Path) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class Servers:
         self.disturbances += 1
 
     async def kill_worker(self) -> None:
-        """Kill a worker of one server; another one computes requests meanwhile."""
+        """Kill a worker of one server. Another worker handles requests in the meantime."""
         server = self._found[self.disturbances % 2]
         for worker in await asyncio.to_thread(server.workers):
             worker.kill()
@@ -102,7 +102,7 @@ class Servers:
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
-    """Return the status of an answer, and whether the connection stays open."""
+    """Return the status of a response, and whether the connection stays open."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     length = head.partition("content-length: ")[2].partition("\r\n")[0]
     await reader.readexactly(int(length))

@@ -53,7 +53,7 @@ class Browser:
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def run(self, code: str) -> None:
-        """Run a new last cell, which needs no closing bracket: the editor adds it."""
+        """Run code in a new last cell. Omit closing brackets, because the editor adds them."""
         self.click(".jp-Notebook .jp-Cell:last-of-type .cm-content")
         self.type(code)
         chain = ActionChains(self.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER)
@@ -66,7 +66,7 @@ class Browser:
 
 @contextmanager
 def chromium(profile: Path, url: str, token: str) -> Iterator[Browser]:
-    """A browser without cookies."""
+    """Yield a browser without cookies."""
     program, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or chromedriver is None:
         unavailable("Debian's packages chromium and chromium-driver are missing")
@@ -91,7 +91,7 @@ def wait(condition: Callable[[], Any], what: str, log: Callable[[], str] = str) 
 
 
 def answers(url: str) -> bool:
-    """Return whether a server answers without an error."""
+    """Return whether a server responds without an error."""
     try:
         return httpx.get(url, trust_env=False).status_code == 200
     except httpx.TransportError:

@@ -1,6 +1,6 @@
 """The container of a rendered pod as a process: its command, variables, user and mounts.
 
-It sees the host's files, without /home and /tmp, and the volumes of the pod in their places.
+It sees the host's files, except /home and /tmp, and the pod's volumes at their mount paths.
 """
 
 import os
@@ -17,10 +17,10 @@ from kube.names import USER_ID
 
 @dataclass(frozen=True)
 class Container:
-    """The only container of a pod, with a directory of the host for each volume.
+    """The only container of a pod, with a host directory for each volume.
 
-    `image` are directories of the image by path, and `variables` those that the image sets. The
-    process may read all files, such as the interpreter of the tests in another user's home.
+    `image` maps paths to directories of the image, and `variables` are set by the image. The
+    process may read all files, such as the tests' interpreter in another user's home.
     """
 
     spec: dict[str, Any]
@@ -37,7 +37,7 @@ class Container:
         }
         rights = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
         user = [f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "--no-new-privs"]
-        # The host's shells would also set other variables.
+        # The host's shells would set additional variables.
         command = ["setpriv", *user, *rights, "env", "-i"]
         command += [f"{name}={value}" for name, value in {**self.variables, **environment}.items()]
         script = "\n".join(["set -e", *self._mounts(main), f"cd {self.root}"])

@@ -1,4 +1,4 @@
-"""Definitions of custom resources, from the Go modules of their projects."""
+"""Custom resource definitions from the Go modules of their projects."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from tests.tiers import unavailable
 
 @dataclass(frozen=True)
 class GoModule:
-    """A version of a module, and its required hash."""
+    """A version of a module and its required hash."""
 
     name: str
     sum: str

@@ -54,7 +54,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(platform: Platform, folder: Path, metrics: str = "") -> Iterator[str]:
-    """The gateway's address, for as long as it runs; `metrics` is an address for Prometheus."""
+    """Run a gateway and yield its address. `metrics` is an address for Prometheus."""
     tools = ensure("real", cache_root(), sys.stderr.write, ["traefik"])
     port = free_port()
     (gateway_api,) = tools.manifests["traefik"]
@@ -95,7 +95,7 @@ def running(platform: Platform, folder: Path, metrics: str = "") -> Iterator[str
 
 
 def _answers(url: str) -> bool:
-    """404 until it knows a route."""
+    """Return whether the gateway responds. It returns 404 until it knows a route."""
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(url, trust_env=False).status_code == httpx.codes.NOT_FOUND
     return False

@@ -23,7 +23,7 @@ GO_NVML = GoModule(
     "github.com/NVIDIA/go-nvml@v0.13.0-1.0.20260212130905-92cf8c963449",
     "h1:UrArFAaPhj9av2yzEN35CvzWw68BeQjp2MaQFUIoJSU=",
 )
-"""Contains NVML's header."""
+"""Module that contains NVML's header."""
 NFD = GoModule(
     "sigs.k8s.io/node-feature-discovery@v0.18.3",
     "h1:q5/qpyxrasI/F6838lflFNGAUszpMNRuFwornPLYdxQ=",
@@ -48,14 +48,14 @@ def build_library(folder: Path) -> Path:
 
 
 def build_programs() -> Path:
-    """Build the programs where they are missing, and return their directory."""
+    """Build missing programs and return their directory."""
     return ensure("real", Layout.of(Kind.REAL).cache, sys.stderr.write, ["nvidia"]).bin
 
 
 def image(images: Path, folder: Path) -> OciLayout:
     """Return an image of the programs.
 
-    It contains the C library of this machine, which the programs were linked with.
+    It contains the C library of this machine, with which the programs were linked.
     """
     binaries, library = build_programs(), build_library(folder)
     linked = subprocess.run(
@@ -73,7 +73,7 @@ def image(images: Path, folder: Path) -> OciLayout:
 
 
 def push_image(state: Path, folder: Path) -> str:
-    """Put the image into the cluster's registry, and return its reference.
+    """Push the image to the cluster's registry and return its reference.
 
     The tag depends on the content, because nodes keep images.
     """

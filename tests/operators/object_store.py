@@ -17,7 +17,7 @@ MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.0.14"
 
 @pytest.fixture(scope="session")
 def versitygw() -> Path:
-    """The pinned server, built once in two minutes of processor time."""
+    """The pinned server, built once in two minutes of CPU time."""
     return program(MODULE)
 
 
@@ -50,4 +50,4 @@ def wait_until_it_listens(port: int) -> None:
             if tried.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    raise TimeoutError(f"nothing listens at port {port}")
+    raise TimeoutError(f"nothing listens on port {port}")

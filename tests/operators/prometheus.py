@@ -1,4 +1,4 @@
-"""A real Prometheus and kube-state-metrics in pods, set up as docs/monitoring.md says."""
+"""A real Prometheus and kube-state-metrics in pods, set up as docs/monitoring.md describes."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def push_images(
 
 
 def of_page(start: str) -> str:
-    """Return the block of the page that begins with these words."""
+    """Return the block of the page that begins with this text."""
     blocks = re.findall(r"```\w*\n(.*?)```", PAGE, re.DOTALL)
     return next(str(block) for block in blocks if block.startswith(start))
 
@@ -171,7 +171,7 @@ def namespace(platform: Platform) -> None:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Its HTTP API."""
+    """Client of Prometheus' HTTP API."""
 
     url: str
 
@@ -191,13 +191,13 @@ class Prometheus:
         return [number for number in found if not math.isnan(number)]
 
     def firing(self) -> Iterator[dict[str, str]]:
-        """Return the labels of the alerts that fire."""
+        """Yield the labels of the firing alerts."""
         for alert in self.get("alerts")["alerts"]:
             if alert["state"] == "firing":
                 yield alert["labels"]
 
     def fired(self) -> Iterator[dict[str, str]]:
-        """Return the labels of the alerts that fire or have fired."""
+        """Yield the labels of the alerts that are firing or have fired."""
         for series in self.ask('last_over_time(ALERTS{alertstate="firing"}[1h])'):
             yield series["metric"]
 

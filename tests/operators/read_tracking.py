@@ -1,4 +1,4 @@
-"""Print what MLflow and W&B know of runs, as JSON: read_tracking.py RUN_DIR.
+"""Print the runs that MLflow and W&B have recorded, as JSON: read_tracking.py RUN_DIR.
 
 Runs in an environment with mlflow and wandb. MLFLOW_TRACKING_URI is the server.
 """
@@ -18,7 +18,7 @@ FULL, LAST = 1, 4
 
 
 def records(path: Path) -> Iterator[Any]:
-    """Yield the records of an offline run: a log of LevelDB after a header of seven bytes."""
+    """Yield the records of an offline run: a LevelDB log after a header of seven bytes."""
     content, place, record = path.read_bytes(), 7, b""
     while place < len(content):
         if BLOCK - place % BLOCK < 7:
@@ -38,7 +38,7 @@ def values(items: Iterable[Any]) -> dict[str, Any]:
 
 
 def offline_run(path: Path) -> dict[str, Any]:
-    """Return what the file of an offline run contains."""
+    """Return the contents of an offline run's file."""
     run: dict[str, Any] = {"history": [], "summary": {}}
     for record in records(path):
         match record.WhichOneof("record_type"):
@@ -55,7 +55,7 @@ def offline_run(path: Path) -> dict[str, Any]:
 
 
 def mlflow_run(client: MlflowClient, run: Any) -> dict[str, Any]:
-    """Return status, parameters, tags and all values of the metrics."""
+    """Return the status, parameters, tags and all metric values of a run."""
     metrics = {}
     for name in run.data.metrics:
         history = client.get_metric_history(run.info.run_id, name)

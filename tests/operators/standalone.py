@@ -1,7 +1,7 @@
 """A node without a control plane: a kubelet with static pods, containerd 2 and a registry.
 
-`python -m tests.operators.standalone FOLDER BINARIES` runs as process 1 of its own namespaces and
-ends with them. No address is the host's, so it may run next to a cluster.
+`python -m tests.operators.standalone DIRECTORY BINARIES` runs as process 1 of separate namespaces
+and ends with them. It uses no address of the host, so it may run at the same time as a cluster.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def layout_of(folder: Path) -> Layout:
 
 
 def kubelet_configuration(folder: Path) -> dict[str, Any]:
-    """Return a configuration without an API server. `ImageVolume` is on by default since 1.35."""
+    """Return a configuration without an API server. 1.35 enables `ImageVolume` by default."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -103,7 +103,7 @@ class Node:
 
     folder: Path
     process: psutil.Process
-    """Its process 1, through which its files and its network are reached."""
+    """Process 1 of the node, which gives access to its files and its network."""
 
     def run(self, *command: str) -> str:
         """Run a command of the host in the node's network and return its output."""
@@ -114,11 +114,11 @@ class Node:
 
     @property
     def root(self) -> Path:
-        """Its root directory, seen from the host."""
+        """Root directory of the node, as seen from the host."""
         return Path(f"/proc/{self.process.pid}/root")
 
     def answers(self, port: int, path: str) -> bool:
-        """Return whether a server on the node answers with a status of success."""
+        """Return whether a server on the node responds with a success status."""
         url = f"http://127.0.0.1:{port}{path}"
         with contextlib.suppress(AssertionError):
             self.run("curl", "--silent", "--fail", "--output", "/dev/null", url)
@@ -145,7 +145,7 @@ class Node:
 
 
 def static(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a rendered pod as one without a control plane."""
+    """Return a rendered pod as a static pod."""
     needs_one = ("serviceAccountName", "priorityClassName", "schedulerName", "nodeSelector")
     kept = {key: value for key, value in spec.items() if key not in needs_one}
     metadata = {"name": name, "namespace": "default"}
@@ -190,7 +190,8 @@ def node(folder: Path) -> Iterator[Node]:
         made.push(pause.layout(folder / "images", binaries), pause.reference)
         yield made
     finally:
-        # It passes no other signal on, and the kernel kills the rest of its namespaces.
+        # It forwards no other signal, and the kernel kills the remaining processes of its
+        # namespaces.
         process.kill()
         process.wait()
         cgroups.remove(groups)

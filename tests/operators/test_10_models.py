@@ -26,7 +26,7 @@ def admit_only_promoted(config: dict[str, Any]) -> None:
 
 
 def serve(digest: str) -> Callable[[dict[str, Any]], None]:
-    """Return an edit that lets the service download a version."""
+    """Return an edit that makes the service download a version."""
 
     def edit(config: dict[str, Any]) -> None:
         service = config["gpu-platform:inference"]["services"]["digits"]
@@ -51,7 +51,7 @@ class Models:
         return self.platform.shell(f"python -m gpu_platform models {' '.join(words)}")
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return the pods of the service that run."""
+        """Return the running pods of the service."""
         selector = "gpu-platform.dev/service=digits"
         found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)["items"]
         return [pod for pod in found if pod["status"]["phase"] == "Running"]
@@ -100,7 +100,7 @@ def test_a_version_is_served_after_its_promotion_and_not_before(models: Models) 
 
     models.promote(good, "--if 'accuracy >= 0.9'")
     assert "(correct)" in platform.make("up", timeout=600)
-    # The pod before may still be ending.
+    # The previous pod may still be terminating.
     await_(lambda: len(models.pods()) == 1, 120, "one pod")
     (pod,) = models.pods()
     (fetched,) = pod["status"]["initContainerStatuses"]

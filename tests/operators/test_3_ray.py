@@ -34,7 +34,7 @@ PROGRAM = (
 
 
 def add(config: dict[str, Any]) -> None:
-    """Replace the job and the service of the dev stack by a RayJob."""
+    """Replace the job and the service of the dev stack with a RayJob."""
     config["gpu-platform:images"]["workloads"]["ray"] = RAY_IMAGE
     config["gpu-platform:images"]["workloads"].pop("inference")
     config["gpu-platform:inference"]["services"] = {}

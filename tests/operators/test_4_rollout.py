@@ -29,7 +29,7 @@ SHARE, TOLERANCE, SAMPLE = 0.20, 0.06, 800
 
 @dataclass
 class Rollout:
-    """A service with two trained versions, and the address at which callers find it."""
+    """A service with two trained versions, and its address for callers."""
 
     platform: Platform
     url: str
@@ -37,7 +37,7 @@ class Rollout:
     second: str
 
     def service(self, **settings: Any) -> dict[str, Any]:
-        """The service as the stack's file is to have it; None leaves a setting out."""
+        """Return the service for the stack file; None omits a setting."""
         common = {
             "run": self.first,
             "priority_class": "serving",
@@ -110,7 +110,7 @@ def answers(infer: str) -> bool:
 
 @pytest.fixture(scope="module")
 def load(rollout: Rollout) -> Iterator[Load]:
-    """It never pauses, so that the service is busy during all tests."""
+    """Load without pauses, so that the service is busy during all tests."""
     url = f"{rollout.url}/v2/models/digits/infer"
     with Load(url, question(), CLIENTS, PAUSE) as made:
         yield made

@@ -120,7 +120,7 @@ def test_gpu_series_name_the_node_and_the_pod(watched: Watched) -> None:
     running = f'{asked} and on (namespace, pod) kube_pod_status_phase{{phase="Running"}} == 1'
 
     def owners() -> bool:
-        """Return whether kubelet and API server agree."""
+        """Return whether the kubelet and the API server agree."""
         by = "namespace, pod, container"
         has = watched.prometheus.ask(f'count by ({by}) (DCGM_FI_DEV_GPU_UTIL{{pod!=""}})')
         wants = watched.prometheus.ask(f"sum by ({by}) ({running})")

@@ -34,7 +34,7 @@ IMAGE = {
 
 
 def add(config: dict[str, Any]) -> None:
-    """Replace the job of the dev stack by a sweep, and serve its winner."""
+    """Replace the job of the dev stack with a sweep, and serve its winner."""
     config["gpu-platform:images"]["workloads"]["sweeps"] = IMAGE
     classes = config["gpu-platform:volcano"]["priority_classes"]
     classes["sweeps"] = {"value": 50, "preemption": "Never"}

@@ -43,7 +43,7 @@ IMAGE = {
 
 
 def clear(config: dict[str, Any]) -> None:
-    """Leave out the job and the service of the dev stack."""
+    """Remove the job and the service of the dev stack."""
     config["gpu-platform:training"]["jobs"] = {}
     config["gpu-platform:inference"]["services"] = {}
     config["gpu-platform:images"]["workloads"].pop("inference")

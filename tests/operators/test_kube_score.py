@@ -1,4 +1,4 @@
-"""kube-score on the objects of all stacks: it reports what docs/clouds.md explains, no more."""
+"""kube-score on the objects of all stacks: it reports only what docs/clouds.md explains."""
 
 import json
 import re

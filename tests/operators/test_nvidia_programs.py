@@ -100,7 +100,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Plugin:
-    """The process. The kubelet's protocol is little enough to be read and written as bytes."""
+    """The process. The kubelet's protocol is small enough to be read and written as bytes."""
 
     process: psutil.Process
 

@@ -135,7 +135,7 @@ def test_training_goes_on_while_the_store_fails_and_catches_up(
     failed: list[str] = []
 
     def fault(method: str, path: str) -> int | None:
-        """Refuse the checkpoint after step 6, and fail some of all other requests."""
+        """Reject the checkpoint after step 6, and fail some of all other requests."""
         failed.append(path)
         if method == "PUT" and "step-00000006/" in path:
             return 403

@@ -80,7 +80,7 @@ def started(folder: Path, bin_directory: Path, **service: Any) -> Iterator[Mappi
         process.send_signal(signal.SIGTERM)
         process.wait(_seconds_to_stop(described.service))
     finally:
-        # A container ends with its first process, and takes the others along.
+        # When a container's first process ends, the others end with it.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

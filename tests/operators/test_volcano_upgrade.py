@@ -66,7 +66,7 @@ def cache_with_the_old_release(folder: Path) -> Path:
 
 @dataclass
 class Upgrade:
-    """A cluster with the old release, and the way to the new one."""
+    """A cluster with the old release, and its upgrade to the new one."""
 
     cluster: Scheduling
     cache: Path
@@ -76,7 +76,7 @@ class Upgrade:
         return self.cluster.platform.state / "simulated"
 
     def versions(self) -> set[str]:
-        """Return the versions of the programs, empty while one of them does not run."""
+        """Return the versions of the programs; empty while one of them is not running."""
         found = set()
         for program in PROGRAMS:
             try:
@@ -155,7 +155,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgrade]:
 
 
 def attempt(cluster: Scheduling) -> str:
-    """Return the reason why a malformed queue is refused, empty if it is not."""
+    """Return why a malformed queue is rejected; empty if it is accepted."""
     arguments = ["create", "--dry-run=server", "--filename=-"]
     done = cluster.attempt(*arguments, text=json.dumps(MALFORMED_QUEUE))
     return done.stderr

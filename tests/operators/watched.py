@@ -1,4 +1,4 @@
-"""A platform with a Prometheus, and queries of its alerts and pods."""
+"""A platform with Prometheus, and queries for its alerts and pods."""
 
 import shlex
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ class Watched:
     runs: dict[str, str]
 
     def firing(self, **wanted: dict[str, str]) -> set[str]:
-        """Return the names of those alerts that fire with the given label prefixes."""
+        """Return the names of the alerts that are firing with the given label prefixes."""
         return _named(self.prometheus.firing(), wanted)
 
     def await_firing(self, **wanted: dict[str, str]) -> None:
-        """Wait until each of the alerts has fired, not necessarily together."""
+        """Wait until each of the alerts has fired, not necessarily at the same time."""
         missing = set(wanted)
 
         def all_have() -> bool:
@@ -35,7 +35,7 @@ class Watched:
             raise AssertionError(f"{sorted(missing)} did not fire") from None
 
     def await_silence(self, **wanted: dict[str, str]) -> None:
-        """Wait until none of the alerts fires."""
+        """Wait until none of the alerts is firing."""
         await_(lambda: not self.firing(**wanted), 120, f"an end of {wanted}")
 
     def server(self) -> dict[str, Any]:

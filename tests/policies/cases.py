@@ -1,4 +1,4 @@
-"""Violations of each rule: a change to a whole good stack, and the expected message."""
+"""Violations of each rule: a change to a complete good stack, and the expected message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ Build = Callable[[], Manifest]
 
 @dataclass(frozen=True)
 class Case:
-    """One violation of a rule, by a changed or missing manifest of the stack."""
+    """A violation of a rule by a changed or missing manifest of the stack."""
 
     rule: str
     build: Build
@@ -31,11 +31,11 @@ class Case:
 
     @property
     def of_stack(self) -> bool:
-        """True if the rule needs the whole stack."""
+        """True if the rule evaluates the complete stack."""
         return RULES_BY_NAME[self.rule].scope == "stack"
 
     def stack(self) -> list[Manifest]:
-        """The whole stack with the broken manifest in place of the good one."""
+        """Return the complete stack with the broken manifest in place of the good one."""
         good = self.build()
         rest = [item for item in manifests.whole_stack() if item != good]
         broken = [] if self.removed else [changed(good, *self.edits)]
@@ -54,7 +54,7 @@ def promoted_service() -> Manifest:
     model = f"registry.example.com/models/digits@sha256:{DIGEST}"
     return changed(
         manifests.deployment(),
-        # Other servers of the stack serve models that nobody promotes.
+        # Other servers of the stack serve models that are not promoted.
         ("spec/template/metadata/labels/example.com~role", "inference"),
         (f"{SERVER}/image", f"registry.example.com/ml/inference@sha256:{DIGEST}"),
         (f"{SERVER}/command", ["python3", "-m", "inference"]),
@@ -79,7 +79,7 @@ def claim_template() -> Manifest:
 
 
 def sweep_template() -> Manifest:
-    """The template of the trials of a sweep."""
+    """Return the template of a sweep's trials."""
     job = manifests.volcano_job()
     bounds = {"parallel": "2", "trials": "24", "gpu-hours": "12"}
     annotations = {f"gpu-platform.dev/sweep-{name}": value for name, value in bounds.items()}

@@ -28,7 +28,7 @@ _KINDS = {
 
 
 def manifests() -> Iterator[tuple[str, Manifest]]:
-    """Every manifest with the name of its fixture."""
+    """Yield every manifest with the name of its fixture."""
     for path in sorted(_FILES.glob("*/*.yaml")):
         yield from (
             (path.stem, document.manifest) for document in read(path.name, path.read_bytes())
@@ -47,7 +47,7 @@ def manifests() -> Iterator[tuple[str, Manifest]]:
 
 
 def _whole(rule: str, document: Any) -> Manifest:
-    """Return an example as a manifest; examples of pod rules are pod specifications."""
+    """Return an example as a manifest. Examples of pod rules are pod specifications."""
     if rule_named(rule).scope == "pod" and "kind" not in document:
         labels = {"app.kubernetes.io/component": "inference"}
         metadata = {"labels": labels} if rule_named(rule).topic == "models" else {}
@@ -56,10 +56,10 @@ def _whole(rule: str, document: Any) -> Manifest:
 
 
 def objects(namespace: str) -> dict[str, tuple[str, Manifest]]:
-    """Return the different objects by their JSON, with the fixture's name, in one namespace.
+    """Return the distinct objects by their JSON, with the fixture's name, in one namespace.
 
-    Pods are taken out of the manifests of all kinds. What the API requires and an example omits is
-    filled in.
+    Pods are extracted from manifests of all kinds. Fields that the API requires and an example
+    omits are added.
     """
     found: dict[str, tuple[str, Manifest]] = {}
     for name, manifest in manifests():
@@ -82,7 +82,7 @@ def _parts(manifest: Manifest) -> Iterator[Manifest]:
 
 
 def _is_another(value: Any) -> bool:
-    """Return whether a field is a pod or a container, which specifications in other kinds have."""
+    """Return whether a field is a pod or a container within another kind."""
     return isinstance(value, dict) and bool({"containers", "image"} & value.keys())
 
 

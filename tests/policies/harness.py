@@ -1,4 +1,4 @@
-"""Runs rules as the engine does: as policies that read the SDK's proxies."""
+"""Evaluation of rules as in the engine: as policies that read the SDK's proxies."""
 
 import copy
 from typing import Any
@@ -54,7 +54,7 @@ def arguments(
 
 
 def judge(name: str, *manifests: Manifest, config: Manifest | None = None) -> list[str]:
-    """Return the messages of a rule about manifests, which are the whole stack for a stack rule."""
+    """Return a rule's messages about manifests. Stack rules treat them as the complete stack."""
     rule = rule_named(name)
     policy: Any = Binding().policies([rule])[0]
     messages: list[str] = []
@@ -72,7 +72,7 @@ def judge(name: str, *manifests: Manifest, config: Manifest | None = None) -> li
 
 
 def remediate(name: str, manifest: Manifest, config: Manifest | None = None) -> Manifest | None:
-    """Return what a remediation would register, serialized and read again as the engine does."""
+    """Return the result of a remediation, serialized and parsed as in the engine."""
     policy: Any = Binding().policies([rule_named(name)])[0]
     props = deserialize_properties(copy.deepcopy(manifest), True)
     changed = policy.remediate(arguments(manifest, config, props))
@@ -98,5 +98,5 @@ def changed(manifest: Manifest, *edits: tuple[str, Any]) -> Manifest:
 
 
 def split(place: str) -> list[str]:
-    """Split at slashes; `~` stands for a slash inside a key, as in `nvidia.com~gpu`."""
+    """Split a path at slashes. `~` stands for a slash inside a key, as in `nvidia.com~gpu`."""
     return [step.replace("~", "/") for step in place.split("/")]

@@ -1,4 +1,4 @@
-"""Manifests that pass every rule; tests break one thing at a time."""
+"""Manifests that pass every rule. Tests break one thing at a time."""
 
 from typing import Any
 

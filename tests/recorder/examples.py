@@ -1,4 +1,4 @@
-"""Pods of runs as the API writes them, and an API server of a few answers."""
+"""Pods of runs as the API returns them, and a minimal API server."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ RUNNING = {"running": {"startedAt": "2026-11-21T21:00:00Z"}}
 
 
 def ended(code: int, *, at: str = "2026-11-21T21:16:05Z", message: str = "") -> dict[str, Any]:
-    """The state of a container that is over."""
+    """Return the state of a terminated container."""
     terminated = {
         "exitCode": code,
         "reason": "OOMKilled" if code == 137 else "Error",
@@ -35,7 +35,7 @@ def document(
     restarts: int = 0,
     claim: str = "checkpoints",
 ) -> dict[str, Any]:
-    """A pod of the run."""
+    """Return a pod of the run."""
     status = {
         "name": "training",
         "restartCount": restarts,
@@ -67,7 +67,7 @@ def document(
 
 
 def pod(*args: Any, **kwargs: Any) -> Pod:
-    """The same, as the client's own object."""
+    """Return the same pod as an object of the client library."""
     return Pod.from_dict(document(*args, **kwargs))
 
 
@@ -79,11 +79,11 @@ class Api:
         self.changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self.logs: dict[str, list[str]] = {}
         self.endless: dict[str, str] = {}
-        """First lines of logs that never end."""
+        """First lines of endless logs."""
         self.said: set[str] = set()
-        """Pods whose endless logs were begun."""
+        """Pods whose endless logs were requested."""
         self.away = 0
-        """Requests that fail before it answers again."""
+        """Number of requests that fail before the server responds again."""
         self.asked: list[str] = []
 
     def client(self) -> AsyncClient:

@@ -1,12 +1,12 @@
-"""Endurance: `make test-soak`, 20 minutes, or `SOAK_MINUTES=2` for a try.
+"""Soak test: `make test-soak`, 20 minutes, or `SOAK_MINUTES=2` for a short trial.
 
-On a real embedded cluster of its own, jobs are continuously submitted, killed and replaced, while
-a model is served under load and one run trains undisturbed. The memory of the model server, of that
-run and of the cluster's processes is sampled every few seconds. At the end all submitted jobs are
-removed. They must leave no objects in the cluster, no processes, mounts and links on its nodes, and
-after `make down` nothing on the host.
+On a separate embedded cluster with real nodes, jobs are continuously submitted, killed and
+replaced, while a model is served under load and one run trains undisturbed. The memory of the model
+server, of that run and of the cluster's processes is sampled every few seconds. At the end, all
+submitted jobs are removed. They must leave no objects in the cluster, no processes, mounts or links
+on its nodes, and after `make down` nothing on the host.
 
-Prints the goals, missed ones as well, and writes every sample to .bench/soak.json and a plot to
+Prints the goals, including missed ones, and writes all samples to .bench/soak.json and a plot to
 .bench/soak.svg. Exits with 1 if a goal is missed.
 """
 
@@ -33,7 +33,7 @@ from tools.bench.outcome import FOLDER, conclude, load, say
 
 CLIENTS, PAUSE = 4, 0.2
 EVERY = 5.0
-"""Seconds between two samples of the memory."""
+"""Seconds between two memory samples."""
 
 
 def main() -> None:
@@ -43,7 +43,10 @@ def main() -> None:
     )
     default = float(os.environ.get("SOAK_MINUTES") or 20)
     parser.add_argument(
-        "--minutes", type=float, default=default, help="of churn; default: SOAK_MINUTES, else 20"
+        "--minutes",
+        type=float,
+        default=default,
+        help="duration of the churn; default: SOAK_MINUTES, else 20",
     )
     minutes = parser.parse_args().minutes
     verdict = host.choose_kind("auto")

@@ -36,7 +36,7 @@ class Done:
 
 
 class Churn:
-    """Changes the stack of a running platform."""
+    """Continuous changes of the stack of a running platform."""
 
     def __init__(self, platform: Platform) -> None:
         self.done = Done()
@@ -68,13 +68,13 @@ class Churn:
             elif labels.get(_RUN) == run:
                 self.pods[uid] = "trainer"
             elif _RUN not in labels:
-                # Of a controller's pods all but the digits at the end.
+                # The name without the digits at the end that controllers add.
                 self.pods[uid] = re.sub(
                     r"(-[0-9a-f]{6,10})?-[a-z0-9]{5}$", "", pod["metadata"]["name"]
                 )
 
     def turn(self, number: int) -> None:
-        """Replace the jobs by new runs, and kill a part of each once it trains."""
+        """Replace the jobs with new runs, and kill a part of each once it is training."""
         made = {
             "gang": job(seed=number + 2, nodes=2),
             "alone": job(seed=number + 2, kind=("volcano", "indexed")[number % 2]),
@@ -90,7 +90,7 @@ class Churn:
             self.done.killed[way] = self.done.killed.get(way, 0) + 1
 
     def clear(self) -> None:
-        """Remove all runs but the served one and the one that still trains."""
+        """Remove all runs except the served one and the one that trains throughout."""
         self._platform.edit(
             lambda config: [_jobs(config).pop(key, None) for key in ("gang", "alone")]
         )

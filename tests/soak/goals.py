@@ -9,17 +9,17 @@ import numpy as np
 from tools.bench.outcome import Goal
 
 WARM_UP: Final = 0.25
-"""Share of the time at the beginning in which caches fill."""
+"""Share of the time at the beginning during which caches fill."""
 
 WORKLOADS: Final = ("server", "trainer")
 SHARE, LEAST = {True: 0.03, False: 0.10}, {True: 4.0, False: 12.0}
-"""Growth over the measured time that is allowed, for workloads and for the cluster's processes:
-a share of what they have, or so many MiB where that is more."""
+"""Permitted growth over the measured time, for workloads (`True`) and the cluster's processes: a
+share of their memory, or a number of MiB if that is more."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """Memory over the measured time in MiB. `growth` is the lower bound of what was added."""
+    """Memory in MiB over the measured time. `growth` is the lower bound of the increase."""
 
     median: float
     slope_per_hour: float
@@ -31,7 +31,7 @@ def trend(minutes: Sequence[float], mib: Sequence[float]) -> Trend:
 
     Sen, Estimates of the regression coefficient based on Kendall's tau (JASA 63, 1968).
     """
-    # Its import takes a second, which every process that collects tests would need.
+    # Its import takes a second in every process that collects tests.
     from scipy.stats import theilslopes
 
     x, y = np.asarray(minutes), np.asarray(mib)

@@ -39,7 +39,7 @@ def take(platform: Platform) -> dict[str, frozenset[str]]:
 
 
 def settled(platform: Platform, first: Inventory) -> dict[str, frozenset[str]]:
-    """Return the inventory once nothing was added to `first`, or after the timeout."""
+    """Return the inventory once it has nothing that `first` lacks, or after the timeout."""
     deadline = time.monotonic() + SETTLING
     while added(first, now := take(platform)) and time.monotonic() < deadline:
         time.sleep(3)
@@ -90,5 +90,5 @@ def _links(pid: int) -> list[str]:
     command = ["nsenter", "--target", str(pid), "--net", "ip", "-json", "link"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     links: list[dict[str, Any]] = json.loads(done.stdout)
-    # Veth pairs have random names: the prefix shows their kind.
+    # Veth pairs have random names, but their prefix shows their kind.
     return [re.sub(r"^(veth).*", r"\1", link["ifname"]) for link in links]

@@ -16,7 +16,7 @@ _MODULE: Final = re.compile(r"-m (devcluster[.\w]+)")
 PROC: Final = Path("/proc")
 
 PASSING: Final = frozenset({"containerd-shim-runc-v2", "runc", "pause", "unshare", "nsenter"})
-"""Programs that start and end with pods; the inventory counts them to find leaks."""
+"""Programs that start and end with pods. The inventory counts them to find leaks."""
 
 
 def role(command: str, cgroup: str, pods: Mapping[str, str]) -> str | None:
@@ -44,7 +44,7 @@ def anonymous_mib(rollup: str) -> float:
 def cluster_processes(state: Path) -> list[int]:
     """Return all processes of the real cluster with this state directory.
 
-    Raises psutil.NoSuchProcess if it is down.
+    Raise psutil.NoSuchProcess if it is down.
     """
     first = json.loads((state / "real" / "cluster.json").read_text())["pid"]
     return [child.pid for child in psutil.Process(first).children(recursive=True)]
@@ -83,7 +83,7 @@ def look(pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC) -> dic
 
 
 class Sampler(Background):
-    """Samples memory periodically while entered; `pods` returns names by UID."""
+    """Periodic memory sampler. `pods` returns names by UID."""
 
     def __init__(
         self,

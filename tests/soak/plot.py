@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from tests.soak.goals import WARM_UP, WORKLOADS, trends
 
 LARGEST: Final = 9
-"""Of the cluster's own programs, so many are drawn by name."""
+"""Number of the cluster's programs that are drawn individually."""
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw the workloads above and the cluster's largest programs below, with trends."""
-    mpl.rcParams["svg.hashsalt"] = "soak"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "soak"  # makes the file reproducible
     samples = result["memory"]
     found = trends(samples)
     own = sorted(set(found) - set(WORKLOADS), key=lambda name: -found[name].median)[:LARGEST]

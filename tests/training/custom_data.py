@@ -10,7 +10,7 @@ SIZES = {True: 60, False: 20}
 
 
 class Squares:
-    """Images of 1x8x8 in floating point whose brighter half is their class."""
+    """Float images of 1x8x8 whose class is their brighter half."""
 
     classes = ("left", "right")
 
@@ -37,7 +37,7 @@ class Bytes(Squares):
 
 
 class Digested(Squares):
-    """A data set that states what identifies it, and transforms samples randomly."""
+    """A data set that defines its digest and transforms samples randomly."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -62,7 +62,7 @@ class Empty(Squares):
 
 
 class Doubles(Squares):
-    """Inputs of another type."""
+    """Inputs of a different type."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, target = super().__getitem__(index)
@@ -93,5 +93,5 @@ class Unreadable(Squares):
 
 
 def refuses(data_dir: Path) -> list[np.ndarray]:
-    """A function that is called in another way."""
+    """A function with a different signature."""
     return []

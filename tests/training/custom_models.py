@@ -48,7 +48,7 @@ class Normalized(nn.Module):
 
 
 class Wrapped(Frozen):
-    """A model that returns its logits in an object, as those of transformers do."""
+    """A model that returns its logits in an object, like those of transformers."""
 
     def forward(self, x: Tensor) -> Tensor:
         return {"logits": super().forward(x)}  # type: ignore[return-value]
@@ -62,7 +62,7 @@ class TooFew(Frozen):
 
 
 class Fragile(Frozen):
-    """A model that fails in a batch of another size than two."""
+    """A model that fails for batch sizes other than two."""
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) > 2:
@@ -211,7 +211,7 @@ def smoothed(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def mean(logits: Tensor, targets: Tensor) -> Tensor:
-    """A loss of the batch instead of its samples."""
+    """A loss of the batch instead of each sample."""
     return cross_entropy(logits, targets)
 
 
@@ -231,17 +231,17 @@ def in_first_three(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def text(logits: Tensor, targets: Tensor) -> str:
-    """No tensor."""
+    """A metric that is not a tensor."""
     return "good"
 
 
 def undefined_in_evaluation(logits: Tensor, targets: Tensor) -> Tensor:
-    """A metric that is NaN for the held-out samples: 0 / 0 where the first check has two."""
+    """A metric that is NaN (0 / 0) for the held-out samples, but not in the first check."""
     return targets.double() / (len(targets) == 2)
 
 
 def bad_on_rank_0(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy that becomes infinite on rank 0 alone, without a gradient that does."""
+    """Cross entropy that becomes infinite only on rank 0, with finite gradients."""
     loss = cross_entropy(logits, targets, reduction="none")
     bad = dist.get_rank() == 0 and len(targets) != 2
     return loss + torch.full_like(loss, torch.inf) if bad else loss

@@ -1,6 +1,6 @@
 """Gangs of processes that compute with the test's modules, forked from the fork server.
 
-A fork of the test itself could hang: libraries' threads that an earlier test used are not in it.
+A fork of the test process could hang, because it lacks threads that earlier tests started.
 """
 
 import os
@@ -17,13 +17,13 @@ from tests.training.programs import SERVER, free_port
 from training.gang.world import World
 
 MAX_SECONDS = 240
-"""Seconds after which a gang hangs."""
+"""Seconds after which a gang counts as hanging."""
 
 
 def run_gang(size: int, action: Callable[[World], Any], folder: Path) -> list[Any]:
     """Run the picklable action in `size` processes; return their results by rank.
 
-    What they print is in `folder`/rank-N.
+    Their output is in `folder`/rank-N.
     """
     master = f"127.0.0.1:{free_port()}" if size > 1 else ""
     worlds = [World(rank, size, rank, master, size) for rank in range(size)]

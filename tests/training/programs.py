@@ -1,7 +1,7 @@
 """Real programs as processes that do not import PyTorch again.
 
-A fork server imports it once. Every program is forked from it and runs like `python -m PROGRAM`,
-with its own environment, arguments and output.
+A fork server imports PyTorch once. Every program is forked from the server and runs like
+`python -m PROGRAM`, with its own environment, arguments and output.
 """
 
 import json
@@ -53,7 +53,7 @@ def _become(program: str, arguments: list[str], environment: dict[str, str], out
 
 @dataclass
 class Program:
-    """A running program and the file that has its output."""
+    """A running program and its output file."""
 
     process: BaseProcess
     output: Path
@@ -67,7 +67,7 @@ class Program:
         os.kill(self.process.pid, number)
 
     def limit_files(self, size: int) -> None:
-        """Let it write at most `size` bytes to a file from now on."""
+        """Limit the size of files that the program writes from now on."""
         assert self.process.pid is not None
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, size))
 
@@ -140,10 +140,10 @@ def until(condition: Callable[[], bool], seconds: float = 180) -> None:
 
 
 def all_events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Progress that programs in this process have written."""
+    """Return the progress that programs in this process have written."""
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """All but the checkpoints, which are complete at any time after their step."""
+    """Return all events except checkpoints, which may complete at any time after their step."""
     return [event for event in all_events(capsys) if event["event"] != "checkpoint"]

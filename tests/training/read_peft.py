@@ -1,4 +1,4 @@
-"""Compute with PEFT and a Llama: read_peft.py BASE TOKENS ADAPTER NEW_ADAPTER.
+"""Compute with PEFT and a Llama model: read_peft.py BASE TOKENS ADAPTER NEW_ADAPTER.
 
 Runs in an environment with peft, without this project. Writes the logits with ADAPTER to
 ADAPTER/logits.npy, and an adapter with random weights of all linear layers, and its logits, to
@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 base, tokens, adapter, new = map(Path, sys.argv[1:])
 inputs = torch.from_numpy(np.load(tokens))
-# Its base is the directory that it names.
+# The adapter's base model is the directory that it names.
 read = AutoPeftModelForCausalLM.from_pretrained(adapter).eval()
 torch.manual_seed(1)
 size = {"r": 3, "lora_alpha": 5, "target_modules": "all-linear", "init_lora_weights": False}

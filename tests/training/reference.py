@@ -1,4 +1,4 @@
-"""A training loop of one process, which uses none of the program's modules."""
+"""A single-process training loop that uses none of the program's modules."""
 
 import math
 from collections.abc import Collection
@@ -25,7 +25,7 @@ def train(
 ) -> list[float]:
     """Train in place on batches of GLOBAL_BATCH samples; return the mean loss of each epoch.
 
-    The weights stay as they are in skipped steps, which are numbered from 1.
+    Skipped steps, which are numbered from 1, leave the weights unchanged.
     """
     rate, decay = settings["learning_rate"], settings["weight_decay"]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.get("precision", ""))

@@ -27,21 +27,22 @@ from tools.bench.workloads import Manifest, pod
 WITHOUT, WITH = "pod creation", "pod creation with admission"
 _PODS = "/api/v1/namespaces/default/pods"
 _SETTLED = 5
-"""Seconds after which the API server uses new policies."""
+"""Seconds until the API server enforces new policies."""
 
 
 def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
-    """Return the median seconds of a creation in each turn, without and with policies.
+    """Return the median duration of a pod creation in each turn, without and with policies.
 
-    Pods are created one after another in a separate cluster without nodes.
+    Pods are created one after another in a separate cluster without nodes. Durations are in
+    seconds.
     """
     samples: dict[str, list[float]] = {WITHOUT: [], WITH: []}
-    with tempfile.TemporaryDirectory(prefix="admission-") as folder:
-        os.environ["GPU_PLATFORM_STATE"] = folder
+    with tempfile.TemporaryDirectory(prefix="admission-") as directory:
+        os.environ["GPU_PLATFORM_STATE"] = directory
         try:
             cluster = lifecycle.up(cluster_spec(Kind.SIMULATED, 0), Reporter())
             with connect(cluster.layout.kubeconfig) as client:
-                _create(client, pods)  # connections and caches: not measured
+                _create(client, pods)  # opens connections and fills caches; not measured
                 for turn in range(repetitions):
                     samples[WITHOUT].append(_create(client, pods))
                     with _policies(cluster):

@@ -1,11 +1,11 @@
 """Cost of the preview report: `make bench-gitops`.
 
-Stacks are rendered and applied. Then `pulumi preview` (alone, and with the policy pack) and the
-whole command `python -m gitops preview` run in turns, so that other activity of the host affects
-all equally. CPU seconds are measured in addition to wall-clock time, since a busy host changes them
-less. The first step of a CI job, the installation of requirements.txt into a new environment, is
-timed without and with a warm cache of wheels. Prints the ratios with their spread and writes every
-sample to .bench/gitops.json.
+Stacks are rendered and applied. Then `pulumi preview` (alone, and with the policy pack) and
+`python -m gitops preview` run alternately, so that other load on the host affects all equally. CPU
+time is measured in addition to wall-clock time, since a busy host affects it less. The first step
+of a CI job, the installation of requirements.txt into a new environment, is timed with a cold and
+with a warm cache of wheels. Prints the ratios with their spread and writes all samples to
+.bench/gitops.json.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument(
         "--repetitions", type=int, default=5, help="repetitions of each preview; default: 5"
     )
-    parser.add_argument("--no-install", action="store_true", help="leave out the installation")
+    parser.add_argument("--no-install", action="store_true", help="skip the installation")
     options = parser.parse_args()
     tools = ensure("engine", cache_root(), say)
     seconds = {name: _previews(name, tools, options.repetitions) for name in ("dev", "prod")}
@@ -58,7 +58,10 @@ def main() -> None:
     }
     goals = [
         Goal(
-            f"{name}: the whole command, to {other}", ratios[key]["median"], MAX_RATIO, at_most=True
+            f"{name}: the complete command, relative to {other}",
+            ratios[key]["median"],
+            MAX_RATIO,
+            at_most=True,
         )
         for name, ratios in result["ratios"].items()
         for key, other in (
@@ -77,20 +80,20 @@ def _previews(name: str, tools: Toolchain, repetitions: int) -> Samples:
     os.environ["PULUMI_HOME"] = str(tools.pulumi_home)
     os.environ["PULUMI_CONFIG_PASSPHRASE"] = PASSPHRASE
     pack = Pack(CHECKOUT / "policies", CHECKOUT / "policies" / "config" / f"{name}.json")
-    samples: Samples = {what: {"clock": [], "cpu": []} for what in (BARE, PACK, REPORT)}
+    samples: Samples = {kind: {"clock": [], "cpu": []} for kind in (BARE, PACK, REPORT)}
     with workspace(Stack(name), "HEAD") as stack, tempfile.TemporaryDirectory() as out:
         bare = ["pulumi", "preview", *common(stack), "--non-interactive", "--suppress-outputs"]
         report = [sys.executable, "-m", "gitops", "preview", "--out", out, *common(stack)]
         commands = {BARE: bare, PACK: [*bare, *pack.options], REPORT: report}
         for command in commands.values():
-            _run(command, stack)  # files read once, bytecode compiled: not measured
+            _run(command, stack)  # reads files and compiles bytecode; not measured
         for turn in range(repetitions):
-            for what, command in commands.items():
+            for kind, command in commands.items():
                 before = _cpu()
                 clock = _timed(lambda command=command: _run(command, stack))  # type: ignore[misc]
-                samples[what]["clock"].append(clock)
-                samples[what]["cpu"].append(_cpu() - before)
-                say(f"  {name} {turn + 1}/{repetitions} {what}: {clock:.2f} s")
+                samples[kind]["clock"].append(clock)
+                samples[kind]["cpu"].append(_cpu() - before)
+                say(f"  {name} {turn + 1}/{repetitions} {kind}: {clock:.2f} s")
     return samples
 
 
@@ -108,24 +111,24 @@ def _run(command: list[str], stack: Stack) -> None:
 
 
 def _installation() -> dict[str, Any]:
-    """Return duration and size of the installation before a CI job can preview, without torch."""
-    with tempfile.TemporaryDirectory() as folder:
-        cache, found = Path(folder) / "cache", {}
-        for what in ("cold", "cached"):
-            environment = Path(folder) / what
+    """Return the duration and size of the installation that a CI job needs before a preview."""
+    with tempfile.TemporaryDirectory() as directory:
+        cache, found = Path(directory) / "cache", {}
+        for cache_state in ("cold", "cached"):
+            environment = Path(directory) / cache_state
             subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
             pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--require-hashes"]
             options = ["--cache-dir", str(cache), "--disable-pip-version-check"]
             command = [*pip, *options, "-r", str(CHECKOUT / "requirements.txt")]
-            found[what] = _timed(lambda command=command: subprocess.run(command, check=True))  # type: ignore[misc]
-            say(f"  installation, {what}: {found[what]:.1f} s")
-        size = sum(f.stat().st_size for f in (Path(folder) / "cold").rglob("*") if f.is_file())
-        torch = list((Path(folder) / "cold").rglob("site-packages/torch"))
+            found[cache_state] = _timed(lambda command=command: subprocess.run(command, check=True))  # type: ignore[misc]
+            say(f"  installation, {cache_state}: {found[cache_state]:.1f} s")
+        size = sum(f.stat().st_size for f in (Path(directory) / "cold").rglob("*") if f.is_file())
+        torch = list((Path(directory) / "cold").rglob("site-packages/torch"))
     return {"seconds": found, "megabytes": round(size / 1e6, 1), "torch": bool(torch)}
 
 
 def _cpu() -> float:
-    """Return the CPU seconds of all child processes that have ended."""
+    """Return the CPU time (s) of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -136,10 +139,10 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _ratio(samples: Samples, other: str, what: str = "clock") -> dict[str, float]:
-    """Return ratios of runs of the same turn: median, minimum and maximum."""
-    pairs = zip(samples[REPORT][what], samples[other][what], strict=True)
-    ratios = [one / two for one, two in pairs]
+def _ratio(samples: Samples, other: str, unit: str = "clock") -> dict[str, float]:
+    """Return the median, minimum and maximum ratio of runs in the same turn."""
+    pairs = zip(samples[REPORT][unit], samples[other][unit], strict=True)
+    ratios = [first / second for first, second in pairs]
     return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
 
 

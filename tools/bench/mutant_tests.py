@@ -1,8 +1,8 @@
-"""Tests against one mutant, each run in a fork of a process that is already warm.
+"""Runs of tests against one mutant, each in a fork of a warmed-up process.
 
 Tests run in a copy of the checkout. One run records which test executes which line; a mutant then
-needs only the tests that execute its lines, the fastest first. Lines that gangs of training
-processes execute are not recorded; the tests of these modules are listed instead.
+needs only the tests that execute its lines, fastest first. Lines that gangs of training processes
+execute are not recorded; the tests of these modules are listed explicitly.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tools.bench.outcome import say
 
 _OPTIONS = ["-x", "-q", "-m", "unit", "--hypothesis-seed=20261122"]
 _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider")]
-# pytest warns of plugins that it finds imported, and warnings are errors.
+# pytest warns about plugins that are already imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
 _UNCAPTURED = ["-s"]
-"""Gangs redirect file descriptors, and the streams with which pytest captures have none."""
+"""Option for gangs, which redirect file descriptors; pytest's capturing streams have none."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _IMPORTED = ""
-"""Context of a line that runs when modules are imported, not in a test."""
+"""Context of lines that run when modules are imported, not in a test."""
 
 
 @dataclass
 class Recording:
-    """Seconds of each test, the tests that execute each line, and those that start Python.
+    """Durations of the tests, the tests that execute each line, and those that start Python.
 
-    `modules` has the prefixes of the tests of each file whose lines were not recorded.
+    `modules` has the test ID prefixes of each file whose lines were not recorded.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class Recording:
     def choose(self, file: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of the lines of a file, fastest first.
 
-        A line that runs at import affects any test, so all others follow. A line that nothing
-        executes in this process may run in one that a test starts.
+        A line that runs at import affects any test, so all others follow. A line that is not
+        executed in this process may run in a process that a test starts.
         """
         if file in self.modules:
             return self.fastest_first(
@@ -76,12 +76,12 @@ class Recording:
         return file in self.modules or any(self.tests.get(file, {}).get(line) for line in lines)
 
     def fastest_first(self, tests: Iterable[str]) -> list[str]:
-        """Return the tests in the order in which they find a mutant soonest."""
+        """Return the tests sorted by duration."""
         return sorted(tests, key=lambda test: (self.seconds[test], test))
 
 
 class Progress:
-    """Progress of a number of steps with the estimated time left, printed every ten seconds."""
+    """Progress of some steps with the estimated time left, printed every ten seconds."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._done = what, total, 0
@@ -122,12 +122,12 @@ class _Recorder:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._test = nodeid
         self._measured.switch_context(nodeid)
-        # A cached result would hide from the recording that this test needs the function as well.
+        # A cached result would hide from the recording that this test also needs the function.
         for cache in self._caches:
             cache.cache_clear()
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        return ("", "", "") if report.passed else None  # no dots between lines of progress
+        return ("", "", "") if report.passed else None  # no dots between progress lines
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
@@ -136,9 +136,10 @@ class _Recorder:
 
 
 class _Forking:
-    """pytest plugin that runs each test in a fork, and tests that share a gang in one.
+    """pytest plugin that runs each test in a fork, and tests that share a gang in the same fork.
 
-    A process that has trained cannot fork a gang any more: libraries' threads are not in a fork.
+    A process that has trained can no longer fork a gang, because a fork lacks the libraries'
+    threads.
     """
 
     def __init__(self, prefixes: tuple[str, ...] = ("",)) -> None:
@@ -177,7 +178,7 @@ class _Forking:
 
 
 class _Selection:
-    """pytest plugin that runs some tests in their order, and those that a mutant adds."""
+    """pytest plugin that runs selected tests in order, and tests that a mutant adds."""
 
     def __init__(self, tests: Sequence[str], known: Iterable[str]) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
@@ -206,7 +207,7 @@ def record(
     modules: Mapping[str, tuple[str, ...]],
     log: Path,
 ) -> Recording:
-    """Run all tests of some paths once. Exit if one fails."""
+    """Run all tests of some paths once and return the recording. Exit if a test fails."""
     result = copy.with_name("recording.json")
 
     def run() -> int:
@@ -236,12 +237,12 @@ def record(
 
 
 def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) -> str:
-    """Return what the chosen tests find: `killed`, `survived` or `timeout`."""
+    """Return the outcome of the chosen tests: `killed`, `survived` or `timeout`."""
     if not chosen:
         return "survived"
 
     def run() -> int:
-        sys.dont_write_bytecode = True  # the mutant must not stay behind as bytecode
+        sys.dont_write_bytecode = True  # the mutant must not remain as bytecode
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         _write_to(log)
         files = sorted({test.partition("::")[0] for test in chosen})
@@ -252,7 +253,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
             options, plugins = [*_OPTIONS, *_UNCAPTURED], [*plugins, _Forking()]
         return pytest.main([*options, *files], plugins=plugins)
 
-    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # examples that another mutant failed
+    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failing examples of another mutant
     factor = 2 if recording.modules else 10
     timeout = 10 + factor * sum(recording.seconds[test] for test in chosen)
     status = _forked(run, copy, timeout)
@@ -261,7 +262,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
 
 @contextlib.contextmanager
 def replaced(path: Path, text: str) -> Iterator[None]:
-    """Write another text into a file for the duration of a block."""
+    """Replace the text of a file during a block."""
     original, times = path.read_bytes(), path.stat()
     path.write_text(text)
     try:
@@ -278,18 +279,18 @@ def _write_to(log: Path) -> None:
 
 
 def _fork_gangs(log: Path) -> None:
-    """Fork the processes of gangs from this one, which has the copy's modules and PyTorch."""
+    """Let gangs fork from this process, which has loaded the copy's modules and PyTorch."""
     import torch
 
     _write_to(log)
-    # OpenMP's threads do not exist after a fork, and the first parallel loop would wait for them.
+    # OpenMP's threads do not exist after a fork, so the first parallel loop would hang.
     torch.set_num_threads(1)
     programs = importlib.import_module("tests.training.programs")
     programs.SERVER = multiprocessing.get_context("fork")  # type: ignore[attr-defined]
 
 
 def _forked(run: Callable[[], int], copy: Path, timeout: float | None) -> int | None:
-    """Run a function in a fork, in the copy. Return its status, or nothing after the timeout."""
+    """Run a function in a fork, in the copy. Return its status, or None after the timeout."""
 
     def child() -> None:
         os.setsid()

@@ -1,11 +1,11 @@
 """Share of mutants that the unit tests kill: `make bench-mutants`.
 
-The target `stack` is the builders and policies, `training` the mathematics and state of training.
+The target `stack` covers builders and policies, `training` the mathematics and state of training.
 
-A mutant is a small change of a function's body, made by one of mutmut's operators. A sample of the
+A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by the hash of their identity, so an edit elsewhere keeps the sample. Prints the
-survivors and writes every mutant to .bench/mutants.json; what pytest printed is in
-.bench/mutants.log. `--sample FILE` repeats the mutants of such a file, to compare two commits.
+survivors and writes all mutants to .bench/mutants.json and pytest's output to .bench/mutants.log.
+`--sample FILE` repeats the mutants in such a file, to compare two commits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
     ),
 }
-"""Prefixes of the tests of each module: what gangs execute is not recorded."""
+"""Test ID prefixes of each module, because lines that gangs execute are not recorded."""
 SEED = 20261122
 MIN_KILLED = 0.80
 _CHECKOUT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ _TRIVIAL_CALL = matchers.Call(func=matchers.Name("len") | matchers.Name("isinsta
 
 @dataclass(frozen=True)
 class Mutant:
-    """Identity of a mutant: no line number, so edits elsewhere in the file keep it."""
+    """Identity of a mutant, without a line number, so that edits elsewhere in the file keep it."""
 
     file: str
     function: str
@@ -92,14 +92,14 @@ class Mutant:
 
     @property
     def rank(self) -> str:
-        """Return a hash that orders mutants at random, each independently of the others."""
+        """Hash that orders mutants randomly, but independently of each other."""
         text = json.dumps([SEED, *asdict(self).values()])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Change:
-    """Change that a mutant makes to a module, and the lines of the changed statement."""
+    """Change to a module that a mutant makes, and the lines of the changed statement."""
 
     module: cst.Module
     original: cst.CSTNode
@@ -108,12 +108,12 @@ class Change:
 
     @property
     def text(self) -> str:
-        """Return the whole module with the change."""
+        """Source of the module with the change."""
         return cast(cst.Module, self.module.deep_replace(self.original, self.mutated)).code
 
     @property
     def summary(self) -> str:
-        """Return the change in one line."""
+        """The change in one line."""
         sides = (self.module.code_for_node(node) for node in (self.original, self.mutated))
         return " -> ".join(" ".join(side.split()) for side in sides)
 
@@ -166,7 +166,7 @@ class _Finder(cst.CSTVisitor):
 
 
 def find(root: Path, file: str) -> dict[Mutant, Change]:
-    """Return every mutant of the functions of a file."""
+    """Return all mutants of the functions in a file."""
     wrapper = MetadataWrapper(cst.parse_module((root / file).read_text()))
     finder = _Finder(file, wrapper.module)
     wrapper.visit(finder)
@@ -174,14 +174,14 @@ def find(root: Path, file: str) -> dict[Mutant, Change]:
 
 
 def draw(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
-    """Return a random sample that an added or removed mutant changes by one at most."""
+    """Return a random sample; adding or removing a mutant changes at most one of its members."""
     return sorted(mutants, key=lambda mutant: mutant.rank)[:count]
 
 
-def again(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | None]:
-    """Return the mutants of a former sample, none where the code is gone.
+def repeated(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | None]:
+    """Return the mutants of a former sample, or None where the code no longer exists.
 
-    A renamed function is followed if its line is the only one like it in the file.
+    A mutant in a renamed function is found if its line is unique in the file.
     """
 
     def without_function(mutant: Mutant) -> tuple[Any, ...]:
@@ -203,10 +203,12 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", choices=("stack", "training"), default="stack")
-    parser.add_argument("--files", nargs="+", help="modules of the target training; default: all")
+    parser.add_argument("--files", nargs="+", help="modules of the target `training`; default: all")
     parser.add_argument("--tests", nargs="+", default=TESTS, help=f"default: {' '.join(TESTS)}")
-    parser.add_argument("--limit", type=int, help="most mutants to run; default: 300 or FILE's")
-    parser.add_argument("--sample", type=Path, help="JSON file of a former run to repeat")
+    parser.add_argument(
+        "--limit", type=int, help="maximum number of mutants; default: 300, or all of FILE"
+    )
+    parser.add_argument("--sample", type=Path, help="JSON file of an earlier run to repeat")
     options = parser.parse_args()
     modules = TRAINING if options.target == "training" else {}
     if options.files:
@@ -219,14 +221,17 @@ def main() -> None:
         sources = (*modules,) or SOURCES
         files = sorted(str(path.relative_to(copy)) for each in sources for path in copy.glob(each))
         mutants = {mutant: change for file in files for mutant, change in find(copy, file).items()}
-        found = again(former, mutants) if former else draw(mutants, options.limit or 300)
+        found = repeated(former, mutants) if former else draw(mutants, options.limit or 300)
         sample = [mutant for mutant in found if mutant]
         gone = [asdict(one) for one, now in zip(former or (), found, strict=False) if now is None]
         changes = {each: mutants[each] for each in sample}
         results = _measure(copy, options.tests, files, modules, changes)
     counts = Counter(result["outcome"] for result in results)
     shown = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
-    say(f"of {len(mutants)} mutants {len(results)} were run: {shown}; code gone: {len(gone)}")
+    say(
+        f"of {len(mutants)} mutants {len(results)} were run: {shown}; "
+        f"code no longer exists: {len(gone)}"
+    )
     killed = (counts["killed"] + counts["timeout"]) / max(1, len(results))
     samples = {
         "commit": _commit(),
@@ -259,14 +264,14 @@ def _measure(
         packages[2:] = ["torch", "torch._dynamo", "torch.distributed.fsdp", "sklearn.datasets"]
         tests = sorted({each.partition("::")[0] for each in chain(*modules.values())})
     for name in packages:
-        __import__(name)  # forks have it already
+        __import__(name)  # so that forks have it
     FOLDER.mkdir(exist_ok=True)
     log = FOLDER / ("training-mutants.log" if modules else "mutants.log")
     log.write_text("=== no mutant\n")
     recording = record(copy, tests, files, modules, log)
     if not modules:
-        # Their gangs take long, and no order of fixtures can matter: each test has a fork.
-        say("running the tests without a mutant, the fastest first; about as long again")
+        # Not for gangs: they take long, and each test runs in a fork, so the order does not matter.
+        say("running the tests without a mutant, fastest first, which takes about as long again")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
             sys.exit(f"a test fails without a mutant, see {log}")
     results: list[dict[str, Any]] = []
@@ -274,15 +279,15 @@ def _measure(
     for mutant, change in sample.items():
         began = time.monotonic()
         chosen = recording.choose(mutant.file, change.lines)
-        place = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"
+        location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"
         with log.open("a") as stream:
-            stream.write(f"\n=== {place}\n")
+            stream.write(f"\n=== {location}\n")
         with replaced(copy / mutant.file, change.text):
             found = outcome(copy, chosen, recording, log)
         if found == "survived" and not recording.executes(mutant.file, change.lines):
             found = "no coverage"
         if found in ("survived", "no coverage"):
-            say(f"{found}: {place}")
+            say(f"{found}: {location}")
         seconds = round(time.monotonic() - began, 2)
         measured = {"change": change.summary[:400], "tests": len(chosen), "seconds": seconds}
         results.append({**asdict(mutant), **measured, "outcome": found})

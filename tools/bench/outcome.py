@@ -1,4 +1,4 @@
-"""Outcome of a benchmark: the host, every sample, and which goals were met."""
+"""Outcome of a benchmark: host, samples and goals."""
 
 import json
 import os
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / ".bench"
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal: a value of at least `goal`, or with `at_most`, at most `goal`."""
+    """A goal: the value must be at least `goal`, or at most `goal` with `at_most`."""
 
     name: str
     value: float
@@ -30,7 +30,7 @@ class Goal:
 
 
 def machine() -> dict[str, Any]:
-    """Return the host's processor and software."""
+    """Return a description of the host's hardware and software."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
     return {
@@ -44,7 +44,7 @@ def machine() -> dict[str, Any]:
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
-    """Return median, minimum and maximum."""
+    """Return the median, minimum and maximum."""
     return {
         "median": statistics.median(samples),
         "least": min(samples),
@@ -53,7 +53,7 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return the ratios of samples of the same turn."""
+    """Return the ratios of samples in the same turn."""
     return [one / other for one, other in zip(first, second, strict=True)]
 
 
@@ -76,7 +76,7 @@ def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
 
 
 def load(name: str) -> dict[str, Any]:
-    """Return the result that `conclude` has written."""
+    """Return a result that `conclude` has written."""
     result: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
     return result
 

@@ -1,10 +1,10 @@
 """Cost of the policy pack: `make bench-policies`.
 
-A stack of many workloads is previewed without a pack, with a pack of one empty rule (the cost of
-the engine and the SDK) and with ours, alternately, so that other activity of the host affects all
-equally. Then the pack alone and policies.check are timed with the same manifests, and the creation
-of pods with and without admission policies, in turns. Prints the ratios with their spread and
-writes every sample to .bench/policies.json.
+A stack of many workloads is previewed alternately without a pack, with a pack of one empty rule
+(the cost of the engine and the SDK) and with ours, so that other load on the host affects all
+equally. Then the pack alone and policies.check are timed with the same manifests, and pod creation
+with and without admission policies. Prints the ratios with their spread and writes all samples to
+.bench/policies.json.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def main() -> None:
     options = parser.parse_args()
     tools = ensure("engine", cache_root(), say)
     manifests = stack(options.workloads)
-    with tempfile.TemporaryDirectory() as folder:
-        samples = _measure(Path(folder), tools, manifests, options.repetitions)
+    with tempfile.TemporaryDirectory() as directory:
+        samples = _measure(Path(directory), tools, manifests, options.repetitions)
     samples |= admission.measure(options.repetitions)
     alone = microseconds(manifests)
     result = {
@@ -105,17 +105,17 @@ def main() -> None:
 
 
 def _measure(
-    folder: Path, tools: Toolchain, manifests: Sequence[Manifest], repetitions: int
+    directory: Path, tools: Toolchain, manifests: Sequence[Manifest], repetitions: int
 ) -> dict[str, list[float]]:
-    preview = _project(folder, tools, manifests)
-    packs = {"no pack": [], "empty pack": [str(folder / "empty")], "ours": [str(_pack())]}
+    preview = _project(directory, tools, manifests)
+    packs = {"no pack": [], "empty pack": [str(directory / "empty")], "ours": [str(_pack())]}
     samples: dict[str, list[float]] = {name: [] for name in packs}
-    preview(packs["ours"])  # files read once, bytecode compiled: not measured
+    preview(packs["ours"])  # reads files and compiles bytecode; not measured
     for turn in range(repetitions):
         for name, pack in packs.items():
             samples[name].append(_timed(lambda pack=pack: preview(pack)))  # type: ignore[misc]
             say(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
-    path = folder / "manifests.yaml"
+    path = directory / "manifests.yaml"
     path.write_text(yaml.dump_all(manifests, Dumper=yaml.CSafeDumper))
     command = [sys.executable, "-m", "policies.check", str(path)]
     samples["check"] = [_timed(lambda: _run(command, CHECKOUT, os.environ)) for _ in range(5)]
@@ -127,39 +127,39 @@ def _pack() -> Path:
 
 
 def _project(
-    folder: Path, tools: Toolchain, manifests: Sequence[Manifest]
+    directory: Path, tools: Toolchain, manifests: Sequence[Manifest]
 ) -> Callable[[list[str]], None]:
-    """Return a function that previews the stack with some packs, which the stack must pass."""
+    """Return a function that previews the stack with some packs. The stack must pass them."""
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
-    (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "measured", "runtime": runtime}))
-    (folder / "__main__.py").write_text(PROGRAM)
-    (folder / "manifests.json").write_text(json.dumps(manifests))
-    (folder / "empty").mkdir()
+    (directory / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "measured", "runtime": runtime}))
+    (directory / "__main__.py").write_text(PROGRAM)
+    (directory / "manifests.json").write_text(json.dumps(manifests))
+    (directory / "empty").mkdir()
     description = {"description": "Nothing", "version": "0.1.0", "runtime": runtime}
-    (folder / "empty" / "PulumiPolicy.yaml").write_text(yaml.safe_dump(description))
-    (folder / "empty" / "__main__.py").write_text(EMPTY_PACK)
-    (folder / "state").mkdir()
+    (directory / "empty" / "PulumiPolicy.yaml").write_text(yaml.safe_dump(description))
+    (directory / "empty" / "__main__.py").write_text(EMPTY_PACK)
+    (directory / "state").mkdir()
     variables = {
         "PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}",
         "HOME": os.environ["HOME"],
         "PULUMI_HOME": str(tools.pulumi_home),
-        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PULUMI_BACKEND_URL": f"file://{directory / 'state'}",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
     }
     quiet = ["--stack", "test", "--non-interactive", "--suppress-outputs"]
-    _run(["pulumi", "stack", "init", "test", "--non-interactive"], folder, variables)
+    _run(["pulumi", "stack", "init", "test", "--non-interactive"], directory, variables)
 
     def preview(packs: list[str]) -> None:
         options = [option for pack in packs for option in ("--policy-pack", pack)]
-        _run(["pulumi", "preview", *quiet, *options], folder, variables)
+        _run(["pulumi", "preview", *quiet, *options], directory, variables)
 
     return preview
 
 
-def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+def _run(command: list[str], directory: Path, environment: Mapping[str, str]) -> None:
     done = subprocess.run(
-        command, cwd=folder, env=dict(environment), capture_output=True, text=True, check=False
+        command, cwd=directory, env=dict(environment), capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
@@ -172,7 +172,7 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
-    """Return ratios of runs of the same turn: median, minimum and maximum."""
+    """Return the median, minimum and maximum ratios of runs in the same turn."""
 
     def compare(first: str, second: str) -> dict[str, float]:
         return spread(ratios(samples[first], samples[second]))
@@ -200,12 +200,12 @@ def _print(result: dict[str, Any]) -> None:
         found = result[name]
         say(f"{name}: {found['median']:.3f} ({found['least']:.3f} to {found['most']:.3f})")
     alone = result["packAloneMicroseconds"]
-    say(f"pack alone: {alone['perResource']:.0f} µs a resource, of which the SDK's own")
-    say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs a rule")
+    say(f"pack alone: {alone['perResource']:.0f} µs per resource, of which the SDK takes")
+    say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs per rule")
 
 
 def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return microseconds per resource and rule, over both calls of the engine."""
+    """Return the microseconds per resource and rule, over both calls of the engine."""
     requests = [_request(manifest, index) for index, manifest in enumerate(manifests)]
     nothing = ResourceValidationPolicy("nothing", "Nothing.", lambda args, report: None)
     empty = _seconds([nothing], requests, manifests)

@@ -1,12 +1,13 @@
-"""Slow nodes found before the first step: `make bench-preflight` (Linux, root, cgroup v1).
+"""Detection of slow nodes before the first step: `make bench-preflight` (Linux, root, cgroup v1).
 
-Four processes, each in a separate network namespace, are the pods of a gang on three nodes; node a
-has two of them. A node is a network namespace with a bridge, and one veth pair connects it to a
-switch. Faults: tc limits the link of one node to 100 Mbit/s in both directions, or a CPU quota
-limits the processes of one node to a twentieth of a core. Undisturbed starts must name no node.
+Four processes, each in a separate network namespace, simulate the pods of a gang on three nodes;
+two of them are on node a. A node is a network namespace with a bridge, connected to a switch by a
+veth pair. Faults: tc limits the link of one node to 100 Mbit/s in both directions, or a CPU quota
+limits the processes of one node to a twentieth of a core. Starts without a fault must not report a
+node.
 
 The processes import PyTorch once. Every start is a new process group, and its duration includes the
-rendezvous. Nothing isolates the gang from other programs of the host.
+rendezvous. The gang is not isolated from other programs on the host.
 """
 
 from __future__ import annotations
@@ -31,26 +32,28 @@ NODES: Final = ("a", "a", "b", "c")
 RATE: Final = "100mbit"
 CORES: Final = 0.05
 SHARES: Final = 4096
-"""CPU shares of each pod, as of a pod that requests four cores."""
+"""CPU shares of each pod, like those of a pod that requests four cores."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PREFIX: Final = f"preflight-{os.getpid()}"
 NETWORK: Final = "10.99.0"
 PERIOD: Final = 100_000
-"""Microseconds of a period of the CPU quota, Kubernetes' default."""
+"""Period (µs) of the CPU quota, Kubernetes' default."""
 
 
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=200, help="undisturbed; default: 200")
+    parser.add_argument(
+        "--starts", type=int, default=200, help="number of starts without a fault; default: 200"
+    )
     parser.add_argument(
         "--faults", type=int, default=3, help="number of starts of each kind and node; default: 3"
     )
     options = parser.parse_args()
     if os.geteuid() or not CGROUPS.is_dir():
         sys.exit("make bench-preflight needs root, for network namespaces, and cgroup v1")
-    with tempfile.TemporaryDirectory() as folder, network(), cgroups(), gang(folder) as start:
+    with tempfile.TemporaryDirectory() as directory, network(), cgroups(), gang(directory) as start:
         start()
         undisturbed = [start() for _ in counted("undisturbed", options.starts)]
         faults: dict[str, list[dict[str, Any]]] = {}
@@ -68,8 +71,8 @@ def main() -> None:
     ]
     seconds = [each["seconds"] for found in faults.values() for each in found]
     for name, found in {"undisturbed": undisturbed, **faults}.items():
-        few = spread([each["seconds"] for each in found])
-        say(f"{name}: {few['median']:.1f} s ({few['least']:.1f} to {few['most']:.1f})")
+        took = spread([each["seconds"] for each in found])
+        say(f"{name}: {took['median']:.1f} s ({took['least']:.1f} to {took['most']:.1f})")
     for each in [*alarms, *missed]:
         say(f"wrong: {each['found'] or 'nothing'}")
     goals = [
@@ -81,7 +84,7 @@ def main() -> None:
 
 
 def counted(name: str, count: int) -> Iterator[int]:
-    """Yield `count` numbers and print progress."""
+    """Yield the numbers below `count` and print progress."""
     for number in range(count):
         if number % 20 == 0:
             say(f"  {name}: start {number + 1} of {count}")
@@ -89,7 +92,7 @@ def counted(name: str, count: int) -> Iterator[int]:
 
 
 def ip(*arguments: str, namespace: str | None = None) -> None:
-    """Run ip, in a network namespace of the benchmark."""
+    """Run `ip`, optionally in a network namespace of the benchmark."""
     within = ["-n", f"{PREFIX}-{namespace}"] if namespace else []
     subprocess.run(["ip", *within, *arguments], check=True)
 
@@ -136,10 +139,10 @@ def cgroup(node: str) -> Path:
 
 
 @contextlib.contextmanager
-def gang(folder: str) -> Iterator[Any]:
-    """Start the processes; yield a function that starts a gang and returns what it found."""
+def gang(directory: str) -> Iterator[Any]:
+    """Start the processes; yield a function that starts a gang and returns its result."""
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(process(rank, folder)) for rank in range(len(NODES))]
+        processes = [stack.enter_context(process(rank, directory)) for rank in range(len(NODES))]
         ports = itertools.count(20_000)
 
         def start() -> dict[str, Any]:
@@ -155,10 +158,10 @@ def gang(folder: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def process(rank: int, folder: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the process of a rank in its pod and its node's cgroup; it ends with its input."""
+def process(rank: int, directory: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the process of a rank in its pod and its node's cgroup. It ends with its input."""
     program = [sys.executable, "-m", "tools.bench.preflight_gang"]
-    arguments = [str(rank), str(len(NODES)), f"{NETWORK}.1", folder]
+    arguments = [str(rank), str(len(NODES)), f"{NETWORK}.1", directory]
     variables = {"NODE_NAME": NODES[rank], "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         ["ip", "netns", "exec", f"{PREFIX}-pod{rank}", *program, *arguments],
@@ -183,7 +186,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def stream(found: IO[str] | None) -> IO[str]:
-    """Return a stream, or raise if the process was started without it."""
+    """Return a stream. Raise TypeError if the process was started without it."""
     if found is None:
         raise TypeError("the process has no such stream")
     return found

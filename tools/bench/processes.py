@@ -20,7 +20,7 @@ _EVERY = 0.1
 
 @dataclass(frozen=True)
 class Used:
-    """Usage of commands: wall-clock and CPU seconds, and peak memory in MiB.
+    """Resource usage of commands: wall-clock and CPU seconds, and peak memory in MiB.
 
     Memory is the proportional set size of all processes, sampled ten times per second.
     """
@@ -30,22 +30,25 @@ class Used:
     peak_mib: float
 
 
-def measured(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Used:
-    """Run a command. Exits with its output if it fails."""
-    return measured_together([command], folder, environment, at_once=1)
+def measured(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> Used:
+    """Run a command and return its resource usage. Exit with its output if it fails."""
+    return measured_together([command], directory, environment, at_once=1)
 
 
 def measured_together(
-    commands: Sequence[Sequence[str]], folder: Path, environment: Mapping[str, str], at_once: int
+    commands: Sequence[Sequence[str]], directory: Path, environment: Mapping[str, str], at_once: int
 ) -> Used:
-    """Run commands, some concurrently. Exits with the output of the first one that fails."""
+    """Run commands, `at_once` of them concurrently, and return their resource usage.
+
+    Exit with the output of the first one that fails.
+    """
     before, began = _cpu(), time.perf_counter()
     running: dict[int, subprocess.Popen[str]] = {}
 
     def run(command: Sequence[str]) -> str | None:
         with subprocess.Popen(
             list(command),
-            cwd=folder,
+            cwd=directory,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

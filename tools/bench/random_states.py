@@ -25,13 +25,13 @@ def _scheduler(**settings: str) -> str:
 
 
 DEFAULT: Final = _scheduler()
-"""Configuration of Volcano that a stack has by default."""
+"""Volcano configuration of a stack by default."""
 SCHEDULERS: Final = [
     _scheduler(preempt=preempt, reclaim=reclaim)
     for preempt in ("gangs", "none")
     for reclaim in ("gangs", "none")
 ]
-"""With and without preemption, with and without reclaim."""
+"""Configurations with and without preemption, with and without reclaim."""
 
 
 def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:
@@ -43,17 +43,17 @@ def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> Stat
     pool = random.randrange(10**6)
     free = {f"node-{pool}-{n}": _PER_NODE for n in range(nodes)}
     queues = [f"queue-{n}" for n in range(random.randint(1, 4))]
-    made = []
+    state_gangs = []
     for number in range(gangs):
         gang = _gang(random, f"run-{number}", queues, gangs - number, scale)
-        made.append(_placed(random, gang, free))
+        state_gangs.append(_placed(random, gang, free))
     return State(
         taken=_TAKEN,
         scheduler_configuration=scheduler,
         nodes=[Node(name=name, allocatable=_ALLOCATABLE) for name in free],
         queues=[Queue(name=name, spec={"weight": random.randint(1, 4)}) for name in queues],
         priority_classes=[PriorityClass(name=n, value=v) for n, v in _PRIORITIES.items()],
-        gangs=made,
+        gangs=state_gangs,
     )
 
 
@@ -86,7 +86,7 @@ def _gang(random: Random, name: str, queues: list[str], minutes: int = 0, scale:
 
 
 def _placed(random: Random, gang: Gang, free: dict[str, int]) -> Gang:
-    """Return the gang on nodes with free GPUs, or as it is if it does not fit."""
+    """Return the gang placed on nodes with free GPUs, or unchanged if it does not fit."""
     (shape,) = gang.pods
     gpus = int(shape.requests[_GPU])
     nodes: list[str] = []

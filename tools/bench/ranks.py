@@ -1,8 +1,8 @@
-"""Resources per rank of gangs of 4 and 16 processes: `make bench-ranks` (Linux, strace).
+"""Resources per rank in gangs of 4 and 16 processes: `make bench-ranks` (Linux, strace).
 
 A gang trains a small sharded model (FSDP2) on tokens, is stopped, and resumes. Its system calls
-show which files of the checkpoint and how much of the data each start reads; /proc shows its
-connections and peak memory. All processes run on one host, that is, on one node.
+show which checkpoint files and how much data each start reads; /proc shows its connections and peak
+memory. All processes run on one host, which acts as one node.
 """
 
 import json
@@ -32,7 +32,8 @@ SMALL, LARGE = 4, 16
 """Sizes of the data set in MiB, in files of 1 MiB."""
 
 PER_RANK: Final = ("peak MiB of most ranks", "files opened by a rank")
-"""Needs that may grow at most half as fast as the ranks. gloo connects all ranks in pairs."""
+"""Figures that may grow at most half as fast as the number of ranks. gloo connects all ranks
+pairwise."""
 
 _OPENED: Final = re.compile(r'openat\(.*?"([^"]+)".*\) = (\d+)')
 _READ: Final = re.compile(r"p?read(?:64)?\(\d+<([^>]+)>.*\) = (\d+)$")
@@ -46,9 +47,9 @@ def main() -> None:
         sys.exit("make bench-ranks needs strace: apt-get install strace")
     found = {}
     for processes, size in ((FEW, SMALL), (FEW, LARGE), (MANY, SMALL)):
-        with tempfile.TemporaryDirectory() as folder:
-            write_tokens(Path(folder) / "data/tokens", size)
-            found[processes, size] = measure(Path(folder), processes)
+        with tempfile.TemporaryDirectory() as directory:
+            write_tokens(Path(directory) / "data/tokens", size)
+            found[processes, size] = measure(Path(directory), processes)
         for start, needs in found[processes, size].items():
             say(f"{processes} processes, {size} MiB of data, {start}: {needs}")
     growth = MANY / FEW
@@ -68,36 +69,40 @@ def main() -> None:
     conclude("ranks", {"samples": named}, goals)
 
 
-def write_tokens(folder: Path, mebibytes: int) -> None:
+def write_tokens(directory: Path, mebibytes: int) -> None:
     """Write random tokens in files of 1 MiB."""
-    folder.mkdir(parents=True)
+    directory.mkdir(parents=True)
     splits = []
     for prefix, size in (("train", mebibytes * 2**19), ("held-out", 2**10)):
-        with TokenWriter(folder, prefix, np.dtype(np.uint16), 2**20) as writer:
+        with TokenWriter(directory, prefix, np.dtype(np.uint16), 2**20) as writer:
             writer.add(np.random.default_rng(0).integers(0, 256, size))
             splits.append(writer.close())
     manifest = TokensManifest(dtype="uint16", vocabulary=256, train=splits[0], held_out=splits[1])
-    write_manifest(folder, manifest)
+    write_manifest(directory, manifest)
 
 
-def measure(folder: Path, processes: int) -> dict[Start, dict[str, float]]:
-    """Return the needs of a first start, which is stopped, and of a resume, which finishes."""
+def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
+    """Return the figures of a first start, which is stopped, and of a resume, which finishes."""
     results: dict[Start, dict[str, float]] = {}
     starts: tuple[Start, ...] = ("first start", "resume")
     for start in starts:
-        traces = folder / start.replace(" ", "-")
+        traces = directory / start.replace(" ", "-")
         traces.mkdir()
         command = [
             *("strace", "-ff", "-y", "-qq", "--seccomp-bpf", "-e", "trace=openat,read,pread64"),
             *("-o", str(traces / "calls"), sys.executable, "-m", "training.launch"),
             *("--standalone", f"--nproc-per-node={processes}", "-m", "training", "--model=gpt"),
             '--model-options={"context": 64, "layers": 4, "heads": 4, "width": 256}',
-            *("--dataset=tokens", f"--data-dir={folder / 'data'}", f"--run-dir={folder / 'run'}"),
+            *(
+                "--dataset=tokens",
+                f"--data-dir={directory / 'data'}",
+                f"--run-dir={directory / 'run'}",
+            ),
             *("--parallel=fsdp", "--batch-size=1", "--train-steps=12", "--checkpoint-steps=4"),
             *("--log-every=1", "--preflight=off", "--evaluate-samples=16"),
             f"--step-delay={0.5 if start == 'first start' else 0}",
         ]
-        output = folder / f"{start}.txt"
+        output = directory / f"{start}.txt"
         with output.open("wb") as stream:
             launcher = subprocess.Popen(
                 command,
@@ -106,12 +111,15 @@ def measure(folder: Path, processes: int) -> dict[Start, dict[str, float]]:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
         seen = watch(launcher, output, stop=start == "first start")
-        results[start] = {**seen, **traced(traces, folder)}
+        results[start] = {**seen, **traced(traces, directory)}
     return results
 
 
 def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dict[str, float]:
-    """Sample the ranks until they end; with `stop`, stop them after the first checkpoint."""
+    """Sample the ranks until they end, and return the maxima.
+
+    With `stop`, stop them after the first checkpoint.
+    """
     connections: dict[int, int] = {}
     peaks: dict[int, float] = {}
     stopped = False
@@ -143,7 +151,7 @@ def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dic
 
 
 def lines(output: Path) -> list[str]:
-    """Return the lines of progress."""
+    """Return the progress lines in an output file."""
     return [line for line in output.read_text().splitlines() if line.startswith('{"event"')]
 
 
@@ -154,7 +162,7 @@ def launcher_of(strace: int) -> psutil.Process:
 
 
 def ranks(strace: int) -> list[psutil.Process]:
-    """Return the processes of the ranks that run."""
+    """Return the running processes of the ranks."""
     try:
         return launcher_of(strace).children()
     except (psutil.Error, ValueError):
@@ -162,26 +170,26 @@ def ranks(strace: int) -> list[psutil.Process]:
 
 
 def peak_mib(pid: int) -> float:
-    """Return the largest resident memory of a process so far. Raises OSError."""
+    """Return the peak resident memory of a process. Raise OSError if it has ended."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0
 
 
-def traced(traces: Path, folder: Path) -> dict[str, float]:
-    """Return how often the average rank opened files of checkpoints, and the data that all read."""
+def traced(traces: Path, directory: Path) -> dict[str, float]:
+    """Return the average number of opened checkpoint files per rank, and the total data read."""
     opened, read = Counter[str](), 0
     ranks = 0
     for path in traces.iterdir():
         text = path.read_text(errors="replace")
         names = [found[1] for found in _OPENED.finditer(text)]
-        files = [name for name in names if name.startswith(f"{folder}/run/checkpoints/step")]
+        files = [name for name in names if name.startswith(f"{directory}/run/checkpoints/step")]
         opened.update(files)
         read += sum(
             int(found[2])
             for found in map(_READ.match, text.splitlines())
-            if found and found[1].startswith(f"{folder}/data/")
+            if found and found[1].startswith(f"{directory}/data/")
         )
-        ranks += f"{folder}/data" in text
+        ranks += f"{directory}/data" in text
     return {
         "files opened by a rank": round(sum(opened.values()) / max(1, ranks), 2),
         "most opens of one file": max(opened.values(), default=0),

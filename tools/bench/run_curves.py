@@ -2,9 +2,9 @@
 
     python -m tools.bench.run_curves --out docs/run-curves.svg LOG...
 
-Each LOG is the log of rank 0 in one attempt, with a timestamp in front of each line: a record of
-the failure recorder (docs/logs.md), or the output of `kubectl logs --timestamps` for the last
-attempt. The loss is that of steps if the program reports it (`log_every`), else that of epochs.
+Each LOG is the log of rank 0 in one attempt, with a timestamp at the start of each line: a record
+of the failure recorder (docs/logs.md), or the output of `kubectl logs --timestamps` for the last
+attempt. The chart shows the loss of steps if the program reports it (`log_every`), else of epochs.
 """
 
 import argparse
@@ -24,20 +24,20 @@ from workload.progress import AnyEvent, Epoch, Started, Step, parse
 
 _BLUE, _RED, _GREEN = "#1f77b4", "#d62728", "#2ca02c"
 _WINDOW: Final = 10.0
-"""Window of the throughput in seconds."""
+"""Window (s) over which throughput is averaged."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of the run. Seconds count from the run's first line."""
+    """One attempt of the run. Times are seconds since the run's first line."""
 
     began: float
     ended: float
     resumed_at: int
-    """Step from which it resumed."""
+    """Step from which the attempt resumed."""
     seconds: tuple[float, ...]
     samples: tuple[int, ...]
-    """Number of samples in the whole run."""
+    """Number of samples since the start of the run."""
     losses: tuple[float, ...]
 
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def attempts(lines: Iterable[str]) -> list[Attempt]:
-    """Return the attempts by their start, from lines in any order."""
+    """Return the attempts, sorted by their start. The lines may be in any order."""
     events = sorted(_events(lines), key=lambda each: each[0])
     parts: list[tuple[Started, list[tuple[float, AnyEvent]]]] = []
     for at, event in events:
@@ -70,22 +70,22 @@ def attempts(lines: Iterable[str]) -> list[Attempt]:
 
 
 def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
-    """Return seconds and samples per second, each over the last few seconds."""
+    """Return times and the samples per second, averaged over the last few seconds."""
     x, y = [], []
     first = 0
     for last, at in enumerate(attempt.seconds):
         while first < last - 1 and at - attempt.seconds[first] > _WINDOW:
             first += 1
         if last > first and at > attempt.seconds[first]:
-            made = attempt.samples[last] - attempt.samples[first]
+            processed = attempt.samples[last] - attempt.samples[first]
             x.append(at)
-            y.append(made / (at - attempt.seconds[first]))
+            y.append(processed / (at - attempt.seconds[first]))
     return x, y
 
 
 def draw(found: list[Attempt], path: Path) -> None:
-    """Draw the loss above and throughput below; the time lost between two attempts is shaded."""
-    mpl.rcParams["svg.hashsalt"] = "run-curves"  # the same logs give the same file
+    """Draw the loss above the throughput. The time lost between two attempts is shaded."""
+    mpl.rcParams["svg.hashsalt"] = "run-curves"  # makes the file reproducible
     figure = Figure(figsize=(8, 5), layout="constrained")
     loss, rate = figure.subplots(2, 1, sharex=True)
     for attempt in found:
@@ -94,7 +94,7 @@ def draw(found: list[Attempt], path: Path) -> None:
     for before, after in itertools.pairwise(found):
         _fault(loss, rate, before, after)
     loss.set(yscale="log", ylabel="loss")
-    rate.set(ylabel="samples a second", xlabel="seconds", ylim=(0, None))
+    rate.set(ylabel="samples per second", xlabel="seconds", ylim=(0, None))
     for axes in (loss, rate):
         axes.grid(True, which="major", lw=0.3)
     figure.savefig(path, metadata={"Date": None})
@@ -104,10 +104,10 @@ def _fault(loss: Axes, rate: Axes, before: Attempt, after: Attempt) -> None:
     for axes in (loss, rate):
         axes.axvspan(before.ended, after.seconds[0], color=_RED, alpha=0.15, lw=0)
     took = after.seconds[0] - before.ended
-    label = f"killed; {took:.0f} s later\nit goes on after step {after.resumed_at}"
-    place = (before.ended, 0.97)
+    label = f"killed; resumed {took:.0f} s later\nafter step {after.resumed_at}"
+    position = (before.ended, 0.97)
     loss.annotate(
-        label, place, xycoords=loss.get_xaxis_transform(), ha="left", va="top", fontsize="small"
+        label, position, xycoords=loss.get_xaxis_transform(), ha="left", va="top", fontsize="small"
     )
 
 

@@ -1,15 +1,15 @@
-"""Jobs at cluster size: `make bench-scale`.
+"""Scale of clusters and stacks: `make bench-scale`.
 
-The benchmark has two parts, each on its own simulated clusters (real API server, real Volcano,
-nodes that run nothing):
+The benchmark has two parts, each on separate simulated clusters (real API server, real Volcano,
+nodes that run no processes):
 
-- Placement: jobs fill a thousand nodes with eight GPUs, in turns as gangs with Volcano and as plain
-  pods with kube-scheduler. A watch records each binding, and every partial gang.
+- Placement: jobs fill a thousand nodes with eight GPUs each, alternately as gangs with Volcano and
+  as plain pods with kube-scheduler. A watch records each binding and every partial gang.
 - Updates: `pulumi up` of 10, 100 and 1,000 jobs, in stacks of 50 that are updated concurrently as
   docs/scale.md recommends, compared with one stack of 100 and with `kubectl apply --server-side` of
-  the same objects, with the memory of each.
+  the same objects, including the memory usage of each.
 
-Prints the goals, including missed ones, and writes every sample to .bench/scale.json.
+Prints the goals, including missed ones, and writes all samples to .bench/scale.json.
 """
 
 from __future__ import annotations
@@ -46,23 +46,31 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--part", choices=["placement", "updates"], help="only this one")
-    parser.add_argument("--small", action="store_true", help="80 nodes, 10 jobs; updates of 10, 50")
-    parser.add_argument("--nodes", type=int, default=1000, help="of eight GPUs; default: 1000")
-    parser.add_argument("--jobs", type=int, default=125, help="to place; default: 125")
-    parser.add_argument("--pods", type=int, default=8, help="of a job to place; default: 8")
+    parser.add_argument("--part", choices=["placement", "updates"], help="run only this part")
+    parser.add_argument(
+        "--small", action="store_true", help="80 nodes, 10 jobs; updates of 10 and 50"
+    )
+    parser.add_argument(
+        "--nodes", type=int, default=1000, help="number of nodes with eight GPUs; default: 1000"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=125, help="number of jobs to place; default: 125"
+    )
+    parser.add_argument("--pods", type=int, default=8, help="pods per placed job; default: 8")
     parser.add_argument(
         "--sizes",
         type=lambda text: [int(number) for number in text.split(",")],
         default=[10, 100, 1000],
         help="numbers of jobs to update; default: 10,100,1000",
     )
-    parser.add_argument("--per-stack", type=int, default=50, help="jobs of a stack; default: 50")
+    parser.add_argument(
+        "--per-stack", type=int, default=50, help="number of jobs per stack; default: 50"
+    )
     parser.add_argument(
         "--repetitions",
         type=int,
         default=2,
-        help="of all but the largest update, which is done once; default: 2",
+        help="repetitions; the largest update runs only once; default: 2",
     )
     options = parser.parse_args()
     if options.jobs * options.pods > options.nodes:

@@ -1,4 +1,4 @@
-"""The benchmark's own simulated cluster, which exists during the measurement."""
+"""The simulated cluster of the benchmark, which exists only during the measurement."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ from infra.volcano import scheduler_configuration
 from simulation import nodes as simulated_nodes
 from tools.bench.outcome import say
 
-_AT_ONCE = 250
-"""Objects per kubectl, which sends at most 50 requests per second after the first 300."""
+_BATCH = 250
+"""Objects per kubectl command, which sends at most 50 requests per second after the first 300."""
 
 
 @contextmanager
 def simulated_cluster(nodes: int) -> Iterator[Cluster]:
-    """Run a cluster with a real API server and Volcano; other clusters are not affected.
+    """Run a cluster with a real API server and Volcano, without affecting other clusters.
 
-    Pods with the annotation `LASTS` keep running; other pods of a Job end at once.
+    Pods with the annotation `LASTS` keep running; other pods of a Job end immediately.
     """
     reporter = Reporter()
-    with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-        os.environ["GPU_PLATFORM_STATE"] = folder
+    with tempfile.TemporaryDirectory(prefix="scale-") as directory:
+        os.environ["GPU_PLATFORM_STATE"] = directory
         layout = Layout.of(Kind.SIMULATED)
         layout.scheduler_configuration.parent.mkdir(parents=True)
         text = scheduler_configuration(SchedulerSettings(), hierarchical=False)
         layout.scheduler_configuration.write_text(text)
-        bare, whole = cluster_spec(Kind.SIMULATED, 0), cluster_spec(Kind.SIMULATED, nodes)
+        bare, complete = cluster_spec(Kind.SIMULATED, 0), cluster_spec(Kind.SIMULATED, nodes)
         try:
-            # kwok reads its stages when it starts, and its first start writes them.
+            # The first start writes kwok's stages, which kwok reads when it starts again.
             lifecycle.up(bare, reporter)
             lifecycle.down(Kind.SIMULATED, purge=False)
             _let_pods_last(layout)
             cluster = lifecycle.up(bare, reporter)
             say(f"{nodes} simulated nodes")
-            simulated_nodes.ensure(nodes, whole.gpu_product, cluster.kubectl)
+            simulated_nodes.ensure(nodes, complete.gpu_product, cluster.kubectl)
             _await_volcano(cluster)
-            yield replace(cluster, spec=whole)
+            yield replace(cluster, spec=complete)
         finally:
             lifecycle.down(Kind.SIMULATED, purge=True)
 
 
 def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
-    """Create objects, one request after another. Raises CalledProcessError."""
-    for first in range(0, len(objects), _AT_ONCE):
-        some = list(objects[first : first + _AT_ONCE])
+    """Create objects, one request after another. Raise CalledProcessError if that fails."""
+    for first in range(0, len(objects), _BATCH):
+        batch = list(objects[first : first + _BATCH])
         subprocess.run(
             [*cluster.kubectl, "create", "--filename=-"],
-            input=json.dumps({"apiVersion": "v1", "kind": "List", "items": some}),
+            input=json.dumps({"apiVersion": "v1", "kind": "List", "items": batch}),
             text=True,
             stdout=subprocess.DEVNULL,
             check=True,
@@ -77,8 +77,8 @@ def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
 
 def delete_all(cluster: Cluster, *paths: str) -> None:
     """Delete all objects under some API paths and wait until they are gone."""
-    # Not `kubectl delete --all`, which waits for one object after another: for a thousand, that
-    # takes longer than the measurement.
+    # `kubectl delete --all` waits for one object after another, which would take longer than the
+    # measurement for a thousand objects.
     for path in paths:
         delete = [*cluster.kubectl, "delete", "--raw", path]
         subprocess.run(delete, check=True, stdout=subprocess.DEVNULL)
@@ -110,7 +110,7 @@ QUEUE = "research"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 VOLCANO_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 LASTS = "gpu-platform.dev/lasts"
-"""Annotation of pods that keep running on simulated nodes; other pods of a job end at once."""
+"""Annotation of pods that keep running on simulated nodes. Other pods of a job end immediately."""
 
 IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 
@@ -118,7 +118,7 @@ IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
     """Return the configuration of `jobs` training jobs of `nodes` pods with eight GPUs each.
 
-    Jobs are numbered from `first`. Each has another seed and is therefore another run.
+    Jobs are numbered from `first`. Each has a different seed and is therefore a different run.
     """
     job = {
         "queue": QUEUE,
@@ -151,22 +151,22 @@ def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
     }
 
 
-def surroundings(settings: StackSettings) -> list[Manifest]:
+def prerequisites(settings: StackSettings) -> list[Manifest]:
     """Return the objects that the jobs of a stack need, in the order of creation."""
-    space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=settings.gpu.resource)
+    args = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=settings.gpu.resource)
     claim = {"namespace": NAMESPACE, "name": "checkpoints"}
     return [
         tenancy.namespace(settings.tenancy),
-        *tenancy.manifests(space),
+        *tenancy.manifests(args),
         *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
-        *(storage.volume(key, made, claim) for key, made in settings.storage.volumes.items()),
-        *(storage.claim(key, NAMESPACE, made) for key, made in settings.storage.claims.items()),
+        *(storage.volume(key, volume, claim) for key, volume in settings.storage.volumes.items()),
+        *(storage.claim(key, NAMESPACE, each) for key, each in settings.storage.claims.items()),
     ]
 
 
 def gangs(settings: StackSettings) -> list[Manifest]:
     """Return the Volcano Jobs of the stack."""
-    made: list[Manifest] = []
+    created: list[Manifest] = []
     for key, job in settings.training.jobs.items():
         args = TrainingJobArgs(
             key=key,
@@ -177,12 +177,12 @@ def gangs(settings: StackSettings) -> list[Manifest]:
             gpu_nodes=GpuNodes(resource=settings.gpu.resource),
             claims={name: name for name in settings.storage.claims},
         )
-        made += manifests(args, run_name(args), IMAGE)
-    return made
+        created += manifests(args, run_name(args), IMAGE)
+    return created
 
 
 def plain_pods(job: Manifest) -> list[Manifest]:
-    """Return the pods of a Volcano Job without a gang, for Kubernetes' default scheduler."""
+    """Return the pods of a Volcano Job as plain pods for Kubernetes' default scheduler."""
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return [
         {
@@ -200,6 +200,6 @@ def plain_pods(job: Manifest) -> list[Manifest]:
     ]
 
 
-def checked(jobs: int, nodes: int) -> StackSettings:
-    """Return the settings of `configuration`."""
+def settings_of(jobs: int, nodes: int) -> StackSettings:
+    """Return the validated settings of `configuration`."""
     return validate(configuration(jobs, nodes))

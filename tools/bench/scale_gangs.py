@@ -18,21 +18,21 @@ from kube.names import RUN_LABEL
 
 @dataclass
 class Gangs:
-    """Bindings by gang, in the order of their events; `size` pods are a whole gang.
+    """Bindings by gang, in the order of their events. A complete gang has `size` pods.
 
-    Each pod is bound by a separate request. The bindings of a gang therefore arrive one after
-    another, interleaved with those of other gangs. A gang is partial if some of its pods have nodes
-    while nothing is being bound.
+    Each pod is bound by a separate request, so the bindings of a gang arrive one after another,
+    interleaved with those of other gangs. A gang is partial if only some of its pods have nodes
+    while no pod is being bound.
     """
 
     size: int
     bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    moments: int = 0
-    """Times of all events: at each one, all gangs are inspected."""
+    events: int = 0
+    """Number of events."""
 
     def note(self, gang: str, pod: str, node: str | None, moment: float) -> None:
-        """Record an event of a pod, at a time in seconds of one clock."""
-        self.moments += 1
+        """Record an event of a pod. `moment` is a time in seconds."""
+        self.events += 1
         if node is not None:
             self.bound[gang].setdefault(pod, moment)
 
@@ -42,7 +42,7 @@ class Gangs:
         return sum(len(pods) for pods in list(self.bound.values()))
 
     def partial(self, rest: float) -> set[str]:
-        """Return gangs that were partial in a pause of `rest` seconds, or at the end.
+        """Return the gangs that were partial during a pause of `rest` seconds, or at the end.
 
         Bindings in progress at the start of such a pause are complete at its end.
         """
@@ -58,11 +58,11 @@ class Gangs:
         return found
 
     def spreads(self) -> list[float]:
-        """Return seconds from the first to the last bound pod of each gang."""
+        """Return the seconds from the first to the last bound pod of each gang."""
         return [max(pods.values()) - min(pods.values()) for pods in self.bound.values()]
 
     def summary(self, began: float, submitted: float, rest: float) -> dict[str, Any]:
-        """Return rates and partial gangs of a round by its times of start and submission."""
+        """Return the rates and partial gangs of a round, given its start and submission times."""
         moments = sorted(moment for pods in self.bound.values() for moment in pods.values())
         last = moments[-1]
         spreads = self.spreads()
@@ -73,7 +73,7 @@ class Gangs:
             "secondsToLastBinding": round(last - began, 3),
             "podsPerSecond": round(len(moments) / (last - began), 1),
             "podsPerSecondFromFirstBinding": round(len(moments) / max(last - moments[0], 1e-3), 1),
-            "momentsObserved": self.moments,
+            "momentsObserved": self.events,
             "partialGangs": len(self.partial(rest)),
             "secondsFromFirstToLastPodOfAGang": {
                 "median": round(statistics.median(spreads), 3),
@@ -85,8 +85,8 @@ class Gangs:
 class PodWatch:
     """Watch that reports every change of the pods under an API path to `gangs`.
 
-    The API server may end a stream at any time. The next one starts at the last resource version,
-    so that no event is missed.
+    The API server may end a stream at any time. The next stream starts at the last resource
+    version, so no event is missed.
     """
 
     def __init__(self, kubectl: Sequence[str], path: str, gangs: Gangs) -> None:
@@ -121,16 +121,16 @@ class PodWatch:
                 self._process = process
                 assert process.stdout is not None  # noqa: S101  it is a pipe
                 for line in process.stdout:
-                    self._take(json.loads(line))
+                    self._process_event(json.loads(line))
 
-    def _take(self, event: dict[str, Any]) -> None:
-        thing = event["object"]
+    def _process_event(self, event: dict[str, Any]) -> None:
+        pod = event["object"]
         if event["type"] == "ERROR":
-            self.problem = f"the watch of pods cannot continue: {thing.get('message', thing)}"
+            self.problem = f"the watch of pods cannot continue: {pod.get('message', pod)}"
             return
-        self._version = thing["metadata"]["resourceVersion"]
+        self._version = pod["metadata"]["resourceVersion"]
         if event["type"] in ("ADDED", "MODIFIED"):
-            metadata = thing["metadata"]
+            metadata = pod["metadata"]
             gang = metadata.get("labels", {}).get(RUN_LABEL, "")
-            node = thing["spec"].get("nodeName")
+            node = pod["spec"].get("nodeName")
             self._gangs.note(gang, metadata["name"], node, time.monotonic())

@@ -14,13 +14,13 @@ from tools.bench.scale_cluster import (
     NAMESPACE,
     PODS,
     VOLCANO_JOBS,
-    checked,
     create,
     delete_all,
     gangs,
     plain_pods,
+    prerequisites,
+    settings_of,
     simulated_cluster,
-    surroundings,
 )
 from tools.bench.scale_gangs import Gangs, PodWatch
 
@@ -28,28 +28,30 @@ VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
 REST = 1.0
 """Seconds without a binding after which no gang is being bound: one scheduling cycle of Volcano."""
-_PATIENCE = 600.0
+_TIMEOUT = 600.0
 
 
 def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, Any]:
     """Measure both alternately on one cluster: `jobs` jobs of `pods` pods with eight GPUs each."""
     samples: dict[str, list[dict[str, Any]]] = {VOLCANO: [], PLAIN: []}
-    settings = checked(jobs, pods)
-    made = gangs(settings)
+    settings = settings_of(jobs, pods)
+    volcano_jobs = gangs(settings)
     with simulated_cluster(nodes) as cluster:
-        create(cluster, surroundings(settings))
+        create(cluster, prerequisites(settings))
         _await_claim(cluster)
         for turn in range(repetitions):
-            for name, samples_of in samples.items():
-                objects = made if name == VOLCANO else [p for job in made for p in plain_pods(job)]
+            for name, rounds in samples.items():
+                objects = volcano_jobs
+                if name == PLAIN:
+                    objects = [pod for job in volcano_jobs for pod in plain_pods(job)]
                 say(f"{turn + 1}/{repetitions} {name}: {jobs} jobs of {pods} pods, {nodes} nodes")
-                samples_of.append(_round(cluster, name, objects, jobs * pods, pods))
-                _tell(samples_of[-1])
+                rounds.append(_round(cluster, name, objects, jobs * pods, pods))
+                _print(rounds[-1])
     return {"nodes": nodes, "jobs": jobs, "podsPerJob": pods, "rounds": samples}
 
 
 def placement_goals(result: dict[str, Any]) -> list[Goal]:
-    """Return Volcano's goals; the slowest round counts."""
+    """Return Volcano's goals, evaluated on the slowest round."""
     rounds = result["rounds"][VOLCANO]
     rate = min(found["podsPerSecond"] for found in rounds)
     partial = sum(found["partialGangs"] for found in rounds)
@@ -62,22 +64,24 @@ def placement_goals(result: dict[str, Any]) -> list[Goal]:
 def _round(
     cluster: Cluster, name: str, objects: list[Manifest], total: int, size: int
 ) -> dict[str, Any]:
-    seen = Gangs(size)
-    watch = PodWatch(cluster.kubectl, PODS, seen)
+    observed = Gangs(size)
+    watch = PodWatch(cluster.kubectl, PODS, observed)
     began = time.monotonic()
     try:
         create(cluster, objects)
         submitted = time.monotonic()
-        while seen.count < total:
-            if watch.problem or time.monotonic() - began > _PATIENCE:
-                problem = watch.problem or f"{seen.count} of {total} pods after {_PATIENCE:.0f} s"
+        while observed.count < total:
+            if watch.problem or time.monotonic() - began > _TIMEOUT:
+                problem = (
+                    watch.problem or f"{observed.count} of {total} pods after {_TIMEOUT:.0f} s"
+                )
                 sys.exit(f"{name}: {problem}")
-            say(f"  {seen.count} of {total} pods have nodes")
+            say(f"  {observed.count} of {total} pods have nodes")
             time.sleep(2)
     finally:
         watch.stop()
     delete_all(cluster, VOLCANO_JOBS, PODS)
-    return {**seen.summary(began, submitted, REST), "watchStreams": watch.streams}
+    return {**observed.summary(began, submitted, REST), "watchStreams": watch.streams}
 
 
 def _await_claim(cluster: Cluster) -> None:
@@ -87,7 +91,7 @@ def _await_claim(cluster: Cluster) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def _tell(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any]) -> None:
     spread = found["secondsFromFirstToLastPodOfAGang"]
     say(
         f"  {found['podsPerSecond']} pods/s "

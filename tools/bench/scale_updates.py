@@ -1,4 +1,4 @@
-"""Cost of `pulumi up` of many jobs, compared with `kubectl apply --server-side`."""
+"""Cost of `pulumi up` for many jobs, compared with `kubectl apply --server-side`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tools.bench.outcome import Goal, say
 from tools.bench.processes import Used, measured, measured_together
 from tools.bench.scale_cluster import (
     VOLCANO_JOBS,
-    checked,
     create,
     delete_all,
     gangs,
+    prerequisites,
+    settings_of,
     simulated_cluster,
-    surroundings,
 )
 
 KUBECTL = "kubectl apply --server-side"
@@ -38,7 +38,7 @@ MAX_GROWTH = 2.0
 _PODS = 8
 _AT_ONCE = max(1, len(os.sched_getaffinity(0)))
 ENGINE = {"GOGC": "400"}
-"""Options that docs/scale.md recommends for large updates: more memory for less time."""
+"""Variables that docs/scale.md recommends for large updates: more memory, less time."""
 PROGRAM = '''
 """Program of a team's stack: its jobs, on an existing platform."""
 
@@ -76,49 +76,49 @@ Samples = dict[int, dict[str, list[dict[str, float]]]]
 
 
 def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any]:
-    """Measure each method in turns for each number of jobs, the largest number only once.
+    """Measure each method alternately for each number of jobs; the largest number only once.
 
     Jobs are in stacks of `per_stack`, updated concurrently with one update per core, and also in
-    one stack of up to `LARGEST_STACK` jobs.
+    a single stack of up to `LARGEST_STACK` jobs.
     """
     samples: Samples = {size: {} for size in sizes}
-    # Without nodes, all jobs wait, so that only the creation of the jobs is measured.
-    with simulated_cluster(0) as cluster, tempfile.TemporaryDirectory() as folder:
-        create(cluster, surroundings(checked(1, _PODS)))
+    # Without nodes, all jobs wait, so only their creation is measured.
+    with simulated_cluster(0) as cluster, tempfile.TemporaryDirectory() as directory:
+        create(cluster, prerequisites(settings_of(1, _PODS)))
         for size in sizes:
-            ways = _ways(size, per_stack)
+            methods = _methods(size, per_stack)
             for turn in range(1 if size == max(sizes) else repetitions):
-                for what, run in ways.items():
-                    work = Path(folder) / f"{size}-{turn}-{len(list(Path(folder).iterdir()))}"
+                for method, run in methods.items():
+                    work = Path(directory) / f"{size}-{turn}-{len(list(Path(directory).iterdir()))}"
                     work.mkdir()
                     used = run(cluster, work, size)
-                    samples[size].setdefault(what, []).append(asdict(used))
+                    samples[size].setdefault(method, []).append(asdict(used))
                     say(
-                        f"  {size} jobs, {what}: {used.seconds:.1f} s, {used.cpu_seconds:.1f} s "
+                        f"  {size} jobs, {method}: {used.seconds:.1f} s, {used.cpu_seconds:.1f} s "
                         f"of CPU time, {used.peak_mib:.0f} MiB"
                     )
                     delete_all(cluster, VOLCANO_JOBS)
     return {"jobsPerStack": per_stack, "stacksAtOnce": _AT_ONCE, "samples": samples}
 
 
-def _ways(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int], Used]]:
-    ways: dict[str, Callable[[Cluster, Path, int], Used]] = {
+def _methods(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int], Used]]:
+    methods: dict[str, Callable[[Cluster, Path, int], Used]] = {
         KUBECTL: _kubectl,
         PULUMI: partial(_pulumi, per_stack=per_stack),
     }
     if per_stack < size <= LARGEST_STACK:
-        ways[ONE_STACK] = partial(_pulumi, per_stack=size)
-    return ways
+        methods[ONE_STACK] = partial(_pulumi, per_stack=size)
+    return methods
 
 
 def update_goals(result: dict[str, Any]) -> list[Goal]:
     """Return the goals for 100 and 1,000 jobs, computed from medians."""
     samples: Samples = result["samples"]
     goals = []
-    for what in (PULUMI, ONE_STACK):
-        if what in samples.get(100, {}):
-            ratio = _median(samples, 100, what) / _median(samples, 100, KUBECTL)
-            name = f"{what}, 100 jobs, relative to kubectl apply"
+    for method in (PULUMI, ONE_STACK):
+        if method in samples.get(100, {}):
+            ratio = _median(samples, 100, method) / _median(samples, 100, KUBECTL)
+            name = f"{method}, 100 jobs, relative to kubectl apply"
             goals.append(Goal(name, ratio, MAX_RATIO, at_most=True))
     if {100, 1000} <= samples.keys():
         growth = (_median(samples, 1000, PULUMI) / 1000) / (_median(samples, 100, PULUMI) / 100)
@@ -127,40 +127,40 @@ def update_goals(result: dict[str, Any]) -> list[Goal]:
     return goals
 
 
-def _median(samples: Samples, size: int, what: str) -> float:
-    return statistics.median(used["seconds"] for used in samples[size][what])
+def _median(samples: Samples, size: int, method: str) -> float:
+    return statistics.median(used["seconds"] for used in samples[size][method])
 
 
-def _kubectl(cluster: Cluster, folder: Path, size: int) -> Used:
-    objects = gangs(checked(size, _PODS))
-    file = folder / "jobs.json"
+def _kubectl(cluster: Cluster, directory: Path, size: int) -> Used:
+    objects = gangs(settings_of(size, _PODS))
+    file = directory / "jobs.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     command = [*cluster.kubectl, "apply", "--server-side", f"--filename={file}"]
-    return measured(command, folder, os.environ)
+    return measured(command, directory, os.environ)
 
 
-def _pulumi(cluster: Cluster, folder: Path, size: int, *, per_stack: int) -> Used:
+def _pulumi(cluster: Cluster, directory: Path, size: int, *, per_stack: int) -> Used:
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
-    (folder / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "scale", "runtime": runtime}))
-    (folder / "__main__.py").write_text(PROGRAM)
-    (folder / "state").mkdir()
+    (directory / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "scale", "runtime": runtime}))
+    (directory / "__main__.py").write_text(PROGRAM)
+    (directory / "state").mkdir()
     environment = {
         **os.environ,
         **variables(cluster.layout, cluster.toolchain, cluster.spec.kind),
         **ENGINE,
-        "PULUMI_BACKEND_URL": f"file://{folder / 'state'}",
+        "PULUMI_BACKEND_URL": f"file://{directory / 'state'}",
         "PYTHONPATH": str(CHECKOUT),
     }
     stacks = {f"team-{first}": first for first in range(0, size, per_stack)}
     for stack, first in stacks.items():
         jobs = min(per_stack, size - first)
         config = {"scale:jobs": jobs, "scale:first": first, "scale:pods": _PODS}
-        (folder / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
+        (directory / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
     init = ["pulumi", "stack", "init", "--non-interactive"]
     update = ["pulumi", "up", "--yes", "--skip-preview", "--non-interactive", "--suppress-outputs"]
-    # The first stack creates what stacks of a project share; only updates are measured.
-    measured([*init, "--stack=team-0"], folder, environment)
+    # The first stack creates files that all stacks of a project share. Only updates are measured.
+    measured([*init, "--stack=team-0"], directory, environment)
     rest = [[*init, f"--stack={stack}"] for stack in list(stacks)[1:]]
-    measured_together(rest, folder, environment, _AT_ONCE)
+    measured_together(rest, directory, environment, _AT_ONCE)
     commands = [[*update, f"--stack={stack}"] for stack in stacks]
-    return measured_together(commands, folder, environment, _AT_ONCE)
+    return measured_together(commands, directory, environment, _AT_ONCE)

@@ -2,11 +2,12 @@
 
 Accuracy: random states of a cluster with random plans are simulated as `python -m gitops simulate`
 does. A second simulated cluster applies the same plans with different timing: its scheduler runs
-once per second, as a real one does, and gangs of the same age are submitted in random order. So a
-prediction is compared with a simulation, not with a cluster that runs programs. Three results are
-compared: the verdict on each gang, the gangs that each plan preempts, and the start times of
-waiting gangs. Each prediction is also made twice with the same timing: the scheduler chooses among
-equal nodes and victims at random, so the agreement of the two is the upper limit for a prediction.
+once per second, like a real one, and gangs of the same age are submitted in random order. A
+prediction is therefore compared with a simulation, not with a cluster that runs programs. Three
+results are compared: the verdict on each gang, the gangs that each plan preempts, and the start
+times of waiting gangs. Each prediction is also made twice with the same timing: the scheduler
+chooses among equal nodes and victims at random, so the agreement of the two predictions is an upper
+limit.
 
 Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have ended. This
 includes starting and stopping the simulated cluster. Prints every difference and writes
@@ -42,7 +43,7 @@ _SIZES: Final = [
     (100, 50, SCHEDULERS[0], 20.0),
     (1000, 300, DEFAULT, 90.0),
 ]
-"""Nodes, gangs, the scheduler's configuration, and the goal in seconds."""
+"""Number of nodes and gangs, scheduler configuration, and goal in seconds."""
 
 
 def main() -> None:
@@ -50,7 +51,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--states", type=int, default=50, help="random states; default: 50")
     parser.add_argument(
-        "--horizon", type=int, default=HORIZON, help="gangs that end before it stops; default: 20"
+        "--horizon",
+        type=int,
+        default=HORIZON,
+        help="number of gangs that end before a simulation stops; default: 20",
     )
     parser.add_argument("--seed", type=int, default=24, help="seed of the states; default: 24")
     parser.add_argument("--no-speed", action="store_true", help="measure only the accuracy")
@@ -76,7 +80,7 @@ def main() -> None:
 
 @dataclass
 class Compared:
-    """Predictions, compared with the results of another cluster."""
+    """Predictions compared with the results of another cluster."""
 
     title: str
     verdicts: int = 0
@@ -88,7 +92,7 @@ class Compared:
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, predicted: Answer, applied: Answer) -> None:
-        """Compare the answers about one state."""
+        """Add the comparison of two results for the same state."""
         other = {gang.title: gang for gang in applied.gangs}
         for gang in predicted.gangs:
             real = other[gang.title]
@@ -115,7 +119,7 @@ class Compared:
         self.differences.append(text)
 
     def goals(self) -> list[Goal]:
-        """Return the shares of predictions that agree."""
+        """Return the shares of agreeing predictions as goals."""
         shares = {
             "same verdict, share of gangs": (self.same_verdicts, self.verdicts),
             "same victims, share of plans that preempt": (self.same_victims, self.preempting),
@@ -131,7 +135,7 @@ def _victims(answer: Answer) -> list[str]:
 
 
 def _truth(states: int, horizon: int, seed: int) -> tuple[Compared, Compared]:
-    """Compare the predictions with those of different timing, and with repeated ones."""
+    """Compare predictions with applied plans of different timing, and with repeated predictions."""
     compared, repeated = Compared("applied"), Compared("repeated")
     random = Random(seed)  # noqa: S311  no secrets
     for kind, scheduler in enumerate(SCHEDULERS):

@@ -1,8 +1,8 @@
-"""GPU-hours of sweeps until they reach the best accuracy that random search finds in 24 trials.
+"""GPU-hours that sweeps need to reach the best accuracy of a random search with 24 trials.
 
-The controller of sweeps and the training programs are real: a trial that is paused gets SIGTERM,
-and a promoted one resumes from its checkpoint. The cluster is simulated, with a separate clock:
-an epoch, the start and the end of a pod take the same time in all searches.
+The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
+trial resumes from its checkpoint. The cluster is simulated, with a simulated clock: an epoch, the
+start and the end of a pod take the same time in all searches.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from workload.progress import PROGRESS_FILE, Epoch, parse
 
 SEEDS: Final = range(1, 6)
 TRIALS: Final = 24
-"""Trials of the random search that the others are compared with."""
+"""Number of trials of the random search, with which the others are compared."""
 
 MOST_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
@@ -41,7 +41,7 @@ EPOCH_SECONDS: Final = 60.0
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
-"""Time between two decisions of the controller, its default."""
+"""Seconds between two decisions of the controller, its default."""
 
 SPACE: Final[dict[str, Any]] = {
     "learning_rate": {"min": 1e-4, "max": 1.0, "log": True},
@@ -70,10 +70,13 @@ def main() -> None:
     whole = []
     found: list[dict[str, Any]] = []
     for seed in SEEDS:
-        with tempfile.TemporaryDirectory() as folder, programs(Path(folder) / "runs") as started:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            programs(Path(directory) / "runs") as started,
+        ):
             target = 0.0
             for name, changes in SEARCHES.items():
-                claim = Path(folder) / name
+                claim = Path(directory) / name
                 searched = Search(sweep(seed, name, changes), claim, started)
                 reached = searched.until(target if name != RANDOM else None)
                 if name == RANDOM:
@@ -114,7 +117,7 @@ def _conclude(
 
 
 def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
-    """Return a sweep over trials of one GPU. Its seed is that of its trials."""
+    """Return a sweep whose trials have one GPU. The sweep and its trials have the same seed."""
     trials = TRIALS if name == RANDOM else MOST_TRIALS
     hyperparameters = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS, "seed": seed}
     settings = SweepSettings.model_validate(
@@ -153,28 +156,28 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
 class Programs:
     """Training programs by run. Searches with the same seed reuse each other's runs."""
 
-    folder: Path
+    directory: Path
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
 
     def start(self, run: str, flags: list[str], epochs: int) -> None:
-        """Start a run, or resume it, unless it has trained that far."""
+        """Start or resume a run unless it has trained that many epochs."""
         if run not in self.processes and len(self.lines(run)) < epochs:
-            process = _processes.Process(target=_train, args=(flags, str(self.folder / run)))
+            process = _processes.Process(target=_train, args=(flags, str(self.directory / run)))
             process.start()
             self.processes[run] = process
 
     def lines(self, run: str) -> dict[int, str]:
-        """Return the lines of progress by complete epochs."""
+        """Return the progress lines of a run by completed epoch."""
         found: dict[int, str] = {}
         with contextlib.suppress(FileNotFoundError):
-            for line in (self.folder / run / PROGRESS_FILE).read_text().splitlines():
+            for line in (self.directory / run / PROGRESS_FILE).read_text().splitlines():
                 event = parse(line)
                 if isinstance(event, Epoch) and event.epoch == int(event.epoch):
                     found[int(event.epoch)] = line
         return found
 
     def wait(self, run: str, epochs: int) -> dict[int, str]:
-        """Wait until a run has trained that far; at the end, until its export exists."""
+        """Wait until a run has trained that many epochs and, at the end, written its export."""
         while len(lines := self.lines(run)) < epochs:
             self._check(run)
             time.sleep(_WAIT)
@@ -194,15 +197,15 @@ class Programs:
     def _check(self, run: str) -> None:
         process = self.processes[run]
         if process.exitcode and len(self.lines(run)) < EPOCHS:
-            output = (self.folder / f"{run}.log").read_text()
+            output = (self.directory / f"{run}.log").read_text()
             sys.exit(f"{run} ended with code {process.exitcode}:\n{output[-2000:]}")
 
 
 @contextlib.contextmanager
-def programs(folder: Path) -> Iterator[Programs]:
-    """End all programs with the block."""
-    folder.mkdir()
-    started = Programs(folder)
+def programs(directory: Path) -> Iterator[Programs]:
+    """Yield the training programs of a seed, and stop them at the end of the block."""
+    directory.mkdir()
+    started = Programs(directory)
     try:
         yield started
     finally:
@@ -210,21 +213,21 @@ def programs(folder: Path) -> Iterator[Programs]:
             started.stop(run)
 
 
-def _train(flags: list[str], folder: str) -> None:
+def _train(flags: list[str], directory: str) -> None:
     """Run the training program in a process that has imported it."""
     from training.__main__ import run
     from training.command_line import read_config
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends it.
-    with Path(f"{folder}.log").open("a") as log:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops it
+    with Path(f"{directory}.log").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    os._exit(run(read_config([*flags, f"--run-dir={folder}"], os.environ)))
+    os._exit(run(read_config([*flags, f"--run-dir={directory}"], os.environ)))
 
 
 @dataclass
 class Gang:
-    """A trial in the simulated cluster, and the seconds until its pod has started or ended."""
+    """A trial in the simulated cluster, with the seconds until its pod has started or ended."""
 
     job: dict[str, Any]
     starts: float = START_SECONDS
@@ -243,18 +246,18 @@ class Gang:
 
 @dataclass
 class Reached:
-    """Best accuracy of finished trials, and what the search had used by then."""
+    """Best accuracy of finished trials, and the resources that the search had used by then."""
 
     accuracy: float = 0.0
     hours: float = 0.0
     trials: int = 0
     whole: float = 0.0
-    """GPU-hours when it ended, after the best result."""
+    """GPU-hours of the complete search."""
 
 
 @dataclass
 class Search:
-    """A sweep in a simulated cluster, which is the controller's API and has enough free GPUs."""
+    """A sweep in a simulated cluster with enough free GPUs. It serves as the controller's API."""
 
     sweep: Sweep
     claim: Path
@@ -264,7 +267,7 @@ class Search:
     summary: dict[str, Any] = field(default_factory=dict)
 
     def until(self, accuracy: float | None) -> Reached:
-        """Search until an accuracy is reached, or to the end, and return the best result."""
+        """Search until an accuracy is reached or the sweep ends, and return the best result."""
         api: Any = self
         client: Client = api
         controller = Controller(self.sweep, self.claim, client, INTERVAL, lambda: self.now)
@@ -309,7 +312,7 @@ class Search:
         self.gangs[name].set("Running")
 
     def patch(self, _resource: Any, _name: str, patched: dict[str, Any], **_: Any) -> None:
-        """Keep the summary of the sweep."""
+        """Store the summary of the sweep."""
         (text,) = patched["metadata"]["annotations"].values()
         self.summary = json.loads(text)
 
@@ -332,25 +335,25 @@ class Search:
             gang.starts -= INTERVAL
             return
         before, gang.epochs = gang.epochs, gang.epochs + INTERVAL / EPOCH_SECONDS
-        # A sixth is not exact: 27 epochs are over after 162 intervals.
+        # Rounded because a sixth is not exact: 27 epochs end after 162 intervals.
         gang.epochs = min(round(gang.epochs, 6), EPOCHS)
         if int(gang.epochs) == int(before):
             return
         lines = self.programs.wait(name, int(gang.epochs))
-        folder = self.claim / name
-        folder.mkdir(exist_ok=True)
-        with (folder / PROGRESS_FILE).open("a") as file:
+        directory = self.claim / name
+        directory.mkdir(exist_ok=True)
+        with (directory / PROGRESS_FILE).open("a") as file:
             file.write(lines[int(gang.epochs)] + "\n")
         if gang.epochs >= EPOCHS:
-            (folder / "export").symlink_to(self.programs.folder / name / "export")
+            (directory / "export").symlink_to(self.programs.directory / name / "export")
             gang.set("Completed")
 
 
 def _flags(job: dict[str, Any]) -> list[str]:
-    """Return the flags of the training program in a job, but its directory."""
+    """Return the flags of the training program in a job, without its directory and metrics port."""
     (task, *_) = job["spec"]["tasks"]
     command = task["template"]["spec"]["containers"][0]["command"]
-    first = max(place for place, word in enumerate(command) if word == "training")
+    first = max(index for index, word in enumerate(command) if word == "training")
     flags: list[str] = command[first + 1 :]
     left_out = ("--run-dir=", "--metrics-port=")
     return [flag for flag in flags if not flag.startswith(left_out)]

@@ -1,11 +1,11 @@
 """Throughput and overhead of the training program: `make bench-training`.
 
-Two processes on the CPU train the same model on the same data from the same seed, with our program,
-a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, in turns, so that other
-activity of the host affects all equally; all use our data loader. Also measured: bytes on the wire
-with and without compression, the time that a checkpoint blocks a step and the rate of steps while
-it is written, both compared with dcp.async_save, and the time from a killed worker to the next
-step. Writes every sample to .bench/training.json.
+Two processes on the CPU train the same model on the same data from the same seed, alternately with
+our program, a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, so that
+other load on the host affects all equally. All use our data loader. Also measured: bytes on the
+wire with and without compression; the time that a checkpoint blocks a step and the step rate while
+it is written, both compared with dcp.async_save; and the time from a killed worker to the next
+step. Writes all samples to .bench/training.json.
 """
 
 import argparse
@@ -37,11 +37,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=5, help="number of killed workers; default: 5")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        rates = _gang("throughput", folder, options.turns)
-        sent = _gang("traffic", folder, 20, isolated=True)
-        pauses = _gang("pause", folder, max(3, options.turns // 2))
-        recovery = [_recovery(folder / f"kill-{number}") for number in range(options.kills)]
+        directory = Path(name)
+        rates = _gang("throughput", directory, options.turns)
+        sent = _gang("traffic", directory, 20, isolated=True)
+        pauses = _gang("pause", directory, max(3, options.turns // 2))
+        recovery = [_recovery(directory / f"kill-{number}") for number in range(options.kills)]
     to = {name: ratios(rates["ours"], rates[name]) for name in rates if name != "ours"}
     waits = ratios(pauses["ours pause"], pauses["dcp.async_save pause"])
     _show(rates, to, sent, pauses, recovery)
@@ -67,11 +67,11 @@ def main() -> None:
     conclude("training", samples, goals)
 
 
-def _gang(measurement: str, folder: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
-    """Run a measurement in two processes; `isolated` in a network namespace, if that is allowed."""
+def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
+    """Run a measurement in two processes, with `isolated` in a network namespace if permitted."""
     say(f"{measurement} …")
     port = _free_port()
-    arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(folder)]
+    arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
     arguments += [f"--turns={turns}"]
     starter = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
     # Both must be in the same namespace, so one shell starts both.
@@ -86,16 +86,16 @@ def _gang(measurement: str, folder: Path, turns: int, isolated: bool = False) ->
     subprocess.run(
         [*starter, "bash", "-c", script, "gang", *arguments], env=environment, check=True
     )
-    samples: dict[str, Any] = json.loads((folder / "samples.json").read_text())
+    samples: dict[str, Any] = json.loads((directory / "samples.json").read_text())
     return samples
 
 
-def _recovery(folder: Path) -> float:
-    """Return seconds from the kill of a worker until the next step of the restarted gang."""
+def _recovery(directory: Path) -> float:
+    """Return the seconds from the kill of a worker to the next step of the restarted gang."""
     command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
     command += [f"--master-port={_free_port()}", "-m", "training", "--model=simple-cnn"]
     command += ["--epochs=1000", "--checkpoint-steps=5", "--log-every=1", "--step-delay=0.02"]
-    command += [f"--run-dir={folder}", "--device=cpu"]
+    command += [f"--run-dir={directory}", "--device=cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -113,7 +113,7 @@ def _recovery(folder: Path) -> float:
         launcher.send_signal(signal.SIGTERM)
         for _ in lines:
             pass
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     say(f"recovery … {seconds:.1f} s")
     return seconds
 

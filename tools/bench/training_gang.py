@@ -45,15 +45,15 @@ MIN_STEPS = 3
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 
 
-def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return samples per second of every loop; the loops alternate every `STEPS` steps."""
-    run = prepared(config(folder / "run", batch_size=BATCH), world)
+def throughput(directory: Path, world: World, turns: int) -> dict[str, Any]:
+    """Return the samples per second of every loop. The loops alternate every 40 steps."""
+    run = prepared(config(directory / "run", batch_size=BATCH), world)
     loops = {name: begin(run) for name, begin in LOOPS.items()}
     samples: dict[str, list[float]] = {name: [] for name in loops}
     steps = 40
     for turn in range(-1, turns):
         names = list(loops)
-        # Each loop goes first equally often.
+        # Rotated, so that each loop goes first equally often.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             dist.barrier()
             begun = time.perf_counter()
@@ -66,12 +66,12 @@ def throughput(folder: Path, world: World, turns: int) -> dict[str, Any]:
     return samples
 
 
-def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return how long training waits for a checkpoint and the rate of steps while it is written.
+def pause(directory: Path, world: World, turns: int) -> dict[str, Any]:
+    """Return how long training waits for a checkpoint, and the step rate while it is written.
 
-    The baseline is dcp.async_save. `no save` is the rate of steps without a checkpoint.
+    The baseline is dcp.async_save. `no save` is the step rate without a checkpoint.
     """
-    text = folder / "data/text"
+    text = directory / "data/text"
     if world.is_rank0:
         text.mkdir(parents=True, exist_ok=True)
         (text / "text.txt").write_bytes(os.urandom(200_000))
@@ -80,10 +80,10 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
         "model": "gpt",
         "model_options": PAUSE_OPTIONS,
         "dataset": "text",
-        "data_dir": str(folder / "data"),
+        "data_dir": str(directory / "data"),
         "batch_size": 1,
     }
-    run = prepared(config(folder / "run", **settings), world)
+    run = prepared(config(directory / "run", **settings), world)
     loop, bare = ours(run), run.model.model
     group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
 
@@ -93,7 +93,7 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
 
     def save_dcp(turn: int) -> Future[Any]:
         state = {"model": bare.state_dict(), "optimizer": run.optimizer.state_dict()}
-        path = str(folder / f"dcp-{turn}")
+        path = str(directory / f"dcp-{turn}")
         written = async_save(state, checkpoint_id=path, process_group=group)
         return cast(Future[Any], written)
 
@@ -109,7 +109,7 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
             "ours": _saved(loop, save_ours),
             "dcp.async_save": _saved(loop, lambda: save_dcp(turn)),  # noqa: B023
         }
-        shutil.rmtree(folder / f"dcp-{turn}", ignore_errors=True)
+        shutil.rmtree(directory / f"dcp-{turn}", ignore_errors=True)
         found["no save"] = _saved(loop, lambda: None)
         if turn >= 0:
             for name, values in found.items():
@@ -122,8 +122,8 @@ def pause(folder: Path, world: World, turns: int) -> dict[str, Any]:
 def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
     """Start a save and train until it is on disk, at least three steps.
 
-    Return the seconds for which training waited, the seconds until all was on disk, and the rate
-    of steps in that time.
+    Return the seconds that training waited, the seconds until everything was on disk, and the step
+    rate in that time.
     """
     dist.barrier()
     begun, ends = time.perf_counter(), list[float]()
@@ -131,23 +131,23 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
     paused = time.perf_counter() - begun
     if saving is not None:
         saving.add_done_callback(lambda _: ends.append(time.perf_counter() - begun))
-    count, going = 0, torch.ones(1)
-    while going.item() or count < MIN_STEPS:
+    count, unfinished = 0, torch.ones(1)
+    while unfinished.item() or count < MIN_STEPS:
         next(loop)
         count += 1
         # All processes compute the same number of steps.
-        going.fill_(float(saving is not None and not ends))
-        dist.all_reduce(going, dist.ReduceOp.MAX)
+        unfinished.fill_(float(saving is not None and not ends))
+        dist.all_reduce(unfinished, dist.ReduceOp.MAX)
     rate = count / (time.perf_counter() - begun - paused)
     return {"pause": paused, "write": max(ends, default=paused), "steps per second": rate}
 
 
-def traffic(folder: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return bytes per step on the wire: the loopback of our network namespace."""
+def traffic(directory: Path, world: World, turns: int) -> dict[str, Any]:
+    """Return the bytes per step sent over the loopback interface of our network namespace."""
     samples = {}
     for compression in ("none", "bf16", "fp16"):
         settings: dict[str, Any] = {"gradient_compression": compression, "batch_size": BATCH}
-        run = prepared(config(folder / compression, **settings), world)
+        run = prepared(config(directory / compression, **settings), world)
         loop = ours(run)
         for _ in range(5):
             next(loop)
@@ -171,41 +171,41 @@ def main() -> None:
     """Join the other process and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("measurement", choices=MEASUREMENTS)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("directory", type=Path)
     parser.add_argument("--turns", type=int, required=True)
     options = parser.parse_args()
     _loopback_up()
     torch.set_num_threads(1)
     world = read_world(os.environ)
     with joined(world, CPU, timeout=600):
-        samples = MEASUREMENTS[options.measurement](options.folder, world, options.turns)
+        samples = MEASUREMENTS[options.measurement](options.directory, world, options.turns)
         if world.is_rank0:
-            (options.folder / "samples.json").write_text(json.dumps(samples))
+            (options.directory / "samples.json").write_text(json.dumps(samples))
         dist.barrier()
     os._exit(0)
 
 
 def _sent() -> int:
-    """Return the bytes sent over the loopback of this network namespace."""
+    """Return the bytes sent over the loopback interface of this network namespace."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     fields = next(line.split() for line in lines if line.strip().startswith("lo:"))
     return int(fields[9])
 
 
 def _loopback_up() -> None:
-    """Set up the loopback, which is down in a new network namespace."""
+    """Bring up the loopback interface, which is down in a new network namespace."""
     set_flags, up_and_running = 0x8914, 0x1 | 0x40
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         request = struct.pack("16sh14x", b"lo", up_and_running)
         try:
             ioctl(probe.fileno(), set_flags, request)
         except PermissionError:
-            # Not in a separate namespace: the loopback is up.
+            # Not in a separate namespace, so the interface is up.
             return
 
 
 def ours(run: Run) -> Loop:
-    """Train as training.train does in an epoch, with its watchdog, metrics and votes."""
+    """Train as training.train does within an epoch, with its watchdog, metrics and stop votes."""
     sampler, loader = _loader(run)
     with ProgressOutputs(run) as outputs:
         for epoch in itertools.count():

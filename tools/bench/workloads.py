@@ -11,20 +11,20 @@ _IMAGE = f"registry.example.com/workload@sha256:{'0' * 64}"
 
 
 def stack(workloads: int) -> list[Manifest]:
-    """Return the shared objects of the stack and the workloads, of three kinds in turn."""
+    """Return the shared objects of the stack, and workloads of three alternating kinds."""
     builders = (_volcano_job, _indexed_job, _deployment)
     return [*_shared(), *(builders[i % 3](f"w-{i}") for i in range(workloads))]
 
 
 def pod(name: str) -> Manifest:
-    """Return a new training pod."""
-    made = _pod("training", {}, restartPolicy="Never", schedulerName="volcano")
-    return {"apiVersion": "v1", "kind": "Pod"} | made | {"metadata": {"name": name}}
+    """Return a training pod."""
+    template = _pod("training", {}, restartPolicy="Never", schedulerName="volcano")
+    return {"apiVersion": "v1", "kind": "Pod"} | template | {"metadata": {"name": name}}
 
 
 def _object(version: str, kind: str, name: str, spec: Any, **metadata: Any) -> Manifest:
-    place = {"name": name, "namespace": _NAMESPACE, **metadata}
-    return {"apiVersion": version, "kind": kind, "metadata": place, "spec": spec}
+    full_metadata = {"name": name, "namespace": _NAMESPACE, **metadata}
+    return {"apiVersion": version, "kind": kind, "metadata": full_metadata, "spec": spec}
 
 
 def _shared() -> list[Manifest]:

@@ -26,7 +26,9 @@ def generated() -> dict[Path, str]:
 def main() -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail if one is stale")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a file is stale"
+    )
     check = parser.parse_args().check
     stale = {
         path: text

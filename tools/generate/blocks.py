@@ -23,15 +23,15 @@ _EXAMPLE: Final = re.compile(r"(<!-- example: (\S+) -->\n```\w+\n).*?(```)", re.
 
 
 def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
-    """Return the pages with their generated parts up to date.
+    """Return the pages with updated generated parts.
 
-    Raises ValueError if a table is on no page or on several.
+    Raise ValueError unless each table is on exactly one page.
     """
-    places = [name for text in pages.values() for _, name, _ in _TABLE.findall(text)]
-    if sorted(places) != sorted(TABLES):
+    found_tables = [name for text in pages.values() for _, name, _ in _TABLE.findall(text)]
+    if sorted(found_tables) != sorted(TABLES):
         raise ValueError(
-            f"docs/ has places for the tables {', '.join(sorted(places))}: it needs exactly one "
-            f"for each of {', '.join(sorted(TABLES))}"
+            f"docs/ has the tables {', '.join(sorted(found_tables))}: it needs exactly one of each "
+            f"of {', '.join(sorted(TABLES))}"
         )
     return {
         page: _EXAMPLE.sub(

@@ -1,4 +1,4 @@
-"""Files that are generated from the settings: docs/configuration.md and the editors' schema."""
+"""Files generated from the settings: docs/configuration.md and the schema for editors."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _SECURE: Final = {
 }
 
 _SAME: Final = {"training.sweeps.<key>.job": "training.jobs.<key>"}
-"""Sections that would repeat a large section and those inside it."""
+"""Sections that refer to another section instead of repeating it."""
 
 _INTRODUCTION: Final = f"""\
 # Configuration
@@ -79,7 +79,7 @@ started with.
 
 
 def page() -> str:
-    """Return docs/configuration.md: every key, with its kind of value, default and meaning."""
+    """Return docs/configuration.md: every key with its type, default and meaning."""
     settings = schema_of(StackSettings)
     parts = [_INTRODUCTION]
     for field in fields(settings):
@@ -118,9 +118,9 @@ def schema_file() -> str:
 
 
 def stack_schema() -> dict[str, Any]:
-    """Return the JSON schema of `Pulumi.<stack>.yaml`, which has no unknown keys.
+    """Return the JSON schema of `Pulumi.<stack>.yaml`, which rejects unknown keys.
 
-    Environment variables may be secret.
+    Environment variables may be encrypted.
     """
     settings = _with_secrets(schema_of(StackSettings))
     concerns = {full_key(name): value for name, value in settings["properties"].items()}
@@ -133,7 +133,7 @@ def stack_schema() -> dict[str, Any]:
             "config": {
                 "type": "object",
                 "properties": concerns,
-                # Keys of other projects and providers belong to them.
+                # Keys of other projects and providers are not checked.
                 "patternProperties": {f"^(?!{full_key()})": {}},
                 "additionalProperties": False,
                 "required": [full_key(name) for name in settings["required"]],
@@ -149,7 +149,7 @@ def stack_schema() -> dict[str, Any]:
 
 
 def _with_secrets(settings: Schema) -> Schema:
-    """Return a copy in which every value of an `env` may be encrypted."""
+    """Return a copy of the schema in which every value of an `env` may be encrypted."""
     copied: Schema = json.loads(json.dumps(settings))
     for section in copied["$defs"].values():
         env = section["properties"].get("env", {})

@@ -274,7 +274,7 @@ def page() -> str:
 
 
 def _coverage() -> Iterator[str]:
-    """Return a table for each framework of the controls that rules implement."""
+    """Yield a table for each framework with the controls that rules implement."""
     for framework in FRAMEWORKS.values():
         yield f"\n### {framework.name}\n\n[Version {framework.version}]({framework.url})\n"
         yield "| control | rules |\n| --- | --- |"
@@ -286,7 +286,7 @@ def _coverage() -> Iterator[str]:
 
 
 def _numbers(control: str) -> list[int | str]:
-    """Return a key that sorts 5.2.10 after 5.2.9."""
+    """Return a sort key that places 5.2.10 after 5.2.9."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", control)]
 
 

@@ -1,6 +1,6 @@
-"""A bad and a good example of every rule for docs/policies.md, all of them tested.
+"""A bad and a good example of every rule for docs/policies.md. All examples are tested.
 
-Examples of pod rules are pod specifications; all others are manifests with only the fields that the
+Examples of pod rules are pod specifications. All others are manifests with only the fields that the
 rule reads.
 """
 
@@ -19,12 +19,12 @@ SETTINGS: dict[str, dict[str, object]] = {
         "images": ["registry.example.com/ml/inference@sha256:*"],
     },
 }
-"""Settings of rules whose examples need some."""
+"""Settings for the examples of rules that need some."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """Two examples in YAML."""
+    """A bad and a good example in YAML."""
 
     bad: str
     good: str
@@ -35,7 +35,7 @@ def _example(bad: str, good: str) -> Example:
 
 
 def _sweep(bad: str, good: str, priority: str = "") -> Example:
-    """Return annotations of a sweep's template; the good one has a priority class."""
+    """Return templates of a sweep with an annotation; the good one may have a priority class."""
     frame = (
         "apiVersion: flow.volcano.sh/v1alpha1\nkind: JobTemplate\nmetadata:\n  name: digits-sweep\n"
         '  annotations:\n    gpu-platform.dev/sweep-parallel: "4"\n'
@@ -50,13 +50,13 @@ def _sweep(bad: str, good: str, priority: str = "") -> Example:
 
 
 def _limits(bad: str, good: str) -> Example:
-    """Return resources of the only container."""
+    """Return pods whose only container has these resources."""
     frame = "containers:\n  - name: main\n    resources: {text}"
     return Example(frame.format(text=bad), frame.format(text=good))
 
 
 def _context(bad: str, good: str) -> Example:
-    """Return security contexts of the only container."""
+    """Return pods whose only container has these security contexts."""
     frame = "containers:\n  - name: main\n    securityContext: {text}"
     return Example(frame.format(text=bad), frame.format(text=good))
 
@@ -67,7 +67,7 @@ def _image(bad: str, good: str) -> Example:
 
 
 def _volcano(bad: str, good: str) -> Example:
-    """Return fields of a Volcano Job with two pods."""
+    """Return Volcano Jobs with two pods and these fields."""
     frame = (
         "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: digits}}\nspec:\n"
         "  {text}\n  tasks:\n    - replicas: 2\n      template:\n        spec:\n"
@@ -78,7 +78,7 @@ def _volcano(bad: str, good: str) -> Example:
 
 
 def _training_pod(bad: str, good: str) -> Example:
-    """Return fields of the pods of a Volcano Job."""
+    """Return Volcano Jobs whose pods have these fields."""
     frame = (
         "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: digits}}\nspec:\n"
         "  tasks:\n    - replicas: 2\n      template:\n        spec:\n          {text}\n"
@@ -88,7 +88,7 @@ def _training_pod(bad: str, good: str) -> Example:
 
 
 def _shm(bad: str, good: str) -> Example:
-    """Return the volume at /dev/shm of a container with 16Gi and four GPUs."""
+    """Return pods with 16Gi, four GPUs and these volumes at /dev/shm."""
     frame = (
         "containers:\n  - name: main\n"
         "    resources: {{limits: {{memory: 16Gi, nvidia.com/gpu: 4}}}}\n"
@@ -143,8 +143,8 @@ spec:
       containers: [{name: main, resources: {limits: {nvidia.com/gpu: 8}}}]"""
 
 
-def _beside(manifest: str, bad: str, good: str) -> Example:
-    """Return a manifest that needs a second one."""
+def _with_second(manifest: str, bad: str, good: str) -> Example:
+    """Return a manifest together with a bad and a good second one."""
     good = f"{manifest}\n---\n{dedent(good).strip()}"
     return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
 
@@ -208,7 +208,7 @@ volumes:
 
 
 def _promoted(entry: str) -> str:
-    """Return the ConfigMap with an entry."""
+    """Return the ConfigMap of promoted models with an entry."""
     return (
         "apiVersion: v1\nkind: ConfigMap\n"
         "metadata: {name: promoted-models, namespace: gpu-platform-models}\n"
@@ -266,7 +266,7 @@ EXAMPLES: dict[str, Example] = {
         "{limits: {nvidia.com/gpu.shared: 2}}", "{limits: {nvidia.com/gpu.shared: 1}}"
     ),
     "claim-devices-counted": Example(_gpu_claim("allocationMode: All"), _gpu_claim("count: 1")),
-    "claim-declared": _beside(_CLAIMING, "", _gpu_claim("count: 1")),
+    "claim-declared": _with_second(_CLAIMING, "", _gpu_claim("count: 1")),
     "shm-mounted": _example(
         """
         containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]
@@ -291,7 +291,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "training-scheduler": _volcano("schedulerName: default-scheduler", "schedulerName: volcano"),
     "training-queue-named": _volcano("minAvailable: 2", "queue: research"),
-    "training-queue-declared": _beside(
+    "training-queue-declared": _with_second(
         _WRITER,
         "",
         """
@@ -305,7 +305,7 @@ metadata: {name: research}""",
     ),
     "queue-quota-bounded": Example(_cluster_queue(1000000), _cluster_queue(16)),
     "training-gang-whole": _volcano("minAvailable: 1", "minAvailable: 2"),
-    "training-pod-group-whole": _beside(
+    "training-pod-group-whole": _with_second(
         _PEER,
         """
 apiVersion: scheduling.volcano.sh/v1beta1
@@ -320,7 +320,7 @@ spec: {minMember: 2, queue: research}""",
     ),
     "training-retries-bounded": _volcano("maxRetry: 1000", "maxRetry: 3"),
     "training-ends": _training_pod("restartPolicy: Never", "activeDeadlineSeconds: 86400"),
-    "priority-class-known": _beside(
+    "priority-class-known": _with_second(
         _WRITER,
         "",
         """
@@ -596,7 +596,7 @@ value: 100""",
         spec: {type: ClusterIP}
         """,
     ),
-    "namespace-gpu-quota": _beside(
+    "namespace-gpu-quota": _with_second(
         _WRITER,
         "",
         """
@@ -605,7 +605,7 @@ kind: ResourceQuota
 metadata: {name: gpus, namespace: ml}
 spec: {hard: {requests.nvidia.com/gpu: 16}}""",
     ),
-    "namespace-default-deny": _beside(
+    "namespace-default-deny": _with_second(
         _WRITER,
         "",
         """
@@ -614,10 +614,10 @@ kind: NetworkPolicy
 metadata: {name: default-deny, namespace: ml}
 spec: {podSelector: {}, policyTypes: [Ingress]}""",
     ),
-    "checkpoints-shared": _beside(
+    "checkpoints-shared": _with_second(
         _WRITER, _claim("ReadWriteOnce", "shared"), _claim("ReadWriteMany", "shared")
     ),
-    "checkpoints-kept": _beside(
+    "checkpoints-kept": _with_second(
         _claim("ReadWriteMany", "shared"), _class("Delete"), _class("Retain")
     ),
     "inference-probes": _example(
@@ -638,7 +638,7 @@ spec: {podSelector: {}, policyTypes: [Ingress]}""",
         + "        - maxSkew: 1\n          topologyKey: kubernetes.io/hostname\n"
         + "          labelSelector: {matchLabels: {app: server}}",
     ),
-    "inference-disruption-budget": _beside(
+    "inference-disruption-budget": _with_second(
         _GPU_DEPLOYMENT,
         "",
         """
@@ -691,7 +691,7 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: server}}}""",
         _GPU_DEPLOYMENT + "\n  strategy: {type: Recreate}",
         _GPU_DEPLOYMENT + "\n  strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 0}}",
     ),
-    "route-backends-declared": _beside(
+    "route-backends-declared": _with_second(
         """
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute

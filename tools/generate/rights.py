@@ -1,4 +1,4 @@
-"""Tables of rights: requests as `kubectl auth can-i` takes them, evaluated on the Roles."""
+"""Tables of permissions: requests in the syntax of `kubectl auth can-i`, evaluated on the Roles."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -11,7 +11,7 @@ from infra.team_access import team_access
 Manifest = Mapping[str, Any]
 NAMESPACE: Final = "ml"
 GROUPS: Final = ("members", "viewers")
-"""Groups of a team; groups of pipelines are `previews` and `updates`."""
+"""Groups of a team. The groups of pipelines are `previews` and `updates`."""
 
 TEAM_REQUESTS: Final = {
     "read runs": "get jobs.batch.volcano.sh",
@@ -49,7 +49,7 @@ STACK: Final = (
     Object(NAMESPACE, "apps", "deployments", "digits"),
     Object(NAMESPACE, "rbac.authorization.k8s.io", "roles", "team-members"),
 )
-"""Objects of an example stack, for which pipelines get rights."""
+"""Objects of an example stack for which pipelines get permissions."""
 
 PIPELINE_REQUESTS: Final = {
     "create objects of the stack's kinds": "create deployments.apps",
@@ -76,7 +76,7 @@ DRY_RUNS: Final = "dry runs only"
 
 
 def team_rows() -> Iterator[tuple[str, ...]]:
-    """Yield the description, request and answers of each right of a team."""
+    """Yield the description, request and results of each permission of a team."""
     groups = {group: [group] for group in GROUPS}
     tenancy = TenancySettings.model_validate({"namespace": NAMESPACE, "groups": groups})
     roles = team_access(tenancy)
@@ -86,12 +86,12 @@ def team_rows() -> Iterator[tuple[str, ...]]:
 
 
 def pipeline_roles() -> list[Manifest]:
-    """Return the objects that give the groups `previews` and `updates` their rights."""
+    """Return the objects that grant the groups `previews` and `updates` their permissions."""
     return list(access("example", STACK, {"preview": ["previews"], "update": ["updates"]}))
 
 
 def pipeline_rows() -> Iterator[tuple[str, ...]]:
-    """Yield the description, request and answers of each right of a pipeline."""
+    """Yield the description, request and results of each permission of a pipeline."""
     roles = pipeline_roles()
     for what, request in PIPELINE_REQUESTS.items():
         preview = may(roles, "previews", request)
@@ -104,7 +104,7 @@ def pipeline_rows() -> Iterator[tuple[str, ...]]:
 
 
 def may(manifests: Iterable[Manifest], group: str, request: str) -> bool:
-    """Return whether Roles and their bindings give a group a right in `NAMESPACE`."""
+    """Return whether Roles and their bindings allow a group a request in `NAMESPACE`."""
     verb, target, *options = request.split()
     resource, _, name = target.partition("/")
     plural, _, api_group = resource.partition(".")
@@ -128,7 +128,7 @@ def _rules(manifests: list[Manifest], group: str) -> Iterator[Mapping[str, Any]]
 
 
 def _key(manifest: Manifest) -> tuple[str, str]:
-    """Return namespace and name, which a Role shares with its binding."""
+    """Return the namespace and name, which a Role and its binding share."""
     metadata = manifest["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 

@@ -1,4 +1,4 @@
-"""Print the options of torchtitan's configurations as JSON schemas. Runs with torchtitan alone."""
+"""Print the options of torchtitan's configurations as JSON schemas. Needs only torchtitan."""
 
 import dataclasses
 import hashlib
@@ -28,15 +28,15 @@ DECIDED: Final = {
     "checkpoint.last_save_in_hf",
     "comm.mode",
 }
-"""Options that the platform sets for the run's directory, its resumption and its export."""
+"""Options that the platform sets: the run's directory, resumption and export."""
 
 SIZES: Final = ("parallelism", "training")
-"""Sections whose integers the preview uses; their defaults depend on the configuration."""
+"""Sections whose integers the preview uses. Their defaults depend on the configuration."""
 
 
 def main() -> None:
     """Print the options of every configuration of the models that torchtitan supports."""
-    # Some configurations can be constructed only on a machine with a certain GPU.
+    # Some configurations can be constructed only on a machine with a specific GPU.
     utils.has_cuda_capability = lambda *_: True
     definitions: dict[str, Schema] = {}
     modules: dict[str, dict[str, Schema]] = {}
@@ -44,7 +44,7 @@ def main() -> None:
         try:
             registry = importlib.import_module(f"torchtitan.models.{name}.config_registry")
         except ModuleNotFoundError as error:
-            sys.stderr.write(f"{name} is left out: it needs {error.name}\n")
+            sys.stderr.write(f"{name} is skipped: it needs {error.name}\n")
             continue
         modules[name] = {
             key: {"$ref": define(config, "", definitions), "defaults": sizes(config)}
@@ -55,15 +55,14 @@ def main() -> None:
 
 
 def constructed(registry: Any) -> Iterator[tuple[str, Any]]:
-    """Return the configurations that the functions of a registry construct."""
+    """Yield the configurations that the functions of a registry construct."""
     for key, function in sorted(vars(registry).items()):
         if not callable(function) or getattr(function, "__module__", "") != registry.__name__:
             continue
         try:
             config = function()
         except TypeError:
-            # A helper with arguments.
-            continue
+            continue  # a helper with arguments
         yield key, config
 
 
@@ -80,17 +79,17 @@ def sizes(config: Any) -> dict[str, dict[str, int]]:
 
 
 def define(section: Any, path: str, definitions: dict[str, Schema]) -> str:
-    """Define the options of a section; return the reference to it."""
+    """Add the definition of a section and return a reference to it."""
     hints = typing.get_type_hints(type(section), include_extras=True)
     properties = {}
     for field in dataclasses.fields(section):
-        value, place = getattr(section, field.name), f"{path}{field.name}"
-        if place in DECIDED or tyro.conf.Suppress in getattr(hints[field.name], "__metadata__", ()):
+        value, key = getattr(section, field.name), f"{path}{field.name}"
+        if key in DECIDED or tyro.conf.Suppress in getattr(hints[field.name], "__metadata__", ()):
             continue
         if subcommands := alternatives(hints[field.name]):
             properties[field.name] = {"enum": subcommands, "$comment": "subcommand"}
         elif dataclasses.is_dataclass(value):
-            properties[field.name] = {"$ref": define(value, f"{place}.", definitions)}
+            properties[field.name] = {"$ref": define(value, f"{key}.", definitions)}
         elif (schema := value_schema(hints[field.name])) is not None:
             properties[field.name] = schema
     content = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -111,7 +110,7 @@ def alternatives(hint: Any) -> list[str]:
 
 
 def value_schema(hint: Any) -> Schema | None:
-    """Return the schema of an option's type, or None if a command line cannot express it."""
+    """Return the schema of an option's type, or None if the command line cannot express it."""
     try:
         schema = TypeAdapter(hint).json_schema()
     except PydanticSchemaGenerationError:

@@ -1,4 +1,4 @@
-"""The options of torchtitan, written from the version that requirements/torchtitan.txt pins."""
+"""The options of torchtitan, in the version that requirements/torchtitan.txt pins."""
 
 import hashlib
 import json
@@ -15,9 +15,9 @@ PROGRAM: Final = Path(__file__).with_name("titan_options.py")
 
 
 def titan_schema() -> str:
-    """Return the text of the file: the existing one unless the pins have changed since.
+    """Return the text of the file, which is regenerated only if the pins have changed.
 
-    Its packages are large, so `make check` does not install them.
+    The packages are large, so `make check` does not install them.
     """
     pins = hashlib.sha256(PINS.read_bytes()).hexdigest()
     if FILE.exists() and json.loads(text := FILE.read_text())["requirements"] == pins:
@@ -26,7 +26,7 @@ def titan_schema() -> str:
 
 
 def printed(pins: str) -> str:
-    """Return the text that the pinned torchtitan, in its environment, prints."""
+    """Return the options that the pinned torchtitan prints in its environment."""
     command = [str(environment("torchtitan", inherits=True)), str(PROGRAM)]
     options = json.loads(subprocess.check_output(command, text=True))
     return json.dumps({"requirements": pins, **options}, indent=1) + "\n"

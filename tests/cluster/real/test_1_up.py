@@ -82,7 +82,7 @@ import pathlib, sys
 import inference.engine.worker, inference.server
 for name, module in sys.modules.items():
     cached = getattr(module, "__cached__", None)
-    # Debian compiles what it wants of its own.
+    # Debian decides which of its own modules it compiles.
     ours = isinstance(cached, str) and not cached.startswith("/usr/lib/")
     if ours and not pathlib.Path(cached).exists():
         print(name)
@@ -273,7 +273,7 @@ def test_a_second_concurrent_command_is_refused(real: Platform) -> None:
         holder = real.state / "real" / "lock.holder"
         await_(holder.exists, 120, "the first command at work")
         output = real.make("up", status=2)
-        assert "runs since" in output
+        assert "has been running since" in output
         os.killpg(first.pid, signal.SIGINT)
         said, _ = first.communicate(timeout=60)
     assert first.returncode != 0, said
@@ -303,7 +303,7 @@ def test_a_run_survives_its_node_and_the_cluster_of_which_down_leaves_nothing(
 
 
 def _refused(real: Platform) -> set[str]:
-    """Return the pods that a kubelet has refused, such as those whose GPU it does not know yet."""
+    """Return the pods that a kubelet rejected, such as those whose GPU it does not know yet."""
     pods = real.kubectl("get", "pods", "-n", real.namespace)["items"]
     refused = "UnexpectedAdmissionError"
     return {pod["metadata"]["uid"] for pod in pods if pod["status"].get("reason") == refused}

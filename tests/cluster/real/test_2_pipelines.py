@@ -131,7 +131,7 @@ PROGRAM = "ml-dev/CronJob/nightly-schedule"
 
 
 def _use(platform: Platform, **jobs: dict[str, Any]) -> None:
-    """Give the stack these jobs alone, and the pack an exemption for the program of a schedule."""
+    """Give the stack only these jobs, and the pack an exemption for the program of a schedule."""
 
     def change(config: dict[str, Any]) -> None:
         config["gpu-platform:training"]["jobs"] = jobs
@@ -155,7 +155,7 @@ class Run:
     folder: Path
 
     def step(self, name: str) -> dict[str, Any]:
-        """What became of a step."""
+        """The outcome of a step."""
         found: dict[str, Any] = json.loads((self.folder / "steps" / f"{name}.json").read_text())
         return found
 
@@ -284,7 +284,7 @@ def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
     _use(real, nightly=NIGHTLY)
     real.make("up", timeout=3000)
     yield Schedule(real)
-    # It would start runs under the tests that follow, if one of these fails.
+    # Otherwise it would start runs during the following tests if one of these fails.
     real.shell(f"kubectl delete cronjob -n {real.namespace} --all")
 
 

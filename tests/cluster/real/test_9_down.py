@@ -1,4 +1,4 @@
-"""The end of the cluster of real nodes, after every other test of it (tests/conftest.py)."""
+"""The end of the cluster of real nodes, after all its other tests (tests/conftest.py)."""
 
 from pathlib import Path
 

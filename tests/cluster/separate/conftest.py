@@ -1,4 +1,4 @@
-"""The cluster without nodes that several files share; other files here start their own."""
+"""A cluster without nodes that several files share. Other files here start their own."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Admission policies in a real API server: what is denied, what is not, and what is counted."""
+"""Admission policies in a real API server: what they deny, admit and count."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -79,7 +79,7 @@ def test_a_controller_cannot_create_any_bad_pod_of_the_fixtures(admission: Clust
     expected: dict[str, set[str]] = {}
     tasks = []
     for fixture, manifest in fixtures.objects(SPACE).values():
-        # The controller copies the specification alone, without annotations.
+        # The controller copies only the specification, not the annotations.
         copied = {key: value for key, value in manifest.items() if key != "metadata"}
         rules = violated(copied, configuration) & mandatory
         rules -= CHANGED_BY_THE_API.get(fixture, set()) | PARTIAL

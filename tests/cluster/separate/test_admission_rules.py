@@ -13,7 +13,7 @@ from tests.policies import fixtures
 
 
 def required(objects: list[Manifest]) -> Iterator[Manifest]:
-    """Yield what the pods of some objects name, without which the API server refuses them."""
+    """Yield the objects that pods name; without them, the API server rejects the pods."""
     specs = [item.get("spec") or {} for item in objects if item["kind"] == "Pod"]
     for name in {spec["priorityClassName"] for spec in specs if "priorityClassName" in spec}:
         if not name.startswith("system-"):

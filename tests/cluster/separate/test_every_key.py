@@ -46,14 +46,14 @@ def test_the_api_server_accepts_the_objects_of_every_stack(
         for each in first:
             made.write_text(yaml.safe_dump(each))
             control_plane.shell(f"{strict} {made}")
-            # Pulumi waits for it, too: webhooks refuse child queues and jobs of a queue before.
+            # Pulumi waits for it, too: until then, webhooks reject the queue's children and jobs.
             opened = shlex.quote("--for=jsonpath={.status.state}=Open")
             control_plane.shell(f"kubectl wait {opened} queues --all --timeout=60s")
         answers = control_plane.shell(f"{strict} {tried} --dry-run=server").splitlines()
     finally:
         made.write_text(yaml.safe_dump_all(reversed(first)))
         delete = f"kubectl delete --timeout=30s --ignore-not-found --filename {made}"
-        # The webhook refuses a queue until it has seen the deletion of its child.
+        # The webhook rejects the deletion of a queue until it has seen that of its child.
         control_plane.shell(f"timeout 120 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 5
 

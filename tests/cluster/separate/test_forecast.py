@@ -1,4 +1,4 @@
-"""Simulations by real Volcano, in simulated clusters of their own: docs/simulation.md."""
+"""Simulations by real Volcano, in separate simulated clusters: docs/simulation.md."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -338,7 +338,7 @@ def deployment(pod: Manifest) -> Manifest:
 
 @pytest.fixture(scope="module")
 def cluster(admission: Cluster) -> Iterator[Cluster]:
-    """The policies, which would refuse the models of other files that use the same cluster."""
+    """The policies, which would deny the models of other files that use the same cluster."""
     admission.install("deny", ONLY)
     file = admission.platform.checkout / "rights.yaml"
     file.write_text(RIGHTS)

@@ -1,4 +1,4 @@
-"""The pack under `pulumi up` with a real API server: what it refuses is never created."""
+"""The pack under `pulumi up` with a real API server: what it rejects is never created."""
 
 import shlex
 from pathlib import Path
@@ -37,7 +37,7 @@ def before(control_plane: Platform) -> dict[str, object]:
     return found
 
 
-# Each alone, because the engine stops at the first that is refused.
+# One at a time, because the engine stops at the first rejected object.
 @pytest.mark.parametrize("manifest", STACK, ids=lambda item: item["type token"])
 def test_violations_are_neither_created_nor_patched(
     control_plane: Platform, before: dict[str, object], run: Run, manifest: tokens.Manifest

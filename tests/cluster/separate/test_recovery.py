@@ -31,7 +31,7 @@ spec: {{weight: 3}}
 
 @pytest.fixture
 def stack(control_plane: Platform) -> Iterator[Platform]:
-    """A cluster with a namespace and a queue, and a stack that has them, too."""
+    """A cluster with a namespace and a queue, and a stack that declares both."""
     document = yaml.safe_dump({f"gpu-platform:{key}": value for key, value in STACK.items()})
     config = yaml.safe_load(document.replace("moved", NAME))
     context = control_plane.shell("kubectl config current-context").strip()

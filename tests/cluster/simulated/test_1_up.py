@@ -31,7 +31,7 @@ def test_volcanos_webhooks_return_after_a_crash(simulated: Platform) -> None:
 
 
 def test_down_ends_the_cluster_and_keeps_its_state(simulated: Platform) -> None:
-    assert "ended the simulated cluster" in simulated.make("down")
+    assert "stopped the simulated cluster" in simulated.make("down")
     assert "unchanged" in simulated.make("up")
 
 

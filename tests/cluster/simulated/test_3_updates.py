@@ -1,4 +1,4 @@
-"""Updates of jobs that exist, under Volcano's webhooks and the API server's rules of Jobs."""
+"""Updates of existing jobs, under Volcano's webhooks and the API server's rules for Jobs."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

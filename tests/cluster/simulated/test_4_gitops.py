@@ -93,7 +93,7 @@ def test_a_retained_claim_blocks_its_replacement_and_the_report_says_so(
     found = preview(cluster)
     cluster.stack_file.write_text(configuration)
     assert found.status == 1, found.comment
-    assert "the cluster refuses a second one with this name" in found.comment
+    assert "the cluster rejects a second one with this name" in found.comment
     assert "spec is immutable after creation" in found.comment
     assert found.report["gpus"] == []
 
@@ -125,7 +125,7 @@ def test_a_preview_changes_nothing(cluster: Platform) -> None:
 @pytest.fixture(scope="module")
 def small(cluster: Platform) -> interrupted.Stack:
     """A small stack in addition to the platform's."""
-    return interrupted.made(cluster)
+    return interrupted.new_stack(cluster)
 
 
 def test_an_update_killed_at_any_moment_is_completed_by_the_next(
@@ -139,7 +139,7 @@ def test_an_update_killed_at_any_moment_is_completed_by_the_next(
     locked = pending = 0
     for turn in range(KILLS):
         small.configure(turn + 1)
-        # One while it starts, then one in each part of its course, and some time after that.
+        # The first kill comes while it starts, the others in each later part of the update.
         reached = int((turn + chance.random()) / KILLS * things) if turn else 0
         moment = reached, chance.uniform(0, 0.2 if turn else 2)
         last = small.kill_update(*moment)

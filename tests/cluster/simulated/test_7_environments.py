@@ -1,4 +1,4 @@
-"""Staging and prod in their real sizes, on simulated nodes under real Volcano."""
+"""Staging and prod at their real sizes, on simulated nodes under real Volcano."""
 
 import json
 import re

@@ -7,7 +7,7 @@ from devcluster.spec import Kind
 from tests.cluster.platform import Platform
 
 
-def test_a_cluster_whose_state_folder_was_removed_is_ended_by_the_next_down(
+def test_a_cluster_whose_state_directory_was_removed_is_ended_by_the_next_down(
     simulated: Platform,
 ) -> None:
     if not simulated.state.exists():

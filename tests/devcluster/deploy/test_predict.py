@@ -38,7 +38,7 @@ def served(manifest: Manifest) -> Served:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one model that predicts the same digit for every image."""
+    """Server of one model that predicts the same digit for every image."""
 
     manifest = MANIFEST
     answer = 0

@@ -311,6 +311,6 @@ def test_a_gang_that_is_not_scheduled_is_reported_with_the_reasons(world: World)
     pods = [pod("digits-1", number, "Pending") for number in range(2)]
     job, gang = volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", least=2)
     put(world.folder, [job, gang, *pods, node(gpus=2), queue()])
-    reason = f"was not scheduled in 0 s: requests 4 {GPU}, but the cluster has only 2"
+    reason = f"was not scheduled within 0 s: requests 4 {GPU}, but the cluster has only 2"
     with pytest.raises(DevclusterError, match=reason):
         world.wait_scheduled(timeout=0.05)

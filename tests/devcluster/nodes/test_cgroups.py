@@ -26,18 +26,18 @@ def test_a_hybrid_machine_has_its_v1_controllers():
 def test_controllers_that_are_mounted_together_stay_together():
     machine = cgroups.parse_hierarchies(JOINED)
     assert machine.controllers == ("cpu,cpuacct", "memory", "net_cls,net_prio")
-    assert machine.folders(Path("/cg"))[0] == Path("/cg/cpu,cpuacct")
+    assert machine.directories(Path("/cg"))[0] == Path("/cg/cpu,cpuacct")
 
 
 def test_a_named_hierarchy_is_in_the_directory_of_its_name():
-    folders = cgroups.parse_hierarchies(HYBRID).folders(Path("/cg"))
+    folders = cgroups.parse_hierarchies(HYBRID).directories(Path("/cg"))
     assert Path("/cg/systemd") in folders
 
 
 def test_a_v2_machine_has_one_folder():
     machine = cgroups.parse_hierarchies(UNIFIED)
     assert machine.unified
-    assert machine.folders(Path("/cg")) == [Path("/cg")]
+    assert machine.directories(Path("/cg")) == [Path("/cg")]
 
 
 def test_this_machine_can_be_read():
@@ -101,7 +101,7 @@ def test_v2_children_get_every_controller_of_the_group(tmp_path: Path):
 def test_inner_groups_are_removed_first(tmp_path: Path):
     machine = cgroups.parse_hierarchies(JOINED)
     cgroups.create("platform/node/kubepods/pod", machine, tmp_path)
-    tops = [folder / "platform" for folder in machine.folders(tmp_path)]
+    tops = [folder / "platform" for folder in machine.directories(tmp_path)]
     assert cgroups.remove(tops) == []
     assert not any(top.exists() for top in tops)
 

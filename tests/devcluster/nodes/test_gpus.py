@@ -15,7 +15,7 @@ import pytest
 from devcluster import DevclusterError
 from devcluster.nodes.gpus import POWER_IDLE, VISIBLE, Gpus, Hardware, server
 
-SHORTEST = 0.05
+SAMPLE_INTERVAL = 0.05
 
 FIRST, SECOND, THIRD = UUIDS = [f"GPU-simulated-test-{index}" for index in range(3)]
 TOTAL = 81920
@@ -34,7 +34,7 @@ def faults(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gpus(faults: Path, monkeypatch: pytest.MonkeyPatch) -> Gpus:
-    monkeypatch.setattr("devcluster.nodes.gpus.SHORTEST", SHORTEST)
+    monkeypatch.setattr("devcluster.nodes.gpus.SAMPLE_INTERVAL", SAMPLE_INTERVAL)
     return Gpus(Hardware(product="Simulated", memory_mib=TOTAL, uuids=UUIDS), faults)
 
 
@@ -59,7 +59,7 @@ def start() -> Iterator[Start]:
 
 def field(gpus: Gpus, name: str) -> list[float]:
     """Return a field of each GPU from a new sample."""
-    time.sleep(SHORTEST)
+    time.sleep(SAMPLE_INTERVAL)
     return [gpu["fields"][f"DCGM_FI_DEV_{name}"] for gpu in gpus.read()]
 
 

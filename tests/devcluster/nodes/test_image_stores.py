@@ -65,7 +65,7 @@ esac"""
 def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """A machine without a cluster, whose nodes have images from earlier ones."""
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [])
-    monkeypatch.setattr(image_stores, "ENOUGH", 1)
+    monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1)
     store = layout.node_store("gpu-node-0") / "containerd"
     store.mkdir(parents=True)
     (store / "layer").write_text("a layer")
@@ -79,7 +79,7 @@ def test_stores_stay_while_there_is_space(stores: Layout):
 
 
 def test_stores_are_emptied_on_a_full_disk(stores: Layout, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(image_stores, "ENOUGH", 1 << 60)
+    monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
     assert "because only " in free_space(stores)
     assert not stores.node_stores.exists()
 
@@ -92,7 +92,7 @@ def test_stores_with_another_base_image_are_emptied(stores: Layout, names: str):
 
 
 def test_stores_of_a_running_cluster_stay(stores: Layout, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(image_stores, "ENOUGH", 1 << 60)
+    monkeypatch.setattr(image_stores, "MINIMUM_FREE", 1 << 60)
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [Path("/elsewhere")])
     assert free_space(stores) == ""
     assert stores.node_stores.exists()
@@ -170,5 +170,5 @@ def test_an_interrupted_start_is_completed(nodes: Layout):
 
 def test_a_node_without_containerd_is_named(nodes: Layout, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(psutil, "process_iter", lambda _: [])
-    with pytest.raises(DevclusterError, match="containerd of gpu-node-0 does not run"):
+    with pytest.raises(DevclusterError, match="containerd of gpu-node-0 is not running"):
         link_base(nodes, SPEC, REFERENCE)

@@ -1,4 +1,4 @@
-"""Assumptions of the mounts of a node."""
+"""Assumptions about the mounts of a node."""
 
 from pathlib import Path
 

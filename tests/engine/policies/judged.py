@@ -70,7 +70,7 @@ class Report:
 
     @property
     def places(self) -> list[str]:
-        """The fixtures that the resource belongs to, by the tags in its name: none or one."""
+        """Tag of the resource's fixture in its name, if any."""
         return re.findall(r"case[0-9]+x", self.urn)[-1:]
 
 
@@ -93,7 +93,7 @@ def program(
     kubeconfig: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Run:
-    """Return a function that runs `pulumi COMMAND` with the pack over manifests, in a directory.
+    """Return a function that runs `pulumi COMMAND` with the pack on manifests in a directory.
 
     Without a kubeconfig, the provider writes the manifests to files.
     """

@@ -29,11 +29,11 @@ _WAYS: list[tuple[str, str, str, Any, str]] = [
 ]
 
 REFUSED = {(way[-1], f"case{index}x") for index, way in enumerate(_WAYS)}
-"""The rule that must refuse each object, and the tag in the object's name."""
+"""The rule that must reject each object, and the tag in the object's name."""
 
 
 def stack(namespace: str) -> list[Manifest]:
-    """Return the objects, with the type tokens to register them by."""
+    """Return the objects with the type tokens under which they are registered."""
     return [
         {
             "type token": f"kubernetes:{token}",

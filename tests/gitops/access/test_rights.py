@@ -71,7 +71,7 @@ def test_other_secrets_cannot_be_read(made: list[dict[str, Any]], role: str) -> 
     assert verbs.keys().isdisjoint({"list", "watch"})
 
 
-def test_previews_write_nothing_that_no_admission_policy_sees(made: list[dict[str, Any]]) -> None:
+def test_admission_policies_see_everything_that_previews_write(made: list[dict[str, Any]]) -> None:
     assert set(allowed(made, PREVIEW, "", "validatingadmissionpolicies")) == {"get"}
     assert allowed(made, PREVIEW, "ml", "deployments").keys() == {"get", "create", "patch"}
 
@@ -97,10 +97,10 @@ def test_only_updates_need_no_policy() -> None:
         ([], "write --previewers GROUP"),
         (["--previewers", "system:authenticated"], "write a custom group"),
         (["--previewers", "it's"], "write a custom group"),
-        (["--previewers", "ci", "--updaters", "ci"], "ci is a group of previews and of updates"),
+        (["--previewers", "ci", "--updaters", "ci"], "ci is a group for previews and for updates"),
     ],
 )
-def test_groups_that_would_get_wrong_rights_are_refused(
+def test_groups_that_would_get_wrong_rights_are_rejected(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["access", "--stack", "prod", *arguments]) == 1

@@ -45,7 +45,7 @@ def test_the_environments_of_the_repository_are_compared(
     assert "\ntenancy\n" in out
     assert "8 in staging, 36 in prod" in out
     assert main(["diff", "prod", str(CHECKOUT / "Pulumi.prod.yaml")]) == 0
-    assert "are the same" in capsys.readouterr().out
+    assert "have the same settings" in capsys.readouterr().out
 
 
 def test_a_missing_or_invalid_environment_is_reported(
@@ -92,7 +92,7 @@ def test_secrets_are_not_reported(tmp_path: Any, capsys: pytest.CaptureFixture[s
     assert "v1:" not in capsys.readouterr().out
 
 
-def test_literals_that_sound_secret_are_hidden() -> None:
+def test_literals_that_look_secret_are_hidden() -> None:
     key = "sk-live-0123456789abcdef0123456789abcdef"
     path = "training.jobs.digits.env"
     texts = told(changed(path, {"PLAIN_API_KEY": key, "MODE": "fast"}))

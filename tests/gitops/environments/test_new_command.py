@@ -140,7 +140,7 @@ def test_missing_flags_are_prompted_until_valid(
     assert settings.gpu.provider == "existing"
 
 
-def test_the_class_of_an_existing_storage_is_asked_for_until_it_is_named(
+def test_the_class_of_existing_storage_is_prompted_until_given(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
 ) -> None:
     monkeypatch.setattr("sys.stdin", _Terminal("\n" * 5 + "existing\n\n\ngp3\n" + "\n" * 5))
@@ -150,7 +150,7 @@ def test_the_class_of_an_existing_storage_is_asked_for_until_it_is_named(
     assert {claim.storage_class for claim in claims.values()} == {"gp3"}
 
 
-def test_an_invalid_name_is_refused_before_any_question(
+def test_an_invalid_name_is_rejected_before_any_prompt(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[Any]
 ) -> None:
     monkeypatch.setattr("sys.stdin", _Terminal(""))

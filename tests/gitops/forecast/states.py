@@ -31,7 +31,7 @@ def gang(name: str, count: int, gpus: int, *nodes: str, hour: int, **more: Any) 
 
 
 def state() -> State:
-    """`a` saved 15 minutes before the snapshot and ends an hour after it, `b` in 10 minutes."""
+    """Return a snapshot: `a` saved 15 minutes ago and ends in an hour, `b` ends in 10 minutes."""
     saved = TAKEN - timedelta(minutes=15)
     return State(
         taken=TAKEN,

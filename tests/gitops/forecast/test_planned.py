@@ -1,4 +1,4 @@
-"""Gangs of manifests, as Volcano will schedule them."""
+"""Gangs in manifests, as Volcano will schedule them."""
 
 from typing import Any
 
@@ -38,14 +38,14 @@ def volcano(**spec: Any) -> dict[str, Any]:
     return manifest("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, "queue": "vision", **spec})
 
 
-def test_a_volcano_job_states_all_of_its_gang() -> None:
+def test_a_volcano_job_describes_its_complete_gang() -> None:
     (gang,) = gangs(volcano(minAvailable=2, priorityClassName="urgent"))
     assert (gang.key, gang.queue, gang.priority_class) == (("ml", "job"), "vision", "urgent")
     assert (gang.minimum, gang.size, gang.state) == (2, 3, "pending")
     assert gang.pods[0].requests == {GPU: "4"}
 
 
-def test_the_gang_of_a_volcano_job_is_whole_by_default() -> None:
+def test_the_gang_of_a_volcano_job_contains_all_pods_by_default() -> None:
     (gang,) = gangs(volcano())
     assert gang.minimum == 3
 
@@ -86,12 +86,12 @@ def test_a_suspended_job_is_a_suspended_gang() -> None:
     ],
     ids=["another scheduler", "a schedule"],
 )
-def test_pods_with_gpus_that_are_no_gang_are_named(other: dict[str, Any]) -> None:
+def test_pods_with_gpus_outside_gangs_are_named(other: dict[str, Any]) -> None:
     assert gangs(other) == []
     assert left_out(other) == [f'{other["kind"]} "web" in namespace "ml"']
 
 
-def test_pods_without_gpus_are_not_worth_a_note() -> None:
+def test_pods_without_gpus_are_not_mentioned() -> None:
     plain = {"containers": [{"name": "main"}]}
     web = manifest("apps/v1", "Deployment", {"template": {"spec": plain}})
     assert left_out(web) == []

@@ -35,7 +35,7 @@ def sandbox(folder: Path, api: Api, log: str = CLOSED) -> Sandbox:
     return Sandbox(client, folder / "log")
 
 
-def test_sessions_are_counted_once_and_only_whole_lines(tmp_path: Path) -> None:
+def test_sessions_are_counted_once_and_only_in_complete_lines(tmp_path: Path) -> None:
     made = sandbox(tmp_path, Api(), CLOSED + "I0101] Close Session 2")
     assert made.sessions() == 1
     with (tmp_path / "log").open("a") as log:
@@ -57,12 +57,12 @@ def test_a_second_state_applies_only_what_differs(tmp_path: Path) -> None:
     assert written == ["vision", "vision"]
 
 
-def test_a_refused_object_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GitopsError, match="refuses an object: not now"):
+def test_a_rejected_object_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GitopsError, match="rejects an object: not now"):
         sandbox(tmp_path, Api("Node")).load(state())
 
 
-def test_a_scheduler_that_logs_other_words_is_named(
+def test_a_scheduler_with_other_log_messages_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gitops.forecast.sandbox.PATIENCE", 0.1)

@@ -34,7 +34,7 @@ def test_added_nodes_are_copies_of_the_most_frequent_kind() -> None:
     assert [node.name for node in added] == ["added-1", "added-2"]
     assert [node.allocatable for node in added] == [ALLOCATABLE] * 2
     assert added[0].labels["kubernetes.io/hostname"] == "added-1"
-    assert assumptions == [f"each added node has 8 {GPU}, as most nodes have"]
+    assert assumptions == [f"each added node has 8 {GPU}, like most nodes"]
 
 
 def test_weights_of_queues_change() -> None:
@@ -61,16 +61,16 @@ def test_rejects_invalid_changes(changes: Changes, says: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("kind: Job", "kind: CronJob", "no gang with at least one pod"),
+        ("kind: Job", "kind: CronJob", "no gang with a pod"),
         ("queue: vision", "queue: lab", "in queue lab, and the snapshot has only vision, root"),
         (
             "priorityClassName: urgent",
             "priorityClassName: now",
             "PriorityClass now, and the snapshot has only batch, urgent",
         ),
-        ("replicas: 2", "replicas: 0", "no gang with at least one pod"),
+        ("replicas: 2", "replicas: 0", "no gang with a pod"),
         ("name: urgent, ", "", "line 1: write metadata.name"),
-        ("name: urgent", "name: small", "has ml/small already: remove it"),
+        ("name: urgent", "name: small", "ml/small is already in the snapshot: remove it"),
     ],
 )
 def test_rejects_jobs_that_cannot_be_simulated(job: Path, old: str, new: str, says: str) -> None:
@@ -86,7 +86,7 @@ def test_pods_of_the_first_attempt_are_on_the_nodes_of_the_snapshot() -> None:
     assert not any("nodeName" in pod["spec"] for pod in objects.pods("gang", running, 1))
 
 
-def test_a_group_asks_for_the_resources_of_its_minimum() -> None:
+def test_a_group_requests_the_resources_of_its_minimum() -> None:
     spec = objects.group("gang", state().gangs[0])["spec"]
     assert (spec["minMember"], spec["minResources"]) == (2, {GPU: "16", "cpu": "2"})
 

@@ -30,7 +30,7 @@ def test_the_status_follows_the_exit_code(steps: Any, result: str, status: str) 
     assert report(*steps, result=result).status == status
 
 
-def test_what_is_counted_is_left_out_where_the_preview_ended_early() -> None:
+def test_counts_are_omitted_if_the_preview_ended_early() -> None:
     steps = [plans.same(plans.volcano_job()), plans.same(plans.quota())]
     early = plans.plan(*steps, plans.said("error", "x"), result="failed", complete=False)
     found = build(early, stack="prod", prices=TABLE)

@@ -34,7 +34,7 @@ def failed(tmp_path: Path, *arguments: str) -> str:
 def test_a_preview_that_cannot_start_is_reported(tmp_path: Path) -> None:
     for arguments, reason in (
         (["--config-file", str(tmp_path / "none.yaml")], "does not exist"),
-        (["--policy-pack-config", str(tmp_path / "none.json")], "no configuration of the policy"),
+        (["--policy-pack-config", str(tmp_path / "none.json")], "none.json does not exist"),
     ):
         comment = failed(tmp_path, *arguments)
         assert comment.startswith("<!-- gpu-platform preview prod -->")

@@ -121,7 +121,7 @@ def test_the_marks_are_those_of_the_sdk() -> None:
 @pytest.mark.parametrize(
     "secret", [SECRET, {SIGNATURE: rpc._special_secret_sig, "plaintext": '"hunter2"'}]
 )
-def test_a_secret_is_never_read_even_where_its_text_is_there(secret: dict[str, str]) -> None:
+def test_a_secret_is_never_read_even_if_its_text_is_present(secret: dict[str, str]) -> None:
     assert plain({"a": [{"password": secret}]}) == {"a": [{"password": HIDDEN}]}
 
 

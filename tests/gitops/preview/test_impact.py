@@ -47,7 +47,7 @@ def test_a_replaced_claim_has_its_reason_and_the_lost_data() -> None:
 def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), retain=True)
     (text,) = told(step)
-    assert "the cluster refuses a second one" in text
+    assert "the cluster rejects a second one" in text
     step = plans.step("replace", plans.claim(), plans.claim("next"), name="claim", retain=True)
     (text,) = told(step)
     assert "Claim `checkpoints` is replaced" in text
@@ -56,7 +56,7 @@ def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     assert "leaves the stack and stays in the cluster. Its data stays" in text
 
 
-def test_a_protected_claim_says_that_it_is() -> None:
+def test_a_protected_claim_is_reported_as_protected() -> None:
     (text,) = told(plans.step("delete", plans.claim(), protect=True))
     assert "It is protected: the update is refused" in text
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), protect=True)
@@ -82,7 +82,7 @@ def test_a_run_that_stays_holds_its_gpus_until_it_ends() -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 
-def test_a_run_that_is_killed_loses_what_it_has_done_since_its_checkpoint() -> None:
+def test_a_killed_run_loses_its_progress_since_its_checkpoint() -> None:
     (text,) = told(plans.step("delete", plans.volcano_job()))
     assert "it is killed, and the work since its last checkpoint is lost" in text
 
@@ -124,7 +124,7 @@ def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
 def test_a_claim_that_shrinks_is_a_warning_and_one_that_grows_is_none() -> None:
     (text,) = told(plans.step("update", sized("50Ti"), sized("1Ti")))
     assert "Claim `checkpoints` shrinks from 50Ti to 1Ti" in text
-    assert "Kubernetes refuses" in text
+    assert "Kubernetes rejects" in text
     assert told(plans.step("update", sized("1Ti"), sized("50Ti"))) == []
 
 

@@ -50,7 +50,7 @@ def test_the_comment_says_what_a_reviewer_needs() -> None:
         "+  volumeName: other",
     ):
         assert fact in comment
-    assert comment.index("Look at this first") < comment.index("### GPUs")
+    assert comment.index("Check this first") < comment.index("### GPUs")
 
 
 def test_nothing_from_outside_is_markup() -> None:

@@ -63,7 +63,7 @@ def test_without_deadline_or_price_the_cost_is_unknown(job: plans.Manifest) -> N
     assert render(found).split("### New runs")[1].split("\n")[4].endswith("| unknown |")
 
 
-def test_running_and_suspended_jobs_are_no_new_runs() -> None:
+def test_running_and_suspended_jobs_are_not_new_runs() -> None:
     suspended = indexed(60)
     suspended["spec"]["suspend"] = True
     assert report(plans.same(run()), plans.step("create", new=suspended)).new_runs == []

@@ -115,13 +115,13 @@ def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:
         after(run)
 
 
-def test_a_run_that_the_snapshot_has_already_is_not_added_again() -> None:
+def test_a_run_in_the_snapshot_is_not_added_again() -> None:
     gangs, assumptions = after(plans.step("create", new=job("small")))
     assert gangs == BEFORE
-    assert assumptions == ["ml/small is in the snapshot already"]
+    assert assumptions == ["ml/small is already in the snapshot"]
 
 
-def test_a_redacted_snapshot_is_refused() -> None:
+def test_a_redacted_snapshot_is_rejected() -> None:
     with pytest.raises(GitopsError, match="take one without --redact"):
         after(of=state().model_copy(update={"redacted": True}))
 
@@ -220,6 +220,6 @@ def test_a_preview_without_a_simulation_names_mandatory_rules(
     assert found(None)[0].warnings == ()
 
 
-def test_wrong_settings_are_refused(simulated: Path) -> None:
+def test_invalid_settings_are_rejected(simulated: Path) -> None:
     with pytest.raises(GitopsError, match=r"plan-waits-at-most\.minutes"):
         found(simulated, {"plan-waits-at-most": {"minutes": -1}})

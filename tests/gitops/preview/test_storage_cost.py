@@ -44,7 +44,7 @@ def test_a_larger_claim_costs_the_difference() -> None:
     assert (row.now_month, row.after_month) == (20, Decimal("204.8"))
 
 
-def test_a_removed_claim_costs_nothing_more() -> None:
+def test_a_removed_claim_no_longer_costs_anything() -> None:
     (row,) = rows(plans.step("delete", plans.claim_of_class("fast")))
     assert (row.after, row.now_month, row.after_month, row.stays) == (0, 20, 0, False)
 
@@ -93,7 +93,7 @@ def test_a_table_without_prices_of_storage_has_no_rows() -> None:
     assert rows(plans.same(plans.claim()), prices=plain) == []
 
 
-def test_the_comment_lists_what_is_not_part_of_the_prices_of_gpus() -> None:
+def test_the_comment_lists_what_gpu_prices_exclude() -> None:
     comment = render(
         report(
             plans.step("create", new=plans.claim_of_class("fast")),

@@ -74,8 +74,8 @@ def test_a_cluster_that_does_not_answer_is_an_error(stack: Stack, answer: str) -
     ("text", "reason"),
     [
         ("config: {}", "connection refused"),
-        ("config: {kubernetes:kubeconfig: {secure: AAABAK}}", "is not the path of a file"),
-        (f"config: {{kubernetes:kubeconfig: '{{{'x' * 300}}}'}}", "is not the path of a file"),
+        ("config: {kubernetes:kubeconfig: {secure: AAABAK}}", "is not a file path"),
+        (f"config: {{kubernetes:kubeconfig: '{{{'x' * 300}}}'}}", "is not a file path"),
         ("environment: [team/prod]", "Pulumi ESC"),
     ],
     ids=["unreachable", "secret", "contents", "environment"],

@@ -1,4 +1,4 @@
-"""A stand-in for kubectl that answers from files, and the objects of its cluster."""
+"""A stand-in for kubectl that reads its output from files."""
 
 import json
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ KINDS = {
 def install(
     folder: Path, objects: Sequence[dict[str, Any]], *, log: str = "", names: Sequence[str] = ()
 ) -> Path:
-    """Write the program and its answers; `names` are the API resources that the cluster has."""
+    """Write the program and its output files. `names` are the cluster's API resources."""
     program = folder / "kubectl"
     program.write_text(PROGRAM)
     program.chmod(0o755)
@@ -49,12 +49,12 @@ def install(
 
 
 def put(folder: Path, objects: Sequence[dict[str, Any]], name: str = "all") -> None:
-    """Change the objects of the cluster, or with the name `all.2` those of the second answer."""
+    """Change the objects of the cluster; with the name `all.2`, those of the second call."""
     (folder / name).write_text(json.dumps({"items": list(objects)}))
 
 
 def forbid(folder: Path, *kinds: str) -> None:
-    """Let the user list all kinds but these."""
+    """Forbid the user to list these kinds."""
     items = json.loads((folder / "all").read_text())["items"]
     (folder / "all").unlink()
     for resource, kind in KINDS.items():

@@ -1,4 +1,4 @@
-"""Objects of runs as an API server has them."""
+"""Objects of runs as an API server returns them."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def batch_job(run: str, *conditions: str, owner: str = "") -> dict[str, Any]:
 
 
 def pod(run: str, number: int = 0, phase: str = "Running", **more: Any) -> dict[str, Any]:
-    """Placed two hours before ten o'clock on node `n`, or waiting; with two GPUs."""
+    """Return a pod with two GPUs: placed on node `n` two hours before ten o'clock, or waiting."""
     placed = phase != "Pending"
     metadata = _metadata(run) | {"name": f"{run}-worker-{number}"}
     metadata["annotations"] = {"scheduling.k8s.io/group-name": run}
@@ -82,7 +82,7 @@ def pod(run: str, number: int = 0, phase: str = "Running", **more: Any) -> dict[
 
 
 def ended(message: str = "", at: str = "2026-01-01T09:00:00Z") -> dict[str, Any]:
-    """Status of a pod whose container has ended."""
+    """Return the status of a pod whose container has ended."""
     over = {"finishedAt": at, "message": message, "exitCode": 1}
     return {"containerStatuses": [{"restartCount": 0, "state": {"terminated": over}}]}
 

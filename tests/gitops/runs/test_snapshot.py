@@ -27,7 +27,7 @@ POD = {"kind": "Pod", "metadata": {"namespace": "ml", "name": "digits"}}
     ],
 )
 def test_an_answer_that_is_not_a_list_of_objects_is_reported(text: str) -> None:
-    with pytest.raises(GitopsError, match="kubectl printed no list of objects"):
+    with pytest.raises(GitopsError, match="kubectl did not print a list of objects"):
         prints(text).snapshot()
 
 

@@ -35,7 +35,7 @@ def test_a_volcano_job(phase: str, running: int, state: State) -> None:
         ("SuccessCriteriaMet", 1, State.RUNNING),
     ],
 )
-def test_a_job_of_kubernetes(condition: str, running: int, state: State) -> None:
+def test_a_kubernetes_job(condition: str, running: int, state: State) -> None:
     assert state_of(indexed.JOB, batch_job("run", condition), running) is state
 
 
@@ -68,7 +68,7 @@ def test_a_ray_job(status: str, state: State) -> None:
         (job_flow("run-1", "Succeed", prepare="Completed", train="Completed"), State.SUCCEEDED, ""),
     ],
 )
-def test_a_job_flow_is_what_its_steps_are(flow: Object, state: State, step: str) -> None:
+def test_a_job_flow_has_the_state_of_its_steps(flow: Object, state: State, step: str) -> None:
     assert state_of(volcano.FLOW, flow, 1) is state
     assert stage(flow) == step
 

@@ -100,7 +100,7 @@ def test_a_failed_run_has_its_last_log_lines(tmp_path: Path) -> None:
     assert found.restarts == 3
 
 
-def test_a_job_of_a_job_is_no_run_of_its_own(tmp_path: Path) -> None:
+def test_a_job_of_a_job_is_not_a_separate_run(tmp_path: Path) -> None:
     inner = batch_job("digits", owner="digits-jobset")
     assert only(cluster_of(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"
 

@@ -89,7 +89,7 @@ def test_several_namespaces_are_shown() -> None:
     assert "other/digits-1a2b3c4d" in shown(RUN, other)
 
 
-def test_why_runs_wait_and_failed_is_below() -> None:
+def test_reasons_of_waiting_and_failed_runs_are_below() -> None:
     waiting = dataclasses.replace(
         RUN,
         state=State.WAITING,
@@ -135,7 +135,7 @@ def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
         "ml/digits-1a2b3c4d has failed:",
         "  no memory",
         "",
-        "last lines and events of the failures of digits-1a2b3c4d, gang-2:",
+        "last log lines and events of the failures of digits-1a2b3c4d, gang-2:",
         f"  {command.replace('digits-1a2b3c4d', 'RUN')}",
     ]
     assert failed.as_json()["kept"] == command

@@ -129,7 +129,7 @@ def test_volcanos_message_about_a_pod_replaces_the_number_of_missing_pods() -> N
 
 
 def test_a_group_that_volcano_has_planned_for_nodes_has_the_reason_of_its_condition() -> None:
-    """Its pods state only the planned nodes."""
+    """A group whose pods state only the planned nodes."""
     why = "late-1: 0/3 nodes are unavailable: 2 node(s) didn't find available persistent volumes."
     late = group("late")
     late["status"]["conditions"][-1]["message"] = f"{MISSING}. Origin reason is {why}"

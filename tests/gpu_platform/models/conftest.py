@@ -27,7 +27,7 @@ from training.train import run
 __all__ = ["registry"]
 
 ENDS = {"attempt_deadline_seconds": 3600}
-"""Without it, the rule `training-ends` is violated, whose violation is an advice."""
+"""Settings without which the advisory rule `training-ends` would be violated."""
 
 
 def keys(folder: Path) -> tuple[Path, Path]:
@@ -46,9 +46,9 @@ def keys(folder: Path) -> tuple[Path, Path]:
 
 @dataclass(frozen=True)
 class Shelf:
-    """A repository, the exports of two runs and the keys, as a publisher and a promoter have them.
+    """A repository, the exports of two runs, and the keys of a publisher and a promoter.
 
-    `kubectl` is a program that records what it is called with.
+    `kubectl` is a program that records its calls.
     """
 
     registry: Registry
@@ -59,7 +59,7 @@ class Shelf:
     public: Path
     calls: Path = field(repr=False)
     spoiled: dict[Path, bytes] = field(default_factory=dict)
-    """Files of the registry that were changed; all repositories share them."""
+    """Changed files of the registry, which all repositories share."""
 
     @property
     def repository(self) -> Repository:
@@ -70,7 +70,7 @@ class Shelf:
         return self.repository.reference.repository
 
     def elsewhere(self, suffix: str) -> "Shelf":
-        """Return the same with another repository of the registry."""
+        """Return a copy for another repository of the registry."""
         return replace(self, name=f"{self.name}-{suffix}")
 
     def publish(
@@ -83,7 +83,7 @@ class Shelf:
         return signed.digest
 
     def promote(self, version: str, stage: str = "production") -> int:
-        """Promote by the command line and return its exit status."""
+        """Promote with the command line and return its exit status."""
         reference = self.repository.reference.at(version)
         arguments = ["models", "promote", reference, stage, "--key", str(self.public)]
         return main(arguments)

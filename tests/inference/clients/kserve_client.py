@@ -1,6 +1,6 @@
-"""Query a model server with KServe's client, and print the answers as JSON.
+"""Query a model server with KServe's client, and print the responses as JSON.
 
-Runs in an environment of its own, without this project: kserve_client.py PORT ADMIN_PORT IMAGES.npy
+Runs in a separate environment, without this project: kserve_client.py PORT ADMIN_PORT IMAGES.npy
 """
 
 import asyncio

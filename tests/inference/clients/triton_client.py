@@ -1,6 +1,6 @@
-"""Query a model server with tritonclient, and print the answers as JSON.
+"""Query a model server with tritonclient, and print the responses as JSON.
 
-Runs in an environment of its own, without this project: triton_client.py PORT ADMIN_PORT IMAGES.npy
+Runs in a separate environment, without this project: triton_client.py PORT ADMIN_PORT IMAGES.npy
 """
 
 import json
@@ -57,7 +57,7 @@ def tensor(images: Any) -> InferInput:
 
 
 def accepted(url: str, admin_url: str, images: Any) -> Heard:
-    """Return the answers to the remaining calls that the server announces."""
+    """Return the responses to the remaining calls that the server supports."""
     with InferenceServerClient(url) as client, InferenceServerClient(admin_url) as admin:
         admin.load_model(MODEL)
         pending = client.async_infer(MODEL, [tensor(images)])
@@ -71,7 +71,7 @@ def accepted(url: str, admin_url: str, images: Any) -> Heard:
 
 
 def refusals(url: str, admin_url: str, images: Any) -> dict[str, list[str]]:
-    """Return status and message of every other call."""
+    """Return the status and message of every other call."""
     with InferenceServerClient(url) as client, InferenceServerClient(admin_url) as admin:
         shared = InferInput("images", list(images.shape), "FP32")
         shared.set_shared_memory("region", images.nbytes)
@@ -119,7 +119,7 @@ def refusals(url: str, admin_url: str, images: Any) -> dict[str, list[str]]:
 
 
 def refusal(call: Callable[[], object]) -> list[str]:
-    """Return status and message of the answer; empty if the call succeeds."""
+    """Return the status and message of a failed call; empty if the call succeeds."""
     try:
         call()
     except InferenceServerException as error:

@@ -1,4 +1,4 @@
-"""Exports without training, and requests to a probe."""
+"""Exports of untrained models, and requests to a probe."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ Serve = Callable[..., contextlib.AbstractAsyncContextManager[ModelEngine]]
 
 
 def write_model(folder: Path, network: nn.Module, **manifest: Any) -> Manifest:
-    """Write an export of an untrained network, as training writes it."""
+    """Write the export of an untrained network, in the format of the training program."""
     folder.mkdir(exist_ok=True)
     path = folder / WEIGHTS_FILE
     write_weights(path, network)
@@ -50,7 +50,7 @@ def linear(outputs: int, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> dict[str, Any]:
-    """A request to a probe with `count` equal samples."""
+    """Return a request to a probe with `count` equal samples."""
     return {"inputs": np.tile(np.array([[what, seconds, value]], np.float32), (count, 1))}
 
 
@@ -62,7 +62,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def outcome(request: Awaitable[Answer]) -> Answer | Exception:
-    """Return the answer or the error."""
+    """Return the response or the error."""
     try:
         return await request
     except Exception as error:

@@ -12,17 +12,17 @@ from inference.engine.interface import InputError, Tensors, TensorSpec
 from workload.manifest import checked_file
 
 FINE, SLEEP, REFUSE, FAIL, DIE, HOLD, CUDA = range(7)
-"""Actions, selected by the first number of a sample; the second is the maximum time to sleep."""
+"""Actions, selected by the first number of a sample. The second is the maximum time to sleep."""
 
 PASSWORD = "hunter2"
-"""A part of an exception's text."""
+"""Secret in the text of an exception."""
 
 RELEASE = "release"
-"""The file in the export whose creation ends `HOLD`."""
+"""File in the export whose creation ends `HOLD`."""
 
 
 class Probe(Handler):
-    """Returns for each sample its third number, the batch size, and the samples computed before."""
+    """Handler that returns a sample's third number, the batch size and earlier samples' count."""
 
     def load(self, source: Source) -> None:
         checked_file(source.folder, source.manifest.weights)
@@ -65,7 +65,7 @@ class Probe(Handler):
 
 
 class Broken(Probe):
-    """Fails for every sample but the zeros with which it is loaded."""
+    """Handler that fails for all samples except the zeros with which it is loaded."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         if decoded["inputs"].any():
@@ -74,7 +74,7 @@ class Broken(Probe):
 
 
 class Slow(Probe):
-    """Takes two seconds for every batch but those with which it is loaded."""
+    """Handler that takes two seconds per batch, except for those with which it is loaded."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         if decoded["inputs"].any():
@@ -83,7 +83,7 @@ class Slow(Probe):
 
 
 class Liar(Probe):
-    """Returns other outputs than it declares."""
+    """Handler whose outputs differ from its declaration."""
 
     def predict(self, decoded: Tensors) -> Tensors:
         return {"value": decoded["inputs"]}
@@ -94,7 +94,7 @@ class NoHandler:
 
 
 class Unreachable(Probe):
-    """Its constructor fails with a text that callers must not read."""
+    """Handler whose constructor fails with a text that callers must not see."""
 
     def __init__(self) -> None:
         raise OSError(f"cannot connect to postgres://model:{PASSWORD}@features")

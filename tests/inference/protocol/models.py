@@ -1,4 +1,4 @@
-"""Models and answers without an engine."""
+"""Models and outputs without an engine."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ SERVED = Served(
 
 
 def answer(*probabilities: list[float]) -> Answer:
-    """The engine's answer for samples with these probabilities."""
+    """Return the engine's output for samples with these probabilities."""
     values = np.array(probabilities, np.float32)
     best = values.argmax(1)
     labels = np.array([b"no", b"yes"], np.object_)[best]
@@ -36,5 +36,5 @@ def answer(*probabilities: list[float]) -> Answer:
 
 
 def taking(*inputs: TensorSpec) -> Served:
-    """A model with other inputs."""
+    """Return a model with these inputs."""
     return Served("other", MANIFEST, "eager", inputs, (TensorSpec("sum", "FP64", (-1,)),))

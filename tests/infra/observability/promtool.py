@@ -1,4 +1,4 @@
-"""promtool: the one on PATH, else Debian's package, unpacked into the cache."""
+"""promtool from PATH, or else from Debian's package, unpacked into the cache."""
 
 import json
 import shutil
@@ -19,13 +19,13 @@ PACKAGE = "prometheus"
 
 
 def promtool() -> Path:
-    """Path of the program."""
+    """Return the path of promtool."""
     if installed := shutil.which("promtool"):
         return Path(installed)
     folder = cache_root() / "tools" / "debian-prometheus"
     program = folder / "usr" / "bin" / "promtool"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Several test processes may need it at once.
+    # Several test processes may need it at the same time.
     with FileLock(f"{folder}.lock"):
         if not program.exists():
             if shutil.which("apt-get") is None:
@@ -39,7 +39,7 @@ def _unpack(folder: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     if not _download(part):
-        # The lists of packages are outdated or missing.
+        # The package lists are outdated or missing.
         subprocess.run(["apt-get", "--quiet", "update"], check=False, capture_output=True)
         if not _download(part):
             unavailable(f"Debian's package {PACKAGE} cannot be had")
@@ -55,7 +55,7 @@ def _download(folder: Path) -> bool:
 
 
 Files = Iterable[tuple[Sequence[dict[str, Any]], Collection[str]]]
-"""Tests of promtool, and the alerts that are evaluated for them."""
+"""promtool tests and the alerts that they evaluate."""
 
 
 def check(program: Path, folder: Path, *tests: dict[str, Any], alerts: Collection[str] = ()) -> str:
@@ -67,7 +67,7 @@ def check(program: Path, folder: Path, *tests: dict[str, Any], alerts: Collectio
 
 
 def check_all(program: Path, folder: Path, files: Files) -> str:
-    """Return the errors of one run of promtool with several files of tests."""
+    """Return the errors of one promtool run with several test files."""
     names = []
     for number, (tests, alerts) in enumerate(files):
         groups = [
@@ -93,7 +93,7 @@ def check_all(program: Path, folder: Path, files: Files) -> str:
 def told(
     series: dict[str, str], minutes: int, expr: str, *samples: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a test of promtool: series with a value per minute, and an expression's result."""
+    """Return a promtool test of an expression over series with one value per minute."""
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],

@@ -1,7 +1,7 @@
-"""Compares manifests with the strict schemas of releases: `validate.py MANIFESTS.json VERSION...`.
+"""Validation of manifests against the strict schemas of Kubernetes releases.
 
-Prints the violations as a JSON list, and exits with an error if a release or a kind of Kubernetes
-has no schema.
+`validate.py MANIFESTS.json VERSION...` prints the violations as a JSON list, and exits with an
+error if a release or a built-in kind has no schema.
 """
 
 import functools
@@ -15,7 +15,7 @@ from kubernetes_validate import ValidationError, utils
 def main(path: str, *versions: str) -> None:
     if missing := set(versions) - set(map(utils.major_minor, utils.all_versions())):
         raise SystemExit(f"no schemas of Kubernetes {', '.join(sorted(missing))}")
-    # It reads all definitions of a release for each manifest.
+    # The validator reads all definitions of a release for each manifest.
     utils.schema_contents = functools.cache(utils.schema_contents)
     found = []
     for name, manifest in json.loads(Path(path).read_text()).items():

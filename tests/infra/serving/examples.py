@@ -15,7 +15,7 @@ CANARY = {"weight": 20, "run": "digits-4567cdef"}
 
 
 def serving(**changed: Any) -> InferenceServiceArgs:
-    """The service `digits` with some of its settings changed; `job=None` leaves the job out."""
+    """Return the service `digits` with changed settings. `job=None` omits the job."""
     values = good()
     service = values["inference"]["services"]["digits"] | changed
     values["inference"]["services"]["digits"] = {
@@ -36,27 +36,27 @@ def serving(**changed: Any) -> InferenceServiceArgs:
 
 
 def objects(described: InferenceServiceArgs) -> dict[str, Manifest]:
-    """The stable version's objects and the route, by kind."""
+    """Return the stable version's objects and the route by kind."""
     return {manifest["kind"]: manifest for manifest in [*build(described), *routes(described)]}
 
 
 def canary_objects(described: InferenceServiceArgs) -> dict[str, Manifest]:
-    """The canary's objects by kind."""
+    """Return the canary's objects by kind."""
     return {manifest["kind"]: manifest for manifest in build_canary(described)}
 
 
 def pod(deployment: Manifest) -> Manifest:
-    """The specification of a Deployment's pods."""
+    """Return the pod specification of a Deployment."""
     found: Manifest = deployment["spec"]["template"]["spec"]
     return found
 
 
 def container(described: InferenceServiceArgs) -> Manifest:
-    """The server of the stable version."""
+    """Return the server container of the stable version."""
     found: Manifest = pod(objects(described)["Deployment"])["containers"][0]
     return found
 
 
 def environment(found: Manifest) -> dict[str, Any]:
-    """Return a container's variables: values, or references to them."""
+    """Return a container's variables as values or references."""
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in found["env"]}

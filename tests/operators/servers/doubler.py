@@ -1,4 +1,4 @@
-"""Model of MLServer that doubles its input."""
+"""MLServer model that doubles its input."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Server of LitServe that multiplies by the number in its model: multiplier.py PORT."""
+"""LitServe server that multiplies by the number in its model: multiplier.py PORT."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Complete a text with the client of OpenAI: openai_stream.py PORT MODEL PROMPT."""
+"""Complete a text with OpenAI's client: openai_stream.py PORT MODEL PROMPT."""
 
 import json
 import sys

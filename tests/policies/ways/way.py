@@ -1,4 +1,4 @@
-"""Ways around the rules: a good manifest and one edit that a rule must refuse."""
+"""Ways around the rules: a good manifest and an edit that a rule must reject."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Way:
     """One edit of a good manifest.
 
     `base` names a file of `cases/good`; paths of `edits` begin with the number of the document.
-    `rules` are those that fit, separated by spaces; empty if the rule does not exist yet.
+    `rules` are the rules that should reject it, separated by spaces; empty if there is none yet.
     """
 
     what: str
@@ -42,14 +42,14 @@ class Way:
 
     @property
     def is_refused(self) -> bool:
-        """True if a rule that fits refuses the edited manifest and not the good one."""
+        """True if one of the rules rejects the edited manifest and not the good one."""
         new = refusing(changed(documents(self.base), *self.edits), self.config)
         new -= refusing(documents(self.base), self.config)
         return bool(new & set(self.rules.split())) if self.rules else bool(new)
 
 
 def way(what: str, base: str, rules: str, *edits: tuple[str, Any], **config: Any) -> Way:
-    """Create a way; keywords are settings of rules, with underscores for hyphens."""
+    """Create a way. Keywords are settings of rules, with underscores for hyphens."""
     settings = {name.replace("_", "-"): value for name, value in config.items()}
     return Way(what, base, rules, edits, settings)
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from devcluster.paths import CHECKOUT
 from tools.bench.mutant_tests import Recording, replaced
-from tools.bench.mutants import TRAINING, Mutant, again, draw, find
+from tools.bench.mutants import TRAINING, Mutant, draw, find, repeated
 
 SOURCE = '''
 LIMIT = 3
@@ -56,12 +56,12 @@ def test_an_edit_elsewhere_keeps_the_sample(tmp_path: Path) -> None:
 def test_an_earlier_sample_is_found_by_its_code(tmp_path: Path) -> None:
     before = mutants_of(tmp_path, SOURCE)
     renamed = mutants_of(tmp_path, SOURCE.replace("first", "next_size"))
-    assert {mutant.function for mutant in again(before, renamed) if mutant} == {
+    assert {mutant.function for mutant in repeated(before, renamed) if mutant} == {
         "next_size",
         "second",
     }
     reworded = mutants_of(tmp_path, SOURCE.replace("size + 1", "size + 10"))
-    assert again(before, reworded).count(None) == 2
+    assert repeated(before, reworded).count(None) == 2
 
 
 def test_the_tests_of_a_mutant_execute_its_lines_and_the_fastest_comes_first() -> None:

@@ -10,7 +10,7 @@ import pytest
 from kube.names import RUN_LABEL
 from simulation.nodes import GPUS
 from tools.bench.processes import Used, measured, measured_together
-from tools.bench.scale_cluster import NAMESPACE, PODS, checked, gangs, plain_pods
+from tools.bench.scale_cluster import NAMESPACE, PODS, gangs, plain_pods, settings_of
 from tools.bench.scale_gangs import Gangs, PodWatch
 from tools.bench.scale_placement import VOLCANO, placement_goals
 from tools.bench.scale_updates import KUBECTL, ONE_STACK, PULUMI, update_goals
@@ -57,7 +57,7 @@ def test_rates_count_from_the_submission() -> None:
 
 
 def test_plain_pods_are_those_of_the_gang_without_it() -> None:
-    (job,) = gangs(checked(1, 4))
+    (job,) = gangs(settings_of(1, 4))
     pods = plain_pods(job)
     assert len({pod["metadata"]["name"] for pod in pods}) == 4
     for pod in pods:
@@ -71,7 +71,7 @@ def test_plain_pods_are_those_of_the_gang_without_it() -> None:
 
 
 def test_every_job_is_a_run_of_its_own() -> None:
-    assert len({job["metadata"]["name"] for job in gangs(checked(20, 2))}) == 20
+    assert len({job["metadata"]["name"] for job in gangs(settings_of(20, 2))}) == 20
 
 
 def kubectl(folder: Path, *streams: list[dict[str, Any]]) -> list[str]:
@@ -119,7 +119,7 @@ def test_a_disconnected_watch_continues_from_its_last_version(tmp_path: Path) ->
     watch.stop()
     assert (tmp_path / "asked").read_text().split() == ["7", "12"]
     assert watch.streams == 2
-    assert seen.moments == 3
+    assert seen.events == 3
 
 
 def test_a_failed_watch_reports_its_reason(tmp_path: Path) -> None:

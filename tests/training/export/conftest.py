@@ -17,7 +17,7 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def digits_net() -> Trained:
-    """Not to be changed."""
+    """A trained model. Read-only."""
     return fitted("digits-net", (1, 8, 8), steps=150)
 
 
@@ -44,7 +44,7 @@ def export(digits_net: Trained, tmp_path: Path) -> Export:
 def complete(
     digits_net: Trained, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Manifest]:
-    """An export with every kind of artifact. Not to be changed: copy it."""
+    """An export with every kind of artifact. Read-only: copy it to change it."""
     folder = tmp_path_factory.mktemp("complete")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measurement, "TIMING_SECONDS", 0.0)

@@ -1,7 +1,7 @@
 """Read Hugging Face directories with transformers, and print what each computes as JSON.
 
-Runs in an environment of its own, without this project: read_huggingface.py TEXT FOLDER...
-Next to each FOLDER, `tokens.npy` contains the model's inputs, and `logits.npy` will its outputs.
+Runs in a separate environment, without this project: read_huggingface.py TEXT DIRECTORY...
+Next to each DIRECTORY, `tokens.npy` has the model's inputs, and the outputs go to `logits.npy`.
 """
 
 import json

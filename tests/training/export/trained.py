@@ -29,7 +29,7 @@ class Trained:
 
 
 def fitted(name: str, shape: tuple[int, ...], steps: int, **options: int) -> Trained:
-    """Train on digits."""
+    """Return a model that was trained on digits."""
     data = load("digits", Path("/nowhere"), shape, seed=0)
     torch.manual_seed(0)
     model = build(name, dict(options), data.outputs, data.shape)

@@ -1,4 +1,4 @@
-"""A program that hangs after four beats in the way that its argument names, or not at all."""
+"""A program that hangs after four beats in the way selected by its argument, or not at all."""
 
 import ctypes
 import sys

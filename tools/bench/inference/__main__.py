@@ -2,12 +2,12 @@
 
 Our server, mosec, LitServe, BentoML, MLServer and plain FastAPI serve the same weights. Each is
 configured as its documentation recommends and pinned to one core; the load generator runs on
-another. Every response is compared with PyTorch's before the measurement. Servers are measured in
-turns while all others are stopped: a closed loop of 1, 4, 16 and 64 clients, then an open loop (a
-Poisson process) at 50, 80 and 120 percent of the server's capacity. Latency in the open loop is
-measured from the scheduled time of a request. Also measured: the bare PyTorch loop, JSON instead of
-bytes, the backends of our server, and HTTP servers alone. Writes .bench/inference.json,
-.bench/inference.md and .bench/inference-load.svg.
+another core. Before the measurement, every response is compared with PyTorch's result. Servers are
+measured in turns while all others are paused: a closed loop of 1, 4, 16 and 64 clients, then an
+open loop (a Poisson process) at 50, 80 and 120 percent of the server's capacity. Latency in the
+open loop is measured from the scheduled time of a request. Also measured: the bare PyTorch loop,
+JSON instead of bytes, the backends of our server, and HTTP servers alone. Writes
+.bench/inference.json, .bench/inference.md and .bench/inference-load.svg.
 """
 
 import argparse
@@ -31,20 +31,23 @@ from tools.bench.outcome import FOLDER, Goal, conclude, load, say
 
 PARTS: Final = ("servers", "json", "backends", "http")
 PAGE: Final = CHECKOUT / "docs" / "inference-benchmark.md"
-PICTURE: Final = CHECKOUT / "docs" / "inference-load.svg"
+CHART: Final = CHECKOUT / "docs" / "inference-load.svg"
 
 
 def main() -> None:
     """Measure, print and write the result."""
     options = _options()
-    # Like Ctrl-C, so that stopped servers are terminated.
+    # Handled like Ctrl-C, so that paused servers are terminated.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
     program = generator()
     result: dict[str, Any] = {"turns": options.turns, "seconds": options.seconds}
     goals: list[Goal] = []
-    with tempfile.TemporaryDirectory(prefix="bench-inference-") as folder, _core(options.load_core):
-        scratch = Path(folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-inference-") as directory,
+        _core(options.load_core),
+    ):
+        scratch = Path(directory)
         bench = Bench(
             Generator(program, options.load_core, scratch),
             options.server_core,
@@ -81,9 +84,9 @@ def _write(docs: bool) -> None:
     if result["servers"]:
         draw(result, FOLDER / "inference-load.svg")
     if docs:
-        shown = f"![Latency against load for every server]({PICTURE.name})\n\n{text}"
+        shown = f"![Latency against load for every server]({CHART.name})\n\n{text}"
         PAGE.write_text(inserted(PAGE.read_text(), shown))
-        draw(result, PICTURE)
+        draw(result, CHART)
         say(f"written to {PAGE.relative_to(CHECKOUT)}")
 
 
@@ -107,12 +110,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--server-core", type=int, default=cores[0])
     parser.add_argument("--load-core", type=int, default=cores[-1])
     parser.add_argument(
-        "--docs", action="store_true", help=f"also write docs/{PAGE.name} and docs/{PICTURE.name}"
+        "--docs", action="store_true", help=f"also write docs/{PAGE.name} and docs/{CHART.name}"
     )
     options = parser.parse_args()
     if options.server_core == options.load_core:
         parser.error(
-            "--server-core and --load-core are the same: servers and load need a core each"
+            "--server-core and --load-core must differ: servers and load need separate cores"
         )
     return options
 

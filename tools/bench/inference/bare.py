@@ -1,7 +1,7 @@
 """The upper bound: PyTorch in a loop, from raw bytes to batches to responses, without a server.
 
-As a program, it reads one JSON object per line, {"seconds": s}, and answers with samples per
-second.
+As a program, it reads one JSON object per line, {"seconds": s}, and prints the number of samples
+per second.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from tools.bench.inference.process import THREADS
 from tools.bench.inference.workloads import MAX_BATCH, WORKLOADS, Array, Compute, Workload
 
 PLAIN: Final = "plain"
-"""Plain PyTorch, as the peers compute; other values are names of our server's backends."""
+"""Plain PyTorch, which the peers use. Other values are names of our server's backends."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A process that computes on request."""
+    """A process that runs the loop on request."""
 
     process: "subprocess.Popen[str]"
 
     def rate(self, seconds: float) -> float:
-        """Return samples per second. Raises RuntimeError if the process has ended."""
+        """Return the number of samples per second. Raise RuntimeError if the process has ended."""
         assert self.process.stdin  # noqa: S101  both are pipes
         assert self.process.stdout  # noqa: S101
         self.process.stdin.write(f"{json.dumps({'seconds': seconds})}\n")
@@ -48,7 +48,7 @@ class Loop:
 
 @contextlib.contextmanager
 def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterator[Loop]:
-    """Run a loop, which waits between requests, on a core."""
+    """Run a loop on a core. It waits between requests."""
     command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", __name__]
     command += [workload.name, str(export), backend]
     environment = os.environ | dict.fromkeys(THREADS, "1")
@@ -66,10 +66,10 @@ def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterat
             process.kill()
 
 
-def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -> Compute:
-    """Return the function that computes a batch, by a backend of our server or plain PyTorch."""
+def computation(workload: Workload, directory: Path, backend: str, scratch: Path) -> Compute:
+    """Return the function that computes a batch with a backend of our server or plain PyTorch."""
     if backend == PLAIN or not workload.computes:
-        return compute_of(workload, folder)
+        return compute_of(workload, directory)
     from inference.allocator import keep_freed_memory
     from inference.engine.backends import Choice, load_backend
     from workload.manifest import read_manifest
@@ -77,8 +77,8 @@ def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -
     keep_freed_memory()
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    manifest = read_manifest(folder)
-    network = load_backend(Choice(backend, folder, manifest, device, "", scratch))  # type: ignore[arg-type]
+    manifest = read_manifest(directory)
+    network = load_backend(Choice(backend, directory, manifest, device, "", scratch))  # type: ignore[arg-type]
 
     def compute(batch: Array) -> Array:
         with torch.inference_mode():
@@ -88,8 +88,8 @@ def computation(workload: Workload, folder: Path, backend: str, scratch: Path) -
     return compute
 
 
-def _serve(workload: Workload, folder: Path, backend: str, scratch: Path) -> None:
-    compute = computation(workload, folder, backend, scratch)
+def _serve(workload: Workload, directory: Path, backend: str, scratch: Path) -> None:
+    compute = computation(workload, directory, backend, scratch)
     bodies = [sample.tobytes() for sample in workload.samples()]
 
     def batch() -> None:

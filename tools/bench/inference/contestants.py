@@ -1,4 +1,4 @@
-"""The servers: how each is started, following its documentation, and its form of requests."""
+"""The compared servers: start commands, as documented by each project, and request formats."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ from tools.bench.inference.forms import Decode, Encode, Form
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
 
 TOLERANCE: Final = 5e-5
-"""Tolerance of a probability: batches of another size are computed in another order."""
+"""Tolerance of a probability: batches of different sizes are computed in a different order."""
 
 PROGRAMS: Final = "tools.bench.inference.servers"
 
@@ -28,7 +28,7 @@ class Task:
     scratch: Path
     """Empty working directory of the server."""
     python: Path
-    """Python interpreter of its environment."""
+    """Python interpreter of the server's environment."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Contestant:
     tolerance: float = TOLERANCE
 
 
-def _ours(task: Task, **more: str) -> Start:
+def _ours(task: Task, **overrides: str) -> Start:
     values = {
         "MODEL_NAME": "model",
         "MODEL_PATH": str(task.export),
@@ -71,7 +71,7 @@ def _ours(task: Task, **more: str) -> Start:
     }
     if not task.workload.computes:
         values["HANDLER"] = f"{PROGRAMS}.noop_handler:NoOp"
-    environment = {f"INFERENCE_{name}": value for name, value in (values | more).items()}
+    environment = {f"INFERENCE_{name}": value for name, value in (values | overrides).items()}
     return Start((str(task.python), "-m", "inference"), environment)
 
 
@@ -194,11 +194,11 @@ BACKENDS: Final = {
     "aotinductor": TOLERANCE,
     "int8": 1.0,
 }
-"""Our server with its tolerance: int8 differs by more, which is reported but not a failure."""
+"""Backends and their tolerances. int8 may differ by overrides, which is reported but no failure."""
 
 
 def backends() -> list[Contestant]:
-    """Return our server with each backend, and with the network of the peers."""
+    """Return our server with each backend, and with the network that the peers use."""
     ours = CONTESTANTS[OURS]
     handler = f"{PROGRAMS}.plain_handler:PlainNetwork"
     plain = replace(ours, name=PLAIN, start=functools.partial(_ours, HANDLER=handler))

@@ -1,4 +1,4 @@
-"""The peers' packages, each in its own virtual environment, which reuses our PyTorch."""
+"""Virtual environments of the peers, which reuse our PyTorch."""
 
 import hashlib
 import json
@@ -18,31 +18,31 @@ REQUIREMENTS = CHECKOUT / "requirements"
 
 
 def cache() -> Path:
-    """Return the cache directory."""
+    """Return the cache directory of the benchmark."""
     return cache_root() / "bench-inference"
 
 
 def python_of(name: str) -> Path:
-    """Return a Python with requirements/bench-<name>.txt, or ours without a name.
+    """Return a Python with requirements/bench-<name>.txt, or ours if the name is empty.
 
     Packages that a peer does not pin come from our environment, so that PyTorch is not installed
-    again. Raises subprocess.CalledProcessError if the installation fails.
+    again. Raise subprocess.CalledProcessError if the installation fails.
     """
     if not name:
         return Path(sys.executable)
     pins = REQUIREMENTS / f"bench-{name}.txt"
-    own = sysconfig.get_path("purelib")
-    digest = hashlib.sha256(pins.read_bytes() + own.encode()).hexdigest()[:12]
-    folder = cache() / f"{name}-{digest}"
-    python = folder / "bin" / "python"
-    done = folder / "complete"
-    if not done.exists():
+    site_packages = sysconfig.get_path("purelib")
+    digest = hashlib.sha256(pins.read_bytes() + site_packages.encode()).hexdigest()[:12]
+    directory = cache() / f"{name}-{digest}"
+    python = directory / "bin" / "python"
+    complete = directory / "complete"
+    if not complete.exists():
         say(f"installing {name} …")
-        _uv("venv", "--clear", "--python", sys.executable, str(folder))
+        _uv("venv", "--clear", "--python", sys.executable, str(directory))
         _uv("pip", "install", "--python", str(python), "--require-hashes", "-r", str(pins))
-        packages = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-        (packages / "zz-project.pth").write_text(f"{own}\n")
-        done.touch()
+        packages = directory / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+        (packages / "zz-project.pth").write_text(f"{site_packages}\n")
+        complete.touch()
     return python
 
 

@@ -1,4 +1,4 @@
-"""`python -m tools.bench.inference.exports MODEL DIRECTORY`: write the export of a training run."""
+"""`python -m tools.bench.inference.exports MODEL DIRECTORY`: write an export for the benchmark."""
 
 import sys
 from pathlib import Path
@@ -16,27 +16,27 @@ from workload.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
 from workload.models import build
 
 
-def export(workload: Workload, folder: Path) -> None:
-    """Export seeded weights, and their static int8 version.
+def export(workload: Workload, directory: Path) -> None:
+    """Export seeded random weights and their static int8 version.
 
     Untrained weights are as fast as trained ones. The normalisation layers have the statistics of
-    the requests, and the last layer is scaled, so that answers are neither equal nor saturated.
+    the requests, and the last layer is scaled, so that outputs are neither equal nor saturated.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     if not workload.computes:
-        _export_noop(workload, folder)
+        _export_noop(workload, directory)
         return
     config = TrainingConfig.model_validate(
         {
             "model": workload.name,
             "model_options": workload.options,
             "dataset": "digits",
-            "run_dir": str(folder.parent),
+            "run_dir": str(directory.parent),
             "device": "cpu",
             "quantize": "static",
         }
     )
-    data = load("digits", folder, workload.shape, 0)
+    data = load("digits", directory, workload.shape, 0)
     torch.manual_seed(0)
     network = build(workload.name, config.model_options, data.outputs, data.shape)
     samples = torch.from_numpy(workload.samples())
@@ -46,7 +46,7 @@ def export(workload: Workload, folder: Path) -> None:
         last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
         last.weight /= network.eval()(samples).std(0).mean()
     write_export(
-        folder,
+        directory,
         network.eval(),
         config,
         data,
@@ -56,8 +56,8 @@ def export(workload: Workload, folder: Path) -> None:
     )
 
 
-def _export_noop(workload: Workload, folder: Path) -> None:
-    path = folder / WEIGHTS_FILE
+def _export_noop(workload: Workload, directory: Path) -> None:
+    path = directory / WEIGHTS_FILE
     write_weights(path, nn.Linear(1, 1))
     manifest = Manifest(
         model="none:none",
@@ -67,7 +67,7 @@ def _export_noop(workload: Workload, folder: Path) -> None:
         weights=Weights(size=path.stat().st_size, sha256=sha256_of(path)),
         torch_version=str(torch.__version__),
     )
-    write_manifest(folder, manifest)
+    write_manifest(directory, manifest)
 
 
 if __name__ == "__main__":

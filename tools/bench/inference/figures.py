@@ -1,4 +1,4 @@
-"""Figures of a measurement: pure functions of its requests."""
+"""Figures of a measurement, computed from its requests."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TOO_MANY: Final = 429
 
 @dataclass(frozen=True)
 class Records:
-    """One row per request: due time (s), latency to the end of its response (s), status."""
+    """One row per request: due time (s), latency until the end of the response (s), status."""
 
     rows: NDArray[np.float64]
 
@@ -31,41 +31,41 @@ class Records:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one measurement: latencies (s) of answers with 200, and rates per second."""
+    """Figures of one measurement: latencies (s) of successful responses, and rates per second."""
 
     throughput: float
     goodput: float
-    """Answers with status 200 within the deadline."""
+    """Responses with status 200 within the deadline."""
     offered: float
     p50: float | None
-    """None without any answer."""
+    """None if no response was successful."""
     p95: float | None
     p99: float | None
     requests: int
     refused: int
-    """Requests refused with 429."""
+    """Requests rejected with 429."""
     errors: int
-    """All other statuses but 200."""
+    """Requests with any status other than 200 and 429."""
     codes: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Window:
-    """The measured part: seconds from the start of the load, after the warm-up."""
+    """The measured interval, after the warm-up, in seconds from the start of the load."""
 
     begin: float
     end: float
 
     def due(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return requests that were due in the window, or all if none was."""
+        """Return the requests that were due in the window, or all requests if none was."""
         inside = rows[(rows[:, 0] >= self.begin) & (rows[:, 0] <= self.end)]
         return inside if len(inside) else rows
 
     def ended(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return requests whose answers ended in the window, and its length in seconds.
+        """Return the requests whose responses ended in the window, and its length in seconds.
 
-        The length is from answer to answer if one ended shortly before each edge: only a few
-        batches of a slow server end in a window, so that one more or less would matter.
+        The edges move to the end of the last response shortly before them, if there is one: only a
+        few batches of a slow server end in a window, so one batch more or less would matter.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10
@@ -76,9 +76,9 @@ class Window:
 def figures(records: Records, deadline: float, window: Window) -> Figures:
     """Compute the figures of a window.
 
-    Rates are of answers that ended in the window and latencies of requests due in it; all status
-    codes are counted. Answers after the end of the load and requests still in the queue do not
-    count. Raises ValueError if nothing was sent.
+    Rates are those of responses that ended in the window, latencies those of requests due in it.
+    All status codes are counted. Responses after the end of the load and queued requests are
+    ignored. Raise ValueError if nothing was sent.
     """
     if not len(records.rows):
         raise ValueError("no request was sent")
@@ -102,7 +102,7 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
 
 
 def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, Any]:
-    """Return percentiles over the requests of all turns, because tails need many requests."""
+    """Return percentiles over all turns, because tail latencies need many requests."""
     due = [Records(window.due(records.rows)).answered for records, window in turns]
     rows = np.concatenate(due)
     p50, p95, p99 = _percentiles(rows[:, 1])
@@ -111,7 +111,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
 
 def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
-    """Return when the last answer before the edge ended, or the edge if that was long before."""
+    """Return the end of the last response shortly before the edge, or else the edge."""
     near = ends[(ends <= edge) & (ends >= edge - slack)]
     return float(near.max()) if len(near) else edge
 

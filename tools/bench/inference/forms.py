@@ -36,7 +36,7 @@ def raw(_: Workload, sample: Array) -> Request:
 
 
 def values(_: Workload, sample: Array) -> Request:
-    """Return nested lists of numbers."""
+    """Return nested lists of numbers as JSON."""
     return Request(_dump({"values": sample.tolist()}), JSON)
 
 
@@ -46,7 +46,7 @@ def batch_of_values(_: Workload, sample: Array) -> Request:
 
 
 def v2_json(workload: Workload, sample: Array) -> Request:
-    """Return a request of the Open Inference Protocol, numbers in one list."""
+    """Return a request of the Open Inference Protocol with the numbers in a flat list."""
     tensor = _tensor(workload) | {"data": sample.ravel().tolist()}
     return Request(_dump({"inputs": [tensor], "outputs": [{"name": output_of(workload)}]}), JSON)
 
@@ -79,14 +79,14 @@ def from_raw(body: bytes, _: dict[str, str]) -> Array:
 
 
 def from_list(body: bytes, _: dict[str, str]) -> Array:
-    """Parse a list, nested or not, with or without a name."""
+    """Parse a flat or nested list, named or not."""
     document = json.loads(body)
     found = document["values"] if isinstance(document, dict) else document
     return np.asarray(found, np.float32).ravel()
 
 
 def from_v2(body: bytes, headers: dict[str, str]) -> Array:
-    """Parse the first output of the Open Inference Protocol, in any of its three forms."""
+    """Parse the output in a response of the Open Inference Protocol: binary, base64 or JSON."""
     length = headers.get(HEADER_LENGTH.lower())
     if length is not None:
         return np.frombuffer(body[int(length) :], "<f4")
@@ -97,7 +97,7 @@ def from_v2(body: bytes, headers: dict[str, str]) -> Array:
 
 
 def output_of(workload: Workload) -> str:
-    """Return the output's name in our server."""
+    """Return the name of the output in our server."""
     return "probabilities" if workload.computes else "outputs"
 
 

@@ -1,4 +1,4 @@
-"""HTTP servers without an application: they return the bytes of the request."""
+"""HTTP servers without an application, which echo the request."""
 
 import contextlib
 import signal
@@ -19,7 +19,7 @@ from tools.bench.outcome import say
 
 ECHO: Final = "tools.bench.inference.servers.echo"
 SIZES: Final = {"64 B": 64, "12 KiB": 12_288}
-"""Sizes of a no-op request and of an image."""
+"""Request sizes of the no-op model and of an image."""
 
 
 def _granian(interface: str, port: int) -> list[str]:
@@ -65,8 +65,8 @@ def _echo(arguments: list[str], core: int, port: int) -> Iterator[str]:
     python = python_of("http")
     command = ["taskset", "--cpu-list", str(core), str(python), *arguments]
     url = f"http://127.0.0.1:{port}/"
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, cwd=CHECKOUT, stdout=output, stderr=subprocess.STDOUT

@@ -1,4 +1,4 @@
-"""The load generator: vegeta, scheduled by the small Go program in load/."""
+"""The load generator: vegeta, controlled by the small Go program in load/."""
 
 import hashlib
 import os
@@ -19,25 +19,28 @@ SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"
 
 
 def generator() -> Path:
-    """Return the program, built once per version of its sources. Raises DevclusterError."""
+    """Return the program, built once per version of its sources.
+
+    Raise DevclusterError if the build fails.
+    """
     digest = hashlib.sha256()
     for file in sorted(SOURCES.iterdir()):
         digest.update(file.read_bytes())
-    folder = cache() / f"load-{digest.hexdigest()[:12]}"
-    program = folder / "load"
+    directory = cache() / f"load-{digest.hexdigest()[:12]}"
+    program = directory / "load"
     if not program.exists():
         say("building the load generator …")
         go = Go(cache() / "go")
         go.check(SOURCES)
         flags = ["-ldflags=-s -w"]
-        go.build(["."], flags, SOURCES, folder, cache() / "load.log", lambda events: None)
+        go.build(["."], flags, SOURCES, directory, cache() / "load.log", lambda events: None)
         go.remove_caches()
     return program
 
 
 @dataclass(frozen=True)
 class Target:
-    """Target of the load: address and requests, which are sent in turn."""
+    """Target of the load: a URL and the requests to send in turn."""
 
     url: str
     requests: tuple[Request, ...]
@@ -45,26 +48,29 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """Load: a closed loop with a number of clients, or an average number of requests per second."""
+    """Load: a closed loop with some clients, or an open loop with a mean rate per second."""
 
     seconds: float
     clients: int = 0
     rate: float = 0
 
     def options(self) -> list[str]:
-        """Return the load as an argument of the generator."""
+        """Return the load as options of the generator."""
         loop = f"-clients={self.clients}" if self.clients else f"-rate={self.rate:.3f}"
         return [loop, f"-seconds={self.seconds:.3f}"]
 
 
 class Generator:
-    """Sends load from one core and returns every request."""
+    """Load generator on one core."""
 
     def __init__(self, program: Path, core: int, scratch: Path) -> None:
         self._program, self._core, self._scratch = program, core, scratch
 
     def run(self, target: Target, load: Load) -> Records:
-        """Send and wait for the last answer. Raises subprocess.CalledProcessError."""
+        """Send the load, wait for the last response and return the records of all requests.
+
+        Raise subprocess.CalledProcessError if the generator fails.
+        """
         files = []
         for number, request in enumerate(target.requests):
             file = self._scratch / f"body-{number}"

@@ -1,4 +1,4 @@
-"""Alternating measurement of all servers, so that activity of the host affects all equally."""
+"""Alternating measurement of all servers, so that other load on the host affects all equally."""
 
 import contextlib
 import statistics
@@ -19,46 +19,46 @@ from tools.bench.outcome import say
 
 CLIENTS: Final = (1, 4, 16, 64)
 SHARES: Final = (0.5, 0.8, 1.2)
-"""Shares of a server's capacity, which is its rate with 64 clients in the same turn."""
+"""Shares of a server's capacity. The capacity is its rate with 64 clients in the same turn."""
 
 SAME_LOAD: Final = 0.8
-"""Share of each peer's capacity at which our server is measured as well."""
+"""Share of each peer's capacity at which our server is also measured."""
 
 LONGER: Final = {0.8: 2, 1.2: 2}
-"""Factor of a level's length: tails need many requests."""
+"""Factors for the duration of a level: tail latencies need many requests."""
 
 FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
-"""Number of requests after which a server with a bounded queue begins to refuse."""
+"""Number of requests after which a server with a bounded queue begins to reject requests."""
 
 LONGEST: Final = 15.0
-"""Maximum time (s) of overload before a measurement."""
+"""Maximum duration (s) of overload before a measurement."""
 
 WARM_UPS: Final = 6
-"""Maximum number of discarded measurements after a pause; the minimum is two."""
+"""Maximum number of warm-up measurements after a pause; the minimum is two."""
 
 FASTER: Final = 1.1
-"""Warm-up continues while a measurement is this much faster than the one before."""
+"""The warm-up continues while a measurement is faster than the previous ones by this factor."""
 
 FEWEST: Final = 30
-"""Average number of requests per measurement, also of slow servers."""
+"""Minimum average number of requests per measurement, for slow servers."""
 
 WARM_UP: Final = 0.15
-"""Share of a measurement that is discarded: connections are made then, and the first answers belong
-to requests that met an idle server."""
+"""Share of a measurement to discard: connections are opened, and the first requests meet an idle
+server."""
 
 
 def closed(clients: int) -> str:
-    """Return the name of a level."""
+    """Return the name of a closed-loop level."""
     return f"{clients} clients"
 
 
 def opened(share: float) -> str:
-    """Return the name of a level."""
+    """Return the name of an open-loop level."""
     return f"{share:.0%} load"
 
 
 def at_load_of(peer: str) -> str:
-    """Return the name of the level with a peer's share of its capacity, and ours at that rate."""
+    """Return the name of the level at which our server gets the rate of a peer."""
     return f"{peer}'s {SAME_LOAD:.0%} load"
 
 
@@ -70,30 +70,30 @@ class Series:
     pools: dict[str, dict[str, Any]] = field(default_factory=dict)
     memory: list[int] = field(default_factory=list)
     difference: float = 0.0
-    beside: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
-    """Percentiles by peer, at a share of that peer's capacity."""
+    at_peer_load: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
+    """Records of our server by peer, at a share of that peer's capacity."""
     records: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
 
     def add(self, level: str, records: Records, window: Window, deadline: float) -> float:
-        """Run one measurement and return its throughput."""
+        """Add a measurement and return its throughput."""
         found = figures(records, deadline, window)
         self.levels.setdefault(level, []).append(asdict(found))
         self.records.setdefault(level, []).append((records, window))
         return found.throughput
 
     def finish(self, deadline: float) -> None:
-        """Compute percentiles over all turns."""
+        """Compute the percentiles over all turns."""
         for level, turns in self.records.items():
             self.pools[level] = pooled(turns, deadline)
-        for peer, turns in self.beside.items():
+        for peer, turns in self.at_peer_load.items():
             self.pools[at_load_of(peer)] = pooled(turns, deadline)
 
     def median(self, level: str, figure: str) -> float:
-        """Return the medians over the turns."""
+        """Return the median of a figure over all turns."""
         return float(statistics.median(turn[figure] for turn in self.levels[level]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures without single requests, as JSON."""
+        """Return the figures as JSON data, without individual requests."""
         return {
             "levels": self.levels,
             "pooled": self.pools,
@@ -121,7 +121,7 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield all servers that start and respond correctly, paused, with their largest difference.
+    """Yield the servers that start and respond correctly, paused, with their largest difference.
 
     Failing servers are reported and skipped.
     """
@@ -152,7 +152,7 @@ def in_turns(
     shares: Sequence[float] = SHARES,
     each_turn: Callable[[], None] = lambda: None,
 ) -> dict[str, Series]:
-    """Measure each server at every level, turn by turn, and anything else in each turn.
+    """Measure each server at every level, turn by turn. `each_turn` is called in each turn.
 
     At the end of a turn, our server is measured at the peers' rates.
     """
@@ -181,7 +181,7 @@ def measure(
     clients: Sequence[int],
     shares: Sequence[float],
 ) -> None:
-    """Run one turn of one server: increasing numbers of clients, then shares of its capacity."""
+    """Measure one turn of a server: increasing numbers of clients, then shares of its capacity."""
     target, base = server.target, bench.seconds * workload.patience
     warm_up(bench, target, base / 2)
     capacity = 0.0
@@ -216,7 +216,7 @@ def at_loads_of_peers(
         seconds = max(seconds, min(FEWEST / rate, 10))
         records = bench.generator.run(server.target, Load(seconds, rate=rate))
         window = Window(WARM_UP * seconds, seconds)
-        own.beside.setdefault(peer, []).append((records, window))
+        own.at_peer_load.setdefault(peer, []).append((records, window))
 
 
 def capacity_of(series: Series) -> float:
@@ -225,7 +225,7 @@ def capacity_of(series: Series) -> float:
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:
-    """Send load until throughput is stable: the system reclaims pages of a stopped server."""
+    """Send load until throughput is stable: the system reclaims pages of paused servers."""
     best = 0.0
     for _ in range(WARM_UPS):
         records = bench.generator.run(target, Load(seconds, clients=16))
@@ -236,7 +236,7 @@ def warm_up(bench: Bench, target: Target, seconds: float) -> None:
 
 
 def overloaded_after(capacity: float, share: float, deadline: float) -> float:
-    """Return seconds until a bounded queue is full, or an unbounded one exceeds the deadline."""
+    """Return the seconds until a bounded queue is full or an unbounded one exceeds the deadline."""
     filled = FILLED / max((share - 1) * capacity, 1)
     outgrown = deadline * share / (share - 1)
     return min(max(filled, outgrown), LONGEST)

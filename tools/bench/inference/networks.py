@@ -1,4 +1,4 @@
-"""The network that every server computes, so that only the servers differ."""
+"""The network that all servers run, so that only the servers differ."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from workload.models import build
 OUTPUTS = 10
 
 
-def compute_of(workload: Workload, folder: Path) -> Compute:
-    """Return the exported network in eager PyTorch, on one thread."""
+def compute_of(workload: Workload, directory: Path) -> Compute:
+    """Return the exported network as a function, in eager PyTorch on one thread."""
     torch.set_num_threads(1)
     if not workload.computes:
         return lambda batch: batch
     network = build(workload.name, workload.options, OUTPUTS, workload.shape)
-    network.load_state_dict(load_file(folder / "model.safetensors"))
+    network.load_state_dict(load_file(directory / "model.safetensors"))
     network.eval()
 
     def compute(batch: Array) -> Array:

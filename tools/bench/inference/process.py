@@ -1,4 +1,4 @@
-"""A server's processes: started on one core, ready, and stopped between measurements."""
+"""A server's processes: started on one core, and paused between measurements."""
 
 import contextlib
 import os
@@ -29,12 +29,12 @@ THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ServerError(Exception):
-    """A server does not start or answers incorrectly; the message ends with its last log lines."""
+    """A server does not start or responds incorrectly. The message ends with its last log lines."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that is ready."""
+    """A server that accepts requests."""
 
     contestant: Contestant
     task: Task
@@ -56,7 +56,7 @@ class Running:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the server run in the block, and stop it afterwards: idle servers may poll."""
+        """Let the server run during a block, and pause it afterwards: idle servers may poll."""
         self.signal(signal.SIGCONT)
         try:
             yield
@@ -64,7 +64,7 @@ class Running:
             self.pause()
 
     def pause(self) -> None:
-        """Stop every process until `awake`."""
+        """Pause every process of the server."""
         self.signal(signal.SIGSTOP)
 
     def signal(self, number: signal.Signals) -> None:
@@ -80,7 +80,7 @@ class Running:
         return []
 
     def memory(self) -> int:
-        """Return the bytes of all processes, shared pages divided among them (PSS)."""
+        """Return the memory of all processes in bytes, counting shared pages once (PSS)."""
         total = 0
         for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -90,19 +90,20 @@ class Running:
     def check(self, expected: Array) -> float:
         """Request every sample four times concurrently, and return the largest difference.
 
-        Raises ServerError if a response is not `expected`, such as the response to another request.
+        Raise ServerError if a response differs from `expected`, for example if it belongs to
+        another request.
         """
         target = self.target
         decode = self.contestant.decode[self.task.form]
 
         def ask(number: int) -> float:
             request = target.requests[number % len(expected)]
-            # All requests must succeed, although the server has just started.
+            # A long timeout, because all requests must succeed on a server that has just started.
             headers = {**request.headers, "X-Request-Timeout": "30"}
-            answer = client.post(target.url, content=request.body, headers=headers)
-            if answer.status_code != 200:
-                raise ServerError(f"{self._name}: {answer.status_code} {answer.text[:500]}")
-            found = decode(answer.content, dict(answer.headers))
+            response = client.post(target.url, content=request.body, headers=headers)
+            if response.status_code != 200:
+                raise ServerError(f"{self._name}: {response.status_code} {response.text[:500]}")
+            found = decode(response.content, dict(response.headers))
             return float(np.abs(found - expected[number % len(expected)].ravel()).max())
 
         limits = httpx.Limits(max_connections=64)
@@ -121,9 +122,9 @@ class Running:
 
 @contextlib.contextmanager
 def serving(contestant: Contestant, task: Task, core: int) -> Iterator[Running]:
-    """Start a server on a core and wait for its first response; it is always terminated at the end.
+    """Start a server on a core, wait for its first response, and terminate it afterwards.
 
-    Raises ServerError.
+    Raise ServerError if it does not start.
     """
     start = contestant.start(task)
     log = task.scratch / "log"
@@ -164,17 +165,17 @@ def _environment(task: Task, start: Start) -> dict[str, str]:
 def wait_for(
     url: str, request: Request, process: "subprocess.Popen[bytes]", log: Path, name: str
 ) -> None:
-    """Send requests until the status is 200. Raises ServerError on a timeout or if it ends."""
+    """Send requests until one succeeds. Raise ServerError on a timeout or if the server ends."""
     deadline = time.monotonic() + READY_SECONDS
     last = "no answer"
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise ServerError(f"{name} ended: {_tail(log)}")
         with contextlib.suppress(httpx.HTTPError):
-            answer = httpx.post(url, content=request.body, headers=request.headers, timeout=10)
-            if answer.status_code == 200:
+            response = httpx.post(url, content=request.body, headers=request.headers, timeout=10)
+            if response.status_code == 200:
                 return
-            last = f"{answer.status_code} {answer.text[:300]}"
+            last = f"{response.status_code} {response.text[:300]}"
         time.sleep(0.2)
     raise ServerError(f"{name} is not ready after {READY_SECONDS} s: {last}; {_tail(log)}")
 
@@ -189,9 +190,9 @@ def end(running: Running, process: subprocess.Popen[bytes]) -> None:
     running.signal(signal.SIGCONT)
     process.terminate()
     _, left = psutil.wait_procs(tree, timeout=END_SECONDS)
-    for one in left:
+    for each in left:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            each.kill()
     process.wait()
 
 

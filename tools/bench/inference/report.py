@@ -47,7 +47,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 
 def inserted(page: str, text: str) -> str:
-    """Return a page with the text between its markers. Raises ValueError without markers."""
+    """Return a page with the text between its markers. Raise ValueError if they are missing."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -160,8 +160,8 @@ def _goals(goals: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _setups(result: Mapping[str, Any]) -> str:
-    asked = {name for servers in result["servers"].values() for name in servers}
-    lines = [f"- {name}: {one.note}." for name, one in CONTESTANTS.items() if name in asked]
+    measured = {name for servers in result["servers"].values() for name in servers}
+    lines = [f"- {name}: {one.note}." for name, one in CONTESTANTS.items() if name in measured]
     common = (
         f"Servers that have these settings use batches of at most {MAX_BATCH}, a delay of "
         f"{MAX_DELAY_MS} ms and a queue of {MAX_QUEUE} requests. All use one thread on one core."
@@ -195,8 +195,8 @@ COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Draw a column per model: p99 of open loops and median of closed ones over the rate."""
-    # The same figures produce the same file.
+    """Draw a column per model: p99 of open loops and median of closed loops over the rate."""
+    # Makes the file reproducible.
     mpl.rcParams["svg.hashsalt"] = "inference-load"
     names = list(result["servers"])
     figure = Figure(figsize=(4.2 * len(names), 7), layout="constrained")

@@ -1,4 +1,4 @@
-"""Sections of the benchmark; each adds its measurements to the result as soon as it has them."""
+"""Sections of the benchmark. Each adds its measurements to the result as they become available."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -42,11 +42,11 @@ def servers(
     """Measure all servers with every model, and the bare loop."""
     result["servers"], result["bare"] = {}, {}
     for workload in workloads:
-        folder = exported(workload)
-        expected = answers(workload, folder)
+        directory = exported(workload)
+        expected = answers(workload, directory)
         with (
-            _bare(workload, folder, bench.server_core) as loops,
-            running(contestants, workload, "raw", folder, expected, bench.server_core) as found,
+            _bare(workload, directory, bench.server_core) as loops,
+            running(contestants, workload, "raw", directory, expected, bench.server_core) as found,
         ):
             bare: dict[str, list[float]] = {name: [] for name in loops}
 
@@ -70,11 +70,11 @@ def json(
     workloads: Sequence[Workload],
     result: dict[str, Any],
 ) -> None:
-    """Measure the same requests as JSON, for one model."""
+    """Measure the same requests in JSON format, for one model."""
     workload = WORKLOADS[FORMS_MODEL]
     if workload not in workloads:
         return
-    series = _at_most(bench, contestants, workload, "json")
+    series = _fewest_and_most_clients(bench, contestants, workload, "json")
     result["json"] = {
         "workload": workload.name,
         "throughput": {name: _throughput(one) for name, one in series.items()},
@@ -88,7 +88,7 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
     for workload in workloads:
         if not workload.computes:
             continue
-        series = _at_most(bench, all_backends(), workload, "raw")
+        series = _fewest_and_most_clients(bench, all_backends(), workload, "raw")
         result["backends"][workload.name] = {
             name: {
                 "throughput": _throughput(one),
@@ -105,33 +105,33 @@ def http(bench: Bench, result: dict[str, Any]) -> None:
 
 
 def exported(workload: Workload) -> Path:
-    """Return the directory with the model, exported once per version of the training program."""
-    folder = cache() / "exports" / code_version() / workload.name
-    if not (folder / MANIFEST_FILE).exists():
+    """Return the directory of the model, exported once per version of the training code."""
+    directory = cache() / "exports" / code_version() / workload.name
+    if not (directory / MANIFEST_FILE).exists():
         say(f"{workload.title}: exporting …")
-        export(workload, folder)
-    return folder
+        export(workload, directory)
+    return directory
 
 
-def answers(workload: Workload, folder: Path) -> Array:
-    """Return the answers of plain PyTorch, one sample after another.
+def answers(workload: Workload, directory: Path) -> Array:
+    """Return the outputs of plain PyTorch, computed one sample after another.
 
-    Raises ValueError if two answers are too similar to detect a wrong one.
+    Raise ValueError if two outputs are too similar to detect a mix-up.
     """
-    compute = compute_of(workload, folder)
+    compute = compute_of(workload, directory)
     rows = np.concatenate([compute(row[None]) for row in workload.samples()])
     apart = np.abs(rows[:, None] - rows[None]).max(-1) + np.eye(len(rows))
     if apart.min() < 10 * TOLERANCE:
-        raise ValueError(f"{workload.title}: two answers differ by only {apart.min():.2g}")
+        raise ValueError(f"{workload.title}: two outputs differ by only {apart.min():.2g}")
     return rows
 
 
-def _at_most(
+def _fewest_and_most_clients(
     bench: Bench, contestants: Sequence[Contestant], workload: Workload, form: Any
 ) -> dict[str, Series]:
-    folder = exported(workload)
-    expected = answers(workload, folder)
-    with running(contestants, workload, form, folder, expected, bench.server_core) as found:
+    directory = exported(workload)
+    expected = answers(workload, directory)
+    with running(contestants, workload, form, directory, expected, bench.server_core) as found:
         return in_turns(bench, found, workload, clients=(1, CLIENTS[-1]), shares=())
 
 
@@ -140,7 +140,9 @@ def _throughput(series: Series) -> list[float]:
 
 
 @contextlib.contextmanager
-def _bare(workload: Workload, folder: Path, core: int) -> Iterator[dict[str, Loop]]:
+def _bare(workload: Workload, directory: Path, core: int) -> Iterator[dict[str, Loop]]:
     with contextlib.ExitStack() as stack:
         names = (PLAIN, "eager") if workload.computes else (PLAIN,)
-        yield {name: stack.enter_context(looping(workload, folder, name, core)) for name in names}
+        yield {
+            name: stack.enter_context(looping(workload, directory, name, core)) for name in names
+        }

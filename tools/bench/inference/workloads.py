@@ -1,4 +1,4 @@
-"""The served models, and the requests that all servers receive. Needs no PyTorch."""
+"""The served models and the requests that all servers receive. Does not import PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 
 Compute = Callable[[Array], Array]
-"""Computes the probabilities of each sample of a batch; the no-op returns the batch."""
+"""Function that computes the probabilities of a batch; the no-op returns its input."""
 
 SAMPLES: Final = 16
 """Number of different requests, sent in turn."""
@@ -18,21 +18,21 @@ SAMPLES: Final = 16
 MAX_BATCH: Final = 16
 MAX_DELAY_MS: Final = 2
 MAX_QUEUE: Final = 96
-"""Queue limit of every server that has one. Each workload answers a full queue in its deadline."""
+"""Queue limit of every server that has one. A full queue can be served within the deadline."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One model, the length of its measurement, and the deadline of an answer."""
+    """One model, the duration of its measurement, and the deadline of a response."""
 
     title: str
     name: str
     """Name in workload.catalog; the no-op has no network and returns its input."""
     shape: tuple[int, ...]
     deadline: float
-    """Deadline in seconds, longer than 64 clients wait that are served one after another."""
+    """Deadline in seconds, longer than it takes to serve 64 clients one after another."""
     patience: float = 1
-    """Factor of the measurement's length, for models with fewer answers per second."""
+    """Factor for the duration of a measurement, for models with fewer responses per second."""
 
     @property
     def computes(self) -> bool:
@@ -45,7 +45,7 @@ class Workload:
         return {"image_size": self.shape[-1]} if self.name == "resnet18" else {}
 
     def samples(self) -> Array:
-        """Return the requests, one per row, always the same: noise with increasing brightness."""
+        """Return the requests, one per row: reproducible noise with increasing brightness."""
         noise = np.random.default_rng(0).random((SAMPLES, *self.shape), dtype=np.float32)
         brightness = np.linspace(0.1, 1, SAMPLES, dtype=np.float32)
         return noise * brightness.reshape(-1, *[1] * len(self.shape))

@@ -1,4 +1,4 @@
-"""One cluster for all tests of scheduling: three simulated nodes of eight GPUs in two racks."""
+"""A cluster for all scheduling tests: three simulated nodes with eight GPUs in two racks."""
 
 from collections.abc import Iterator
 

@@ -44,7 +44,7 @@ def cordoned(volcano: Scheduling) -> set[str]:
 
 @pytest.fixture
 def controller(volcano: Scheduling, tmp_path: Path) -> Iterator[Scheduling]:
-    """The cluster with the controller, which has the rights of its service account alone."""
+    """The cluster with the controller, which has only the rights of its service account."""
     args = NodeHealthArgs(
         health=HEALTH, namespace=NAMESPACE, image="unused", gpu_nodes=GpuNodes(resource=GPU)
     )

@@ -26,7 +26,7 @@ TRAINING = {"queue": "small", "priority_class": "batch"}
 
 @pytest.fixture
 def jobs(volcano: Scheduling) -> Iterator[StackSettings]:
-    """A notebook and a training, either of which fills the queue."""
+    """A notebook and a training job, either of which fills the queue."""
     settings = stack({"anna": NOTEBOOK, "train": TRAINING}, **VOLCANO)
     volcano.submit(settings, "anna")
     placed(volcano, anna=1)

@@ -85,7 +85,7 @@ def test_free_nodes_are_reserved_for_a_gang_that_has_waited_too_long(volcano: Sc
 
 
 def await_told(volcano: Scheduling, words: str) -> None:
-    """Wait until the table of runs has these words."""
+    """Wait until the table of runs contains this text."""
     await_(lambda: words in volcano.devcluster("status"), PATIENCE, f"status to say {words!r}")
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from tests.cluster.platform import Platform
 
-LIMITED = "only dry runs are allowed to this group"
+LIMITED = "this group may only do dry runs"
 PULUMI = "pulumi {} --stack simulated --non-interactive"
 Group = Callable[[str], str]
 

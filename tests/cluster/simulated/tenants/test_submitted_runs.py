@@ -1,4 +1,4 @@
-"""Runs that a member of a team submits with nothing but the rights of its Role."""
+"""Runs that a member of a team submits with only the rights of the team's Role."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A job and its queue, with the installed package alone."""
+"""A job and its queue, using only the installed package."""
 
 import pulumi
 

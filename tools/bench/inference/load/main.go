@@ -1,8 +1,8 @@
-// Command load asks a model server as fast as it answers, or at the times of a Poisson process.
+// Command load sends requests to a model server in a closed loop or at the times of a Poisson process.
 //
-// Vegeta sends; this program decides when, and writes three little-endian float64 a request to
-// standard output: when it was due in seconds from the start, seconds from then to the end of the
-// answer, and the status (0: no answer).
+// Vegeta sends the requests; this program schedules them and writes three little-endian float64 values
+// per request to standard output: its due time in seconds since the start, the seconds from then to the
+// end of the response, and the status (0: no response).
 package main
 
 import (
@@ -21,12 +21,12 @@ import (
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 )
 
-// mostInFlight bounds the connections, as a proxy in front of a server would: a request that finds
-// none is sent late, and the wait counts. Without a bound Vegeta opens one for each request that no
-// idle sender takes at once, and measures how a server copes with thousands of new connections.
-const mostInFlight = 256
+// maxInFlight limits the number of connections, as a proxy in front of a server would: a request without
+// a free connection is sent late, and the wait counts as latency. Without a limit, Vegeta would open a
+// connection whenever no sender is idle, and measure how a server copes with thousands of them.
+const maxInFlight = 256
 
-// headers are given as "Name: value", one an option.
+// headers is a flag that may be repeated, with a value of the form "Name: value".
 type headers http.Header
 
 func (h headers) String() string { return "" }
@@ -34,20 +34,21 @@ func (h headers) String() string { return "" }
 func (h headers) Set(text string) error {
 	name, value, found := strings.Cut(text, ": ")
 	if !found {
-		return fmt.Errorf("%q is not written as \"Name: value\"", text)
+		return fmt.Errorf("%q does not have the form \"Name: value\"", text)
 	}
 	http.Header(h).Add(name, value)
 	return nil
 }
 
-// poisson lets requests come independently of each other and of the answers.
+// poisson paces requests independently of each other and of the responses.
 type poisson struct {
 	mean float64
-	due  []time.Duration // of each request, as they were drawn
+	due  []time.Duration // of each request, in the order in which they were drawn
 	last time.Duration
 }
 
-// Pace draws the next time; a late sender sends at once, and the wait counts as latency.
+// Pace draws the time of the next request. If it has passed, the request is sent immediately, and the
+// delay counts as latency.
 func (p *poisson) Pace(elapsed time.Duration, _ uint64) (time.Duration, bool) {
 	p.last += time.Duration(rand.ExpFloat64() / p.mean * float64(time.Second))
 	p.due = append(p.due, p.last)
@@ -58,12 +59,12 @@ func (p *poisson) Rate(time.Duration) float64 { return p.mean }
 
 func main() {
 	header := http.Header{}
-	url := flag.String("url", "", "where requests go")
-	clients := flag.Int("clients", 0, "closed loop: each sends when its last was answered")
-	rate := flag.Float64("rate", 0, "open loop: mean requests a second")
-	seconds := flag.Float64("seconds", 1, "no request is sent later")
-	timeout := flag.Duration("timeout", 30*time.Second, "of one request")
-	flag.Var(headers(header), "header", "\"Name: value\" of every request; may be given again")
+	url := flag.String("url", "", "URL of the requests")
+	clients := flag.Int("clients", 0, "closed loop: number of clients, each of which waits for its previous response")
+	rate := flag.Float64("rate", 0, "open loop: mean number of requests per second")
+	seconds := flag.Float64("seconds", 1, "duration of the load")
+	timeout := flag.Duration("timeout", 30*time.Second, "timeout of a request")
+	flag.Var(headers(header), "header", "\"Name: value\" of every request; may be repeated")
 	flag.Parse()
 	if (*clients > 0) == (*rate > 0) || flag.NArg() == 0 {
 		log.Fatal("write either -clients or -rate, and the files with the requests' bodies")
@@ -71,9 +72,9 @@ func main() {
 
 	options := []func(*vegeta.Attacker){
 		vegeta.Timeout(*timeout),
-		vegeta.MaxBody(0), // read, but not kept
+		vegeta.MaxBody(0), // read the body, but do not store it
 		vegeta.HTTP2(false),
-		vegeta.Connections(mostInFlight), // none is closed for being idle
+		vegeta.Connections(maxInFlight), // never close idle connections
 	}
 	var pacer vegeta.Pacer
 	var schedule *poisson
@@ -84,7 +85,7 @@ func main() {
 	} else {
 		schedule = &poisson{mean: *rate}
 		pacer = schedule
-		options = append(options, vegeta.MaxWorkers(mostInFlight))
+		options = append(options, vegeta.MaxWorkers(maxInFlight))
 	}
 
 	attacker := vegeta.NewAttacker(options...)
@@ -97,7 +98,7 @@ func main() {
 	write(results, began, schedule)
 }
 
-// targeter sends the files in turn.
+// targeter returns the requests with the files as bodies, in turn.
 func targeter(url string, header http.Header, files []string) vegeta.Targeter {
 	bodies := make([][]byte, len(files))
 	for i, file := range files {
@@ -125,7 +126,7 @@ func write(results []*vegeta.Result, began time.Time, schedule *poisson) {
 		}
 		code := result.Code
 		if result.Code == 200 && result.Error != "" {
-			code = 0 // its body broke off
+			code = 0 // the body was truncated
 		}
 		record := []float64{due.Seconds(), (sent + result.Latency - due).Seconds(), float64(code)}
 		if err := binary.Write(out, binary.LittleEndian, record); err != nil {

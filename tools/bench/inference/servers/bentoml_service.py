@@ -23,7 +23,7 @@ Raw = Annotated[
 ]
 
 batched = functools.partial(bentoml.api, batchable=True, max_batch_size=MAX_BATCH)
-"""max_latency_ms as usual: with a smaller one it answered 503 below its capacity."""
+"""max_latency_ms keeps its default: with a smaller one, BentoML returned 503 below its capacity."""
 
 
 @bentoml.service(
@@ -33,7 +33,7 @@ batched = functools.partial(bentoml.api, batchable=True, max_batch_size=MAX_BATC
     logging={"access": {"enabled": False}},
 )
 class Model:
-    """One process for HTTP and the model, BentoML's default with one worker."""
+    """Service with one process for HTTP and the model, BentoML's default for one worker."""
 
     def __init__(self) -> None:
         self.compute = load()
@@ -42,7 +42,7 @@ class Model:
 
         @batched()
         def predict(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-            """Compute a batch, whose first dimension is the samples."""
+            """Compute a batch; the first dimension is the sample."""
             return self.compute(np.asarray(values, np.float32))
 
     else:

@@ -1,4 +1,4 @@
-"""Minimal echo servers, one for each interface between server and application."""
+"""Minimal echo servers, one for each interface between an HTTP server and an application."""
 
 import asyncio
 import sys

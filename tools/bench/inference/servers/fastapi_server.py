@@ -12,7 +12,7 @@ compute = load()
 
 
 class Sample(BaseModel):
-    """JSON body; lists nested like the sample's shape."""
+    """JSON body with lists nested like the sample's shape."""
 
     values: list[float] | list[list[list[float]]]
 
@@ -24,7 +24,7 @@ async def predict_raw(request: Request) -> Response:
 
 
 async def predict_json(sample: Sample) -> list[float]:
-    """Compute like `predict`, for JSON."""
+    """Compute like `predict_raw`, with JSON."""
     row: list[float] = compute(np.asarray([sample.values], np.float32))[0].tolist()
     return row
 

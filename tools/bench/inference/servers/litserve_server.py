@@ -28,7 +28,7 @@ class Raw(litserve.LitAPI):  # type: ignore[misc]
         return sample_of(request)
 
     def batch(self, inputs: Sequence[Array]) -> Array:
-        """Join samples to a batch."""
+        """Join samples into a batch."""
         return np.stack(inputs)
 
     def predict(self, x: Array) -> Array:
@@ -40,20 +40,20 @@ class Raw(litserve.LitAPI):  # type: ignore[misc]
         return list(output)
 
     def encode_response(self, output: Array) -> Response:
-        """Encode one answer."""
+        """Encode one output."""
         return Response(output.tobytes(), media_type="application/octet-stream")
 
 
 class Json(Raw):
-    """API with LitServe's usual form: lists of numbers."""
+    """API with LitServe's usual format: lists of numbers."""
 
-    # LitServe reads the form of a request from this annotation.
+    # LitServe derives the request format from this annotation.
     def decode_request(self, request: dict[str, Any]) -> Array:  # type: ignore[override]
         """Decode one sample."""
         return np.asarray(request["values"], np.float32)
 
     def encode_response(self, output: Array) -> dict[str, Any]:
-        """Encode one answer."""
+        """Encode one output."""
         return {"values": output.tolist()}
 
 

@@ -1,4 +1,4 @@
-"""mosec: an HTTP server in Rust, which batches for a Python process."""
+"""mosec: an HTTP server in Rust that batches requests for a Python process."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ class Raw(Worker):  # type: ignore[misc]
         return list(self.compute(np.stack(data)))
 
     def serialize(self, data: Array) -> bytes:
-        """Encode one answer."""
+        """Encode one output."""
         return data.tobytes()
 
 
 class Json(Worker):  # type: ignore[misc]
-    """Worker with mosec's usual form: lists of numbers."""
+    """Worker with mosec's usual format: lists of numbers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The no-op handler of our server: it returns its input."""
+"""A no-op handler for our server, which returns its input."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A handler of our server with the same network as the peers, without our backends."""
+"""A handler for our server with the same network as the peers, without our backends."""
 
 from pathlib import Path
 from typing import Any
@@ -20,5 +20,5 @@ class PlainNetwork(Handler):
         self.outputs = (TensorSpec("probabilities", "FP32", (-1, manifest.outputs)),)
 
     def predict(self, decoded: Any) -> Any:
-        """Return probabilities."""
+        """Return the probabilities of a batch."""
         return {"probabilities": self.compute_batch(decoded["images"])}

@@ -13,8 +13,8 @@ JSON = os.environ["BENCH_FORM"] == "json"
 
 
 def load() -> Compute:
-    """Return the model, in the process that computes."""
-    # Imported here: processes that only serve HTTP do not load PyTorch.
+    """Return the model. Call this only in the process that computes."""
+    # Imported here, so that processes that only serve HTTP do not load PyTorch.
     from tools.bench.inference.networks import compute_of
 
     return compute_of(WORKLOAD, Path(os.environ["BENCH_EXPORT"]))

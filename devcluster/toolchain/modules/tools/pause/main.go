@@ -1,4 +1,4 @@
-// Pause is the process that holds a pod's namespaces: it waits to be told to end, and reaps.
+// Command pause holds a pod's namespaces: it waits for a termination signal and reaps child processes.
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Simulated-device-plugin replaces NVIDIA's device plugin on nodes without GPUs.
+// Command simulated-device-plugin replaces NVIDIA's device plugin on nodes without GPUs.
 //
 // It implements the kubelet's device plugin protocol (v1beta1) and reads the same configuration file
-// (CONFIG_FILE: flags.migStrategy, sharing.timeSlicing). The GPUs are in a file next to the kubelet's
-// socket instead of a driver.
+// (CONFIG_FILE: flags.migStrategy, sharing.timeSlicing). It reads the GPUs from a file next to the
+// kubelet's socket instead of from a driver.
 package main
 
 import (
@@ -31,7 +31,7 @@ const (
 	resourceName = "nvidia.com/gpu"
 )
 
-// hardware is what the node has: written by the maker of the node.
+// hardware lists the GPUs of the node, from the file that the node's init process writes.
 type hardware struct {
 	UUIDs []string `json:"uuids"`
 }
@@ -76,22 +76,22 @@ func readConfiguration(path string) (configuration, error) {
 		return found, fmt.Errorf("%s: %w", path, err)
 	}
 	if found.Version != "v1" {
-		return found, fmt.Errorf("%s: version is %q, and v1 is known", path, found.Version)
+		return found, fmt.Errorf("%s: version is %q, but only v1 is supported", path, found.Version)
 	}
 	return found, nil
 }
 
-// newPlugin applies time slicing to the node's GPUs as NVIDIA's plugin does: every GPU is offered
-// `replicas` times, under a name with .shared where renameByDefault says so.
+// newPlugin applies time slicing to the node's GPUs as NVIDIA's plugin does: every GPU is advertised
+// `replicas` times, with the suffix .shared if renameByDefault is set.
 func newPlugin(node hardware, config configuration) *plugin {
-	made := &plugin{resource: resourceName, stop: make(chan struct{})}
+	p := &plugin{resource: resourceName, stop: make(chan struct{})}
 	replicas := 1
 	for _, shared := range config.Sharing.TimeSlicing.Resources {
 		if shared.Name == resourceName && shared.Replicas > 1 {
 			replicas = shared.Replicas
-			made.failAboveOne = config.Sharing.TimeSlicing.FailRequestsGreaterThanOne
+			p.failAboveOne = config.Sharing.TimeSlicing.FailRequestsGreaterThanOne
 			if config.Sharing.TimeSlicing.RenameByDefault {
-				made.resource += ".shared"
+				p.resource += ".shared"
 			}
 		}
 	}
@@ -101,10 +101,10 @@ func newPlugin(node hardware, config configuration) *plugin {
 			if replicas > 1 {
 				id += fmt.Sprintf("::%d", replica)
 			}
-			made.devices = append(made.devices, &api.Device{ID: id, Health: api.Healthy})
+			p.devices = append(p.devices, &api.Device{ID: id, Health: api.Healthy})
 		}
 	}
-	return made
+	return p
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
@@ -123,27 +123,27 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 }
 
 func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
-	answer := &api.AllocateResponse{}
+	response := &api.AllocateResponse{}
 	for _, container := range request.ContainerRequests {
 		ids := container.DevicesIds
 		if p.failAboveOne && len(ids) > 1 {
-			return nil, fmt.Errorf("%d shares of time-sliced GPUs requested, and one is allowed", len(ids))
+			return nil, fmt.Errorf("%d shares of time-sliced GPUs requested, but only one is allowed", len(ids))
 		}
 		gpus := make([]string, len(ids))
 		for i, id := range ids {
 			gpus[i], _, _ = strings.Cut(id, "::")
 		}
 		environment := map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(gpus, ",")}
-		answer.ContainerResponses = append(
-			answer.ContainerResponses, &api.ContainerAllocateResponse{Envs: environment},
+		response.ContainerResponses = append(
+			response.ContainerResponses, &api.ContainerAllocateResponse{Envs: environment},
 		)
 	}
-	return answer, nil
+	return response, nil
 }
 
-// serve listens, registers with the kubelet, and returns when the kubelet has been restarted
-// (its socket is another one then) or ctx is done.
-func serve(ctx context.Context, made *plugin) error {
+// serve listens, registers with the kubelet, and returns when the kubelet has restarted (which replaces
+// its socket) or ctx is done.
+func serve(ctx context.Context, p *plugin) error {
 	socket := filepath.Join(api.DevicePluginPath, socketName)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -153,17 +153,17 @@ func serve(ctx context.Context, made *plugin) error {
 		return err
 	}
 	server := grpc.NewServer()
-	api.RegisterDevicePluginServer(server, made)
+	api.RegisterDevicePluginServer(server, p)
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	before, err := os.Stat(api.KubeletSocket)
 	if err != nil {
 		return err
 	}
-	if err := register(ctx, made); err != nil {
+	if err := register(ctx, p); err != nil {
 		return err
 	}
-	log.Printf("registered %d devices as %s", len(made.devices), made.resource)
+	log.Printf("registered %d devices as %s", len(p.devices), p.resource)
 	for {
 		select {
 		case <-ctx.Done():
@@ -172,16 +172,16 @@ func serve(ctx context.Context, made *plugin) error {
 		}
 		now, err := os.Stat(api.KubeletSocket)
 		if err != nil || !os.SameFile(before, now) {
-			log.Print("the kubelet was restarted: registering again")
+			log.Print("the kubelet has restarted: registering again")
 			return nil
 		}
 		if _, err := os.Stat(socket); err != nil {
-			return nil // a starting kubelet removes all sockets in its folder
+			return nil // a starting kubelet removes all sockets in its directory
 		}
 	}
 }
 
-func register(ctx context.Context, made *plugin) error {
+func register(ctx context.Context, p *plugin) error {
 	connection, err := grpc.NewClient(
 		"unix:"+api.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 	)
@@ -192,7 +192,7 @@ func register(ctx context.Context, made *plugin) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	_, err = api.NewRegistrationClient(connection).Register(ctx, &api.RegisterRequest{
-		Version: api.Version, Endpoint: socketName, ResourceName: made.resource,
+		Version: api.Version, Endpoint: socketName, ResourceName: p.resource,
 	})
 	return err
 }
@@ -214,7 +214,7 @@ func main() {
 	}
 	for ctx.Err() == nil {
 		if err := serve(ctx, newPlugin(node, config)); err != nil {
-			log.Printf("%v: trying again", err)
+			log.Printf("%v: retrying", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):

@@ -1,7 +1,7 @@
-// Command kwok is kwokctl if it is started under that name. Under any other name it is kwok, whose
-// binary kwokctl renames. Both share most packages, so one file is half as large as two.
+// Command kwok is kwokctl if it is started by that name, else kwok, which kwokctl starts by a name of
+// its choice. They share most packages, so that one file is half as large as two.
 //
-// It includes only the kwokctl runtime that starts plain processes.
+// Of kwokctl's runtimes it has the one that starts plain processes.
 package main
 
 import (
@@ -22,7 +22,7 @@ func main() {
 	if filepath.Base(os.Args[0]) == "kwokctl" {
 		newCommand = kwokctl.NewCommand
 	}
-	// Both read their configuration files before they parse commands.
+	// Both read their configuration files before they have commands.
 	global := pflag.NewFlagSet("global", pflag.ContinueOnError)
 	global.ParseErrorsAllowlist.UnknownFlags = true
 	global.Usage = func() {}

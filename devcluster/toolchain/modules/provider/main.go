@@ -1,7 +1,7 @@
 // Command pulumi-resource-kubernetes is Pulumi's provider for Kubernetes.
 //
-// The provider's module contains its schema without a version, and its main package expects a generated
-// file. Here, the version is added when the provider starts.
+// The provider's module holds its schema without a version, and its own main expects a file that a
+// generation step makes. Here the version is set when the provider starts.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command volcano-certificates writes the Secret with the certificates of Volcano's webhooks. Volcano's
-// chart runs it as gen-admission-secret.sh, which is a shell script in Volcano's own image and needs
-// openssl and kubectl.
+// Command volcano-certificates writes the secret with the certificates of Volcano's webhooks. Volcano's
+// chart calls it as gen-admission-secret.sh: in Volcano's own image that is a shell script, which
+// needs openssl and kubectl.
 package main
 
 import (
@@ -28,8 +28,8 @@ const account = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 func main() {
 	service := flag.String("service", "", "Service of the webhooks")
-	namespace := flag.String("namespace", "default", "Namespace of the Service and the Secret")
-	secret := flag.String("secret", "", "Name of the Secret")
+	namespace := flag.String("namespace", "default", "Namespace of the service and of the secret")
+	secret := flag.String("secret", "", "Name of the secret")
 	flag.Parse()
 	if err := run(*service, *namespace, *secret); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -59,7 +59,7 @@ func run(service, namespace, secret string) error {
 	return err
 }
 
-// certificates returns a new CA certificate and a server certificate signed by it, valid for ten years.
+// certificates returns a new authority and a server certificate of it, valid for ten years.
 func certificates(service, namespace string) (map[string][]byte, error) {
 	host := service + "." + namespace + ".svc"
 	root := template(1, host+" authority")
@@ -132,14 +132,14 @@ func call(method, path, kind string, body []byte) (int, error) {
 		Timeout:   30 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}},
 	}
-	response, err := client.Do(request)
+	answer, err := client.Do(request)
 	if err != nil {
 		return 0, err
 	}
-	defer response.Body.Close()
-	if response.StatusCode >= http.StatusMultipleChoices {
-		message, _ := io.ReadAll(response.Body)
-		return response.StatusCode, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, message)
+	defer answer.Body.Close()
+	if answer.StatusCode >= http.StatusMultipleChoices {
+		message, _ := io.ReadAll(answer.Body)
+		return answer.StatusCode, fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, message)
 	}
-	return response.StatusCode, nil
+	return answer.StatusCode, nil
 }

@@ -1,5 +1,6 @@
 // Command control-plane is kube-apiserver, kube-controller-manager, kube-scheduler or kubectl, depending
-// on the name under which it is started. They share most packages, so one file is half as large as four.
+// on the name by which it is started. They share most packages, so that one file is half as large as
+// four.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command etcd is etcd with smaller log files: the release preallocates two files of 64 MB.
+// Command etcd is etcd with smaller files: the release allocates two of 64 MB for its log.
 package main
 
 import (

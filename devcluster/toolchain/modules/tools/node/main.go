@@ -1,8 +1,8 @@
-// Command node is kubelet, kube-proxy or CoreDNS, depending on the name under which it is started. They
-// share most packages, so one file is half as large as three.
+// Command node is kubelet, kube-proxy or CoreDNS, depending on the name by which it is started. They
+// share most packages, so that one file is half as large as three.
 //
-// CoreDNS includes only the plugins of the cluster's Corefile. The release imports all plugins and, with
-// them, the SDKs of three clouds.
+// CoreDNS has the plugins of the cluster's Corefile alone. The release imports every plugin, and with
+// them the SDKs of three clouds.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	case "kubelet":
 		os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 	case "kube-proxy":
-		// Otherwise kube-proxy would accept the flags that CoreDNS registers, such as --version.
+		// It would accept the flags that CoreDNS adds, --version among them.
 		flag.CommandLine = flag.NewFlagSet(name, flag.ExitOnError)
 		os.Exit(cli.Run(proxy.NewProxyCommand()))
 	case "coredns":

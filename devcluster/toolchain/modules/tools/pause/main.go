@@ -1,4 +1,4 @@
-// Command pause holds a pod's namespaces: it waits for a termination signal and reaps child processes.
+// Pause is the process that holds a pod's namespaces: it waits to be told to end, and reaps.
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Command pulumi-nodejs-sdk writes the TypeScript SDK of a package: `pulumi-nodejs-sdk SCHEMA DIRECTORY`.
+// Command pulumi-nodejs-sdk writes a package's TypeScript SDK: `pulumi-nodejs-sdk SCHEMA FOLDER`.
 //
-// It does the same as `pulumi package gen-sdk --language nodejs` with the language host of the same
-// release. The newest host that is available as a module is older. Built with Go 1.26, in which
-// filepath.Rel behaves differently, it generates wrong imports.
+// It does what `pulumi package gen-sdk --language nodejs` does with the language host of the same
+// release. The newest host that can be had as a module is older, and what it writes has wrong
+// imports when it is built with Go 1.26, whose filepath.Rel answers otherwise.
 package main
 
 import (
@@ -21,28 +21,28 @@ import (
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) != 3 {
-		log.Fatal("usage: pulumi-nodejs-sdk SCHEMA DIRECTORY")
+		log.Fatal("usage: pulumi-nodejs-sdk SCHEMA FOLDER")
 	}
 	if err := generate(os.Args[1], os.Args[2]); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// noLoader is the loader for a package whose schema refers to no other package.
-type noLoader struct{}
+// alone is the loader of a package whose schema refers to no other one.
+type alone struct{}
 
-func (noLoader) LoadPackage(name string, _ *semver.Version) (*schema.Package, error) {
+func (alone) LoadPackage(name string, _ *semver.Version) (*schema.Package, error) {
 	return nil, fmt.Errorf("the schema refers to another package, %s", name)
 }
 
-func (noLoader) LoadPackageV2(
+func (alone) LoadPackageV2(
 	_ context.Context, other *schema.PackageDescriptor,
 ) (*schema.Package, error) {
 	return nil, fmt.Errorf("the schema refers to another package, %s", other.Name)
 }
 
-func generate(schemaFile, directory string) error {
-	text, err := os.ReadFile(schemaFile)
+func generate(from, folder string) error {
+	text, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func generate(schemaFile, directory string) error {
 	if err := json.Unmarshal(text, &spec); err != nil {
 		return err
 	}
-	pkg, problems, err := schema.BindSpec(spec, noLoader{}, schema.ValidationOptions{})
+	pkg, problems, err := schema.BindSpec(spec, alone{}, schema.ValidationOptions{})
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func generate(schemaFile, directory string) error {
 		return err
 	}
 	for name, content := range files {
-		path := filepath.Join(directory, name)
+		path := filepath.Join(folder, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}

@@ -1,9 +1,8 @@
-// Command simulated-dcgm-exporter replaces NVIDIA's DCGM exporter on nodes without GPUs.
+// Simulated-dcgm-exporter replaces NVIDIA's DCGM exporter on nodes without GPUs.
 //
-// It supports the same environment variables (DCGM_EXPORTER_LISTEN, DCGM_EXPORTER_KUBERNETES,
-// NODE_NAME), exports the same series and labels, and reads the pod of each GPU from the kubelet's pod
-// resources API (v1). The simulated driver listens on a socket next to the kubelet's
-// (devcluster/nodes/gpus.py).
+// It has the same environment variables (DCGM_EXPORTER_LISTEN, DCGM_EXPORTER_KUBERNETES, NODE_NAME),
+// series and labels, and gets the pod of each GPU from the kubelet's pod resources API (v1). The
+// simulated driver is a socket next to the kubelet's (devcluster/nodes/gpus.py).
 package main
 
 import (
@@ -34,18 +33,18 @@ const (
 	gpusSocket    = "/var/lib/kubelet/pod-resources/simulated-gpus.sock"
 	resourceName  = "nvidia.com/gpu"
 	xidErrors     = "DCGM_FI_DEV_XID_ERRORS"
-	timeout       = 5 * time.Second
+	patience      = 5 * time.Second
 )
 
 var help = map[string]string{
-	"DCGM_FI_DEV_GPU_UTIL":    "GPU utilization (in %). Simulated: share of one core used by the processes on the GPU.",
-	"DCGM_FI_DEV_FB_USED":     "Framebuffer memory used (in MiB). Simulated: memory of the processes on the GPU.",
-	"DCGM_FI_DEV_FB_FREE":     "Framebuffer memory free (in MiB). Simulated: the rest of the GPU's memory.",
-	"DCGM_FI_DEV_POWER_USAGE": "Power draw (in W). Simulated: grows with utilization.",
-	xidErrors:                 "Value of the last XID error encountered. Simulated: the configured value.",
+	"DCGM_FI_DEV_GPU_UTIL":    "GPU utilization (in %). Simulated: of one core, by the processes that have the GPU.",
+	"DCGM_FI_DEV_FB_USED":     "Framebuffer memory used (in MiB). Simulated: memory of the processes that have the GPU.",
+	"DCGM_FI_DEV_FB_FREE":     "Framebuffer memory free (in MiB). Simulated: the rest of the GPU's.",
+	"DCGM_FI_DEV_POWER_USAGE": "Power draw (in W). Simulated: grows with the utilization.",
+	xidErrors:                 "Value of the last XID error encountered. Simulated: as it was set.",
 }
 
-// gpu is a GPU of the node, as the simulated driver describes it.
+// gpu is one of the node's, as its maker tells of it.
 type gpu struct {
 	Index   int                `json:"index"`
 	UUID    string             `json:"uuid"`
@@ -53,17 +52,17 @@ type gpu struct {
 	Fields  map[string]float64 `json:"fields"`
 }
 
-// exporter collects the metrics at every scrape.
+// exporter looks anew at every scrape.
 type exporter struct {
 	hostname string
 	pods     bool
 }
 
-// Describe sends nothing, because GPUs in use by a pod have more labels than others.
+// Describe says nothing: GPUs that a pod has carry more labels than the others.
 func (e *exporter) Describe(chan<- *prometheus.Desc) {}
 
 func (e *exporter) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	gpus, err := readGPUs(ctx)
 	var owners map[string]prometheus.Labels
@@ -74,33 +73,33 @@ func (e *exporter) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
 		return
 	}
-	for _, each := range gpus {
-		for field, value := range each.Fields {
-			labels := e.labels(each, owners[each.UUID])
+	for _, found := range gpus {
+		for field, value := range found.Fields {
+			labels := e.labels(found, owners[found.UUID])
 			if field == xidErrors {
 				labels["err_code"] = strconv.Itoa(int(value))
 				labels["err_msg"] = "simulated"
 			}
-			description := prometheus.NewDesc(field, help[field], nil, labels)
-			out <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value)
+			described := prometheus.NewDesc(field, help[field], nil, labels)
+			out <- prometheus.MustNewConstMetric(described, prometheus.GaugeValue, value)
 		}
 	}
 }
 
-func (e *exporter) labels(device gpu, owner prometheus.Labels) prometheus.Labels {
+func (e *exporter) labels(found gpu, owner prometheus.Labels) prometheus.Labels {
 	labels := prometheus.Labels{
-		"gpu":        strconv.Itoa(device.Index),
-		"UUID":       device.UUID,
-		"pci_bus_id": fmt.Sprintf("00000000:%02X:00.0", device.Index+1),
-		"device":     fmt.Sprintf("nvidia%d", device.Index),
-		"modelName":  device.Product,
+		"gpu":        strconv.Itoa(found.Index),
+		"UUID":       found.UUID,
+		"pci_bus_id": fmt.Sprintf("00000000:%02X:00.0", found.Index+1),
+		"device":     fmt.Sprintf("nvidia%d", found.Index),
+		"modelName":  found.Product,
 		"Hostname":   e.hostname,
 	}
 	maps.Copy(labels, owner)
 	return labels
 }
 
-// readGPUs reads the GPUs from the simulated driver, which sends them to every client that connects.
+// readGPUs asks the node's maker, who answers whoever connects.
 func readGPUs(ctx context.Context) ([]gpu, error) {
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(ctx, "unix", gpusSocket)
@@ -120,10 +119,11 @@ func readGPUs(ctx context.Context) ([]gpu, error) {
 	return found, nil
 }
 
-// readOwners returns the labels of the container that uses a GPU, by the GPU's UUID. For a time-sliced
-// GPU, it returns one of the containers, as NVIDIA's exporter does by default.
+// readOwners gives the labels of the container that has a GPU, by the GPU's UUID. Of a GPU that
+// several take turns on it is one of them, as of NVIDIA's exporter unless it is told otherwise.
 func readOwners(ctx context.Context) (map[string]prometheus.Labels, error) {
-	// A new connection each time: a persistent one would back off ever longer while the kubelet is down.
+	// A connection of its own each time: one that is kept waits longer and longer for a kubelet
+	// that was away.
 	connection, err := grpc.NewClient(
 		"unix:"+kubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 	)
@@ -131,14 +131,14 @@ func readOwners(ctx context.Context) (map[string]prometheus.Labels, error) {
 		return nil, err
 	}
 	defer connection.Close()
-	response, err := podresources.NewPodResourcesListerClient(connection).List(
+	answer, err := podresources.NewPodResourcesListerClient(connection).List(
 		ctx, &podresources.ListPodResourcesRequest{},
 	)
 	if err != nil {
 		return nil, err
 	}
 	owners := map[string]prometheus.Labels{}
-	for _, pod := range response.GetPodResources() {
+	for _, pod := range answer.GetPodResources() {
 		for _, container := range pod.GetContainers() {
 			for _, devices := range container.GetDevices() {
 				if devices.GetResourceName() != resourceName {
@@ -178,12 +178,12 @@ func main() {
 	options := promhttp.HandlerOpts{ErrorLog: log.Default()}
 	routes := http.NewServeMux()
 	routes.Handle("/metrics", promhttp.HandlerFor(registry, options))
-	server := &http.Server{Addr: listen, Handler: routes, ReadHeaderTimeout: timeout}
+	server := &http.Server{Addr: listen, Handler: routes, ReadHeaderTimeout: patience}
 	go func() {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	log.Printf("serving the simulated GPUs of %s on %s", hostname, listen)
+	log.Printf("simulated GPUs of %s at %s", hostname, listen)
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}

@@ -1,8 +1,8 @@
-// Command simulated-device-plugin replaces NVIDIA's device plugin on nodes without GPUs.
+// Simulated-device-plugin replaces NVIDIA's device plugin on nodes without GPUs.
 //
 // It implements the kubelet's device plugin protocol (v1beta1) and reads the same configuration file
-// (CONFIG_FILE: flags.migStrategy, sharing.timeSlicing). It reads the GPUs from a file next to the
-// kubelet's socket instead of from a driver.
+// (CONFIG_FILE: flags.migStrategy, sharing.timeSlicing). The GPUs are in a file next to the kubelet's
+// socket instead of a driver.
 package main
 
 import (
@@ -31,7 +31,7 @@ const (
 	resourceName = "nvidia.com/gpu"
 )
 
-// hardware lists the GPUs of the node, from the file that the node's init process writes.
+// hardware is what the node has: written by the maker of the node.
 type hardware struct {
 	UUIDs []string `json:"uuids"`
 }
@@ -76,22 +76,22 @@ func readConfiguration(path string) (configuration, error) {
 		return found, fmt.Errorf("%s: %w", path, err)
 	}
 	if found.Version != "v1" {
-		return found, fmt.Errorf("%s: version is %q, but only v1 is supported", path, found.Version)
+		return found, fmt.Errorf("%s: version is %q, and v1 is known", path, found.Version)
 	}
 	return found, nil
 }
 
-// newPlugin applies time slicing to the node's GPUs as NVIDIA's plugin does: every GPU is advertised
-// `replicas` times, with the suffix .shared if renameByDefault is set.
+// newPlugin applies time slicing to the node's GPUs as NVIDIA's plugin does: every GPU is offered
+// `replicas` times, under a name with .shared where renameByDefault says so.
 func newPlugin(node hardware, config configuration) *plugin {
-	p := &plugin{resource: resourceName, stop: make(chan struct{})}
+	made := &plugin{resource: resourceName, stop: make(chan struct{})}
 	replicas := 1
 	for _, shared := range config.Sharing.TimeSlicing.Resources {
 		if shared.Name == resourceName && shared.Replicas > 1 {
 			replicas = shared.Replicas
-			p.failAboveOne = config.Sharing.TimeSlicing.FailRequestsGreaterThanOne
+			made.failAboveOne = config.Sharing.TimeSlicing.FailRequestsGreaterThanOne
 			if config.Sharing.TimeSlicing.RenameByDefault {
-				p.resource += ".shared"
+				made.resource += ".shared"
 			}
 		}
 	}
@@ -101,10 +101,10 @@ func newPlugin(node hardware, config configuration) *plugin {
 			if replicas > 1 {
 				id += fmt.Sprintf("::%d", replica)
 			}
-			p.devices = append(p.devices, &api.Device{ID: id, Health: api.Healthy})
+			made.devices = append(made.devices, &api.Device{ID: id, Health: api.Healthy})
 		}
 	}
-	return p
+	return made
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
@@ -123,27 +123,27 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 }
 
 func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
-	response := &api.AllocateResponse{}
+	answer := &api.AllocateResponse{}
 	for _, container := range request.ContainerRequests {
 		ids := container.DevicesIds
 		if p.failAboveOne && len(ids) > 1 {
-			return nil, fmt.Errorf("%d shares of time-sliced GPUs requested, but only one is allowed", len(ids))
+			return nil, fmt.Errorf("%d shares of time-sliced GPUs requested, and one is allowed", len(ids))
 		}
 		gpus := make([]string, len(ids))
 		for i, id := range ids {
 			gpus[i], _, _ = strings.Cut(id, "::")
 		}
 		environment := map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(gpus, ",")}
-		response.ContainerResponses = append(
-			response.ContainerResponses, &api.ContainerAllocateResponse{Envs: environment},
+		answer.ContainerResponses = append(
+			answer.ContainerResponses, &api.ContainerAllocateResponse{Envs: environment},
 		)
 	}
-	return response, nil
+	return answer, nil
 }
 
-// serve listens, registers with the kubelet, and returns when the kubelet has restarted (which replaces
-// its socket) or ctx is done.
-func serve(ctx context.Context, p *plugin) error {
+// serve listens, registers with the kubelet, and returns when the kubelet has been restarted
+// (its socket is another one then) or ctx is done.
+func serve(ctx context.Context, made *plugin) error {
 	socket := filepath.Join(api.DevicePluginPath, socketName)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -153,17 +153,17 @@ func serve(ctx context.Context, p *plugin) error {
 		return err
 	}
 	server := grpc.NewServer()
-	api.RegisterDevicePluginServer(server, p)
+	api.RegisterDevicePluginServer(server, made)
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	before, err := os.Stat(api.KubeletSocket)
 	if err != nil {
 		return err
 	}
-	if err := register(ctx, p); err != nil {
+	if err := register(ctx, made); err != nil {
 		return err
 	}
-	log.Printf("registered %d devices as %s", len(p.devices), p.resource)
+	log.Printf("registered %d devices as %s", len(made.devices), made.resource)
 	for {
 		select {
 		case <-ctx.Done():
@@ -172,16 +172,16 @@ func serve(ctx context.Context, p *plugin) error {
 		}
 		now, err := os.Stat(api.KubeletSocket)
 		if err != nil || !os.SameFile(before, now) {
-			log.Print("the kubelet has restarted: registering again")
+			log.Print("the kubelet was restarted: registering again")
 			return nil
 		}
 		if _, err := os.Stat(socket); err != nil {
-			return nil // a starting kubelet removes all sockets in its directory
+			return nil // a starting kubelet removes all sockets in its folder
 		}
 	}
 }
 
-func register(ctx context.Context, p *plugin) error {
+func register(ctx context.Context, made *plugin) error {
 	connection, err := grpc.NewClient(
 		"unix:"+api.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 	)
@@ -192,7 +192,7 @@ func register(ctx context.Context, p *plugin) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	_, err = api.NewRegistrationClient(connection).Register(ctx, &api.RegisterRequest{
-		Version: api.Version, Endpoint: socketName, ResourceName: p.resource,
+		Version: api.Version, Endpoint: socketName, ResourceName: made.resource,
 	})
 	return err
 }
@@ -214,7 +214,7 @@ func main() {
 	}
 	for ctx.Err() == nil {
 		if err := serve(ctx, newPlugin(node, config)); err != nil {
-			log.Printf("%v: retrying", err)
+			log.Printf("%v: trying again", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):

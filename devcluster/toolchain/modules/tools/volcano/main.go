@@ -1,5 +1,5 @@
 // Command volcano is Volcano's scheduler, controller manager or webhook manager, depending on the name
-// under which it is started. They share most packages, so one file is half as large as three.
+// by which it is started. They share most packages, so that one file is half as large as three.
 package main
 
 import (
@@ -51,7 +51,7 @@ import (
 	_ "volcano.sh/volcano/pkg/webhooks/admission/queues/validate"
 )
 
-// program adds the flags of a Volcano program to pflag.CommandLine and returns a function that runs it.
+// program is one of Volcano's: it adds its flags to pflag.CommandLine and returns how to run it.
 type program func() (printVersion *bool, run func() error)
 
 var programs = map[string]program{
@@ -136,7 +136,7 @@ func admit() (*bool, func() error) {
 	}
 }
 
-// elect adds the flags for leader election and feature gates.
+// elect adds the flags of leader election and of feature gates.
 func elect(election *config.LeaderElectionConfiguration, resource string) {
 	feature.DefaultMutableFeatureGate.AddFlag(pflag.CommandLine)
 	util.LeaderElectionDefault(election)

@@ -1,4 +1,4 @@
-// Package v2 registers the objects in YAML manifests.
+// Package v2 registers objects of YAML manifests.
 package v2
 
 import (
@@ -6,11 +6,11 @@ import (
 	"github.com/pulumi/pulumi/sdk/v3/go/pulumi"
 )
 
-// RegisterResource registers an object of any kind as a resource with the kind's type token. Its outputs
-// have the Go type that the SDK uses for custom resources.
+// RegisterResource registers an object of any kind as a resource of its type token, with outputs of
+// the Go type that the SDK has for custom resources.
 //
-// The SDK's function has a case for each built-in kind, which only selects the Go type of the outputs.
-// The provider does not read the outputs.
+// The SDK's function has a case for each built-in kind, which only chooses the Go type of the
+// outputs. The provider does not read them.
 func RegisterResource(
 	ctx *pulumi.Context, apiVersion, kind, name string, props pulumi.Input,
 	opts ...pulumi.ResourceOption,

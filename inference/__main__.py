@@ -21,7 +21,7 @@ def main() -> int:
 
 def serve(config: InferenceConfig) -> int:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight."""
-    # Imported here, since it takes a moment: configuration errors are reported before.
+    # Imported here because it takes a moment: configuration errors are reported first.
     from inference.server import run
 
     run(config)

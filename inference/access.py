@@ -29,7 +29,7 @@ class Key:
         self._tokens, self._filled = max(1.0, quota), time.monotonic()
 
     def take(self) -> bool:
-        """Count a request; return False if the quota is used up (token bucket of one second)."""
+        """Count a request; return False if the quota is exhausted (token bucket of one second)."""
         if not self.quota:
             return True
         now = time.monotonic()
@@ -69,7 +69,7 @@ class Access:
             return None
         digest = hashlib.sha256(text.encode()).digest()
         found = None
-        # All are compared: the time would otherwise reveal the position of the key.
+        # Compare all keys: the time would otherwise reveal the position of the key.
         for key in self._keys:
             if hmac.compare_digest(digest, key.digest):
                 found = key
@@ -99,12 +99,12 @@ class Access:
             raise ValueError("has no key: write one per line")
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
-            raise ValueError("has two keys with the same name: write a name for each")
+            raise ValueError("has two keys with the same name: write a different name for each")
         self._keys = tuple(keys)
 
 
 def _parse(number: int, words: list[str]) -> Key:
-    """Return the key of a line. A line with only a key permits inference."""
+    """Parse a line. A line with only a key permits inference."""
     if len(words) == 1:
         return Key(f"line-{number}", frozenset({"infer"}), 0, _digest(number, words[0]))
     if len(words) != 3 or not _NAME.fullmatch(words[0]):

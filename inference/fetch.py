@@ -3,9 +3,9 @@
   python -m inference.fetch oci://registry.example.com/models/digits@sha256:... /models/export
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
-workload.store describes the credentials of s3://, gs:// and az://, and OCI_USERNAME and
-OCI_PASSWORD are those of a registry (OCI_PLAIN_HTTP=true calls one without TLS). A web server may
-redirect only to itself: another address could be one that only this machine reaches.
+workload.store describes the credentials of s3://, gs:// and az://. OCI_USERNAME and OCI_PASSWORD
+are those of a registry (OCI_PLAIN_HTTP=true is for a registry without TLS). A web server may
+redirect only to itself: another address could be one that only this machine can reach.
 """
 
 import argparse
@@ -48,12 +48,12 @@ class FetchError(Exception):
 
 
 def fetch(url: str, folder: Path, sha256: str = "", kinds: Sequence[str] = ()) -> Manifest:
-    """Download the manifest, the weights and artifacts of some `kinds` to `folder`.
+    """Download the manifest, the weights and the artifacts of `kinds` to `folder`.
 
     The manifest is written last, so that a directory with one is complete. Every file must match
     the manifest, and the weights must have the digest `sha256` if given. Existing files that
-    match are kept. Raises FetchError if a file cannot be downloaded, ExportError if the export does
-    not match its manifest or lacks a kind.
+    match are kept. Raises FetchError if a file cannot be downloaded, and ExportError if the export
+    does not match its manifest or lacks an artifact.
     """
     read = _open(url)
     manifest = _manifest(read, url)
@@ -70,7 +70,7 @@ def fetch(url: str, folder: Path, sha256: str = "", kinds: Sequence[str] = ()) -
 
 
 class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Follows redirects on one server."""
+    """Follows redirects only within one server."""
 
     def redirect_request(
         self,
@@ -95,7 +95,7 @@ def _open(url: str) -> Read:
     if parts.scheme not in SCHEMES or parts.username is not None or parts.query:
         raise FetchError(
             f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: write a URL with "
-            f"{', '.join(SCHEMES)}, without a user, a password and a query"
+            f"{', '.join(SCHEMES)}, without a user, a password or a query"
         )
     if parts.scheme == SCHEME:
         with _fetch_errors(f"{url} cannot be used"):
@@ -111,11 +111,11 @@ def _open(url: str) -> Read:
 
 def _read_web(address: str) -> Iterator[bytes]:
     opener = urllib.request.build_opener(_SameServer)
-    with opener.open(address, timeout=READ_SECONDS) as answer:
-        while chunk := answer.read(CHUNK_BYTES):
+    with opener.open(address, timeout=READ_SECONDS) as response:
+        while chunk := response.read(CHUNK_BYTES):
             yield chunk
-        if answer.length:
-            raise FetchError(f"{address} ended {answer.length} bytes too early")
+        if response.length:
+            raise FetchError(f"{address} ended {response.length} bytes too early")
 
 
 def _manifest(read: Read, url: str) -> Manifest:

@@ -149,12 +149,12 @@ def _engine_metrics(engine: ModelEngine) -> Iterator[Metric]:
     served = engine.served
     if served is not None:
         manifest = served.manifest
-        facts = (
+        values = (
             served.name,
             served.version,
             manifest.weights.sha256,
             manifest.run,
             served.backend,
         )
-        info.add_metric(facts, 1)
+        info.add_metric(values, 1)
     yield info

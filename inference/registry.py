@@ -1,4 +1,4 @@
-"""Files of a model in an OCI registry, which the manifest of the artifact names by digest."""
+"""Files of a model in an OCI registry, listed with their digests in the artifact's manifest."""
 
 import base64
 import hashlib
@@ -33,7 +33,7 @@ _CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to the store of a registry, which must not see its credentials."""
+    """Follows redirects to the store of a registry, which must not receive its credentials."""
 
     def redirect_request(
         self,
@@ -81,7 +81,7 @@ class RegistryFiles:
         self._layers = _layers(url, text)
 
     def read(self, file: str) -> Iterator[bytes]:
-        """Yield the content of a file, and raise ExportError at its end if it is another one."""
+        """Yield the content of a file; raise ExportError at the end if its digest differs."""
         if file not in self._layers:
             raise ExportError(f"{self._url} has no file {file}")
         digest, size = self._layers[file]
@@ -89,8 +89,8 @@ class RegistryFiles:
 
     def _verified(self, path: str, digest: str, limit: int) -> Iterator[bytes]:
         content, done = hashlib.sha256(), 0
-        with self._open(f"{self._base}/{path}") as answer:
-            while chunk := answer.read(CHUNK_BYTES):
+        with self._open(f"{self._base}/{path}") as response:
+            while chunk := response.read(CHUNK_BYTES):
                 content.update(chunk)
                 done += len(chunk)
                 if done > limit:
@@ -126,20 +126,20 @@ def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
 
 
 def _authorized(challenge: str) -> str:
-    """Return the header for a challenge: the password, or a token that is requested with it."""
+    """Return the Authorization header for a challenge: Basic, or a token requested with it."""
     user, password = os.environ.get(USERNAME, ""), os.environ.get(PASSWORD, "")
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()
     basic = f"Basic {pair}" if user else ""
     scheme, _, parameters = challenge.partition(" ")
     if scheme.lower() != "bearer":
         return basic
-    asked = dict(_CHALLENGE.findall(parameters))
-    realm = asked.pop("realm", "")
+    query = dict(_CHALLENGE.findall(parameters))
+    realm = query.pop("realm", "")
     if urlsplit(realm).scheme != "https":
         raise ValueError(f"the registry requires a token from {realm}, which is not encrypted")
-    request = urllib.request.Request(f"{realm}?{urlencode(asked)}")  # noqa: S310  https
+    request = urllib.request.Request(f"{realm}?{urlencode(query)}")  # noqa: S310  https
     if basic:
         request.add_header("Authorization", basic)
-    with urllib.request.urlopen(request, timeout=READ_SECONDS) as answer:  # noqa: S310
-        found = json.load(answer)
+    with urllib.request.urlopen(request, timeout=READ_SECONDS) as response:  # noqa: S310
+        found = json.load(response)
     return f"Bearer {found.get('token') or found['access_token']}"

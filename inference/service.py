@@ -34,7 +34,7 @@ class Service:
         self.loop = asyncio.get_running_loop()
         """The main event loop, to which the engine belongs."""
         self.last_turn = time.monotonic()
-        """When the main event loop last had a turn."""
+        """Time at which the main event loop last ran."""
         metrics.engine = engine
         self.tracing = _tracing(config)
         self._logged_from = _LOGGED_FROM[config.request_log]
@@ -77,7 +77,7 @@ class Service:
         return f"{self._prefix}-{next(self._numbers):x}"
 
     def watch(self) -> None:
-        """Note a turn of the main event loop, and read changed API keys."""
+        """Record that the main event loop runs, and read changed API keys."""
         self.last_turn = time.monotonic()
         self.access.refresh()
 

@@ -38,7 +38,7 @@ class Tracing:
 
     @classmethod
     def over_http(cls, endpoint: str, ratio: float, model: str) -> Self:
-        """Create one that exports spans to this URL, in a separate thread."""
+        """Create an instance that exports spans to this URL, in a separate thread."""
         return cls(OTLPSpanExporter(endpoint=endpoint), ratio, model)
 
     def begin(self, name: str, header: Header, attributes: dict[str, str | int]) -> Span:
@@ -59,9 +59,9 @@ class Tracing:
         span.set_attribute("inference.model_version", answer.served.version)
         context = set_span_in_context(span)
         end = time.time_ns()
-        begun = end - int(answer.compute_seconds * 1e9)
-        queued = begun - int(answer.queue_seconds * 1e9)
-        for name, since, until in (("queue", queued, begun), ("compute", begun, end)):
+        started = end - int(answer.compute_seconds * 1e9)
+        queued = started - int(answer.queue_seconds * 1e9)
+        for name, since, until in (("queue", queued, started), ("compute", started, end)):
             self._tracer.start_span(name, context, start_time=since).end(until)
 
     def end(self, span: Span, code: int) -> None:

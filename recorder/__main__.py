@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     rolling_back = commands.add_parser("rollback", help="evaluate a canary until terminated")
     starting = commands.add_parser("attempt", help="start a run and wait for its end")
     for each in (rolling_back, starting):
-        each.add_argument("plan", metavar="PLAN", help="JSON, written by the stack")
+        each.add_argument("plan", metavar="PLAN", help="JSON that the stack wrote")
     for each in (watching, showing):
         each.add_argument(
             "--claims", type=Path, default=CLAIMS, help="directory with a mount of each claim"

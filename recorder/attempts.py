@@ -2,7 +2,7 @@
 
     python3 -m recorder attempt '{"run": …, "steps": {…}}'     in a pod of a CronJob
 
-The run is named after the pod's Job, so that a restarted program finds the run that it has started.
+The run is named after the pod's Job, so that a restarted program finds the run that it started.
 It belongs to the Job: when the CronJob deletes the Job, the run is deleted as well.
 """
 
@@ -50,7 +50,7 @@ _TEMPLATES: Final = _resource(TEMPLATE)
 
 
 class AttemptError(Exception):
-    """The run cannot be started, or has failed; the message says why."""
+    """The run cannot be started or has failed; the message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Attempt:
         return attempt_name(self.plan.run, self.job)
 
     def run(self) -> None:
-        """Start the run unless it exists, and wait for its end, also through outages of the API.
+        """Start the run unless it exists, and wait for its end. Outages of the API do not end it.
 
         Raises AttemptError if it fails.
         """
@@ -146,7 +146,7 @@ class Attempt:
         spec: dict[str, Any],
     ) -> None:
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}
-        described = type_.from_dict(
+        manifest = type_.from_dict(
             {
                 "apiVersion": resource.api_version,
                 "kind": resource.kind,
@@ -155,7 +155,7 @@ class Attempt:
             }
         )
         try:
-            self.api.create(described)
+            self.api.create(manifest)
         except HTTPStatusError as error:
             # An earlier pod of the same Job has created it.
             if error.response.status_code != codes.CONFLICT:
@@ -182,7 +182,7 @@ def _reason(error: HTTPStatusError) -> str:
 
 
 def start(text: str) -> int:
-    """Start the run of a plan in the Job of this pod; return the exit code."""
+    """Start the run of a plan and wait for its end, in a Job's pod; return the exit code."""
     plan = Plan(**json.loads(text))
     attempt = Attempt(plan, Client(), os.environ["JOB_NAME"], os.environ["JOB_UID"])
     try:

@@ -1,4 +1,4 @@
-"""Log streams of running containers; the log of a deleted pod cannot be read any more."""
+"""Log streams of running containers, because the log of a deleted pod cannot be read."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from lightkube import AsyncClient
 
 from recorder.pods import Attempt
 
-LATE: Final = 5.0
+END_SECONDS: Final = 5.0
 """Time (s) to wait for the rest of a log after its container has ended."""
 
 STREAMS: Final = 90
@@ -25,15 +25,15 @@ _log = logging.getLogger(__name__)
 class Tail:
     """The last lines of a stream, bounded in number and in bytes."""
 
-    def __init__(self, lines: int, size: int, begin: Iterable[str] = ()) -> None:
+    def __init__(self, lines: int, size: int, initial: Iterable[str] = ()) -> None:
         self._max_lines, self._size = lines, size
         self._lines: deque[str] = deque()
         self._bytes = 0
-        for line in begin:
+        for line in initial:
             self.add(line)
 
     def add(self, line: str) -> None:
-        """Append a line; keep only the end of a line that exceeds the size alone."""
+        """Append a line; keep only its end if it alone exceeds the size."""
         line = line.encode(errors="replace")[-self._size :].decode(errors="ignore")
         self._lines.append(line)
         self._bytes += _size(line)
@@ -69,11 +69,11 @@ class Following:
         """Return the last lines of a container that has ended, requested now if not streamed."""
         task = self._tasks.get(attempt)
         if task is not None:
-            await asyncio.wait({task}, timeout=LATE)
+            await asyncio.wait({task}, timeout=END_SECONDS)
         tail = self._tails.get(attempt)
         if tail is None or not tail.lines:
             with contextlib.suppress(HTTPError):  # the pod is gone
-                return await self._ask(attempt)
+                return await self._request(attempt)
         return [] if tail is None else tail.lines
 
     def forget(self, uid: str) -> None:
@@ -83,7 +83,7 @@ class Following:
         for attempt in [each for each in self._tails if each.uid == uid]:
             del self._tails[attempt]
 
-    async def _ask(self, attempt: Attempt) -> list[str]:
+    async def _request(self, attempt: Attempt) -> list[str]:
         lines = self._client.log(
             attempt.pod,
             container=attempt.container,
@@ -94,7 +94,7 @@ class Following:
         return Tail(self._lines, self._size, [line async for line in lines]).lines
 
     async def _read(self, attempt: Attempt) -> None:
-        # A stream that starts again after an interruption receives the same last lines again.
+        # A stream that restarts after an interruption receives the same last lines again.
         tail = self._tails[attempt] = Tail(self._lines, self._size)
         client, free = self._connection()
         try:
@@ -112,7 +112,7 @@ class Following:
         except (HTTPError, RuntimeError) as error:
             # lightkube fails to parse an error response of this request, hence RuntimeError.
             _log.warning("log stream of %s interrupted: %s", attempt.pod, type(error).__name__)
-            # The lines so far are kept; the next update of the pod starts the stream again.
+            # The lines so far are kept; the next update of the pod restarts the stream.
             self._tasks.pop(attempt, None)
 
     def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:

@@ -97,7 +97,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Action:
-    """A change of a node, with the fault to record. `wait`: too many nodes are cordoned."""
+    """A change to a node, with the fault to record. `wait`: too many nodes are cordoned."""
 
     kind: Literal["cordon", "wait", "evict", "evict_reporters", "return", "forget", "condition"]
     node: NodeState
@@ -105,7 +105,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Health of each node (None: unknown), and since when it has not changed."""
+"""Health of each node (None: unknown), and the time of its last change."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
@@ -148,7 +148,7 @@ def decide(
         if node.mark is not None:
             actions += _of_marked(node, state, now - since, policy)
         elif state != "Healthy" and state != "Unknown":
-            # A gang that reported a node restarts at once, so that waiting would cost its retries.
+            # A gang that reported a node restarts at once, so waiting would use up its retries.
             lasted = state == "SlowInGangs" or now - since >= policy.fault_seconds
             if not node.cordoned and lasted:
                 fault = Fault(state, message, node.gpus)
@@ -156,9 +156,9 @@ def decide(
         elif node.condition:
             actions.append(Action("condition", node))
     faulty.sort(key=lambda each: each[:2])
-    room = max(0, policy.max_nodes - marked)
-    actions += [action for *_, action in faulty[:room]]
-    actions += [replace(action, kind="wait") for *_, action in faulty[room:]]
+    capacity = max(0, policy.max_nodes - marked)
+    actions += [action for *_, action in faulty[:capacity]]
+    actions += [replace(action, kind="wait") for *_, action in faulty[capacity:]]
     return actions, remembered
 
 
@@ -199,8 +199,8 @@ class SlowReports:
         for ending in failed(pod):
             for node in _SLOW.findall(ending.message):
                 attempt = ending.attempt
-                place = (spec.hostname if spec else None) or attempt.pod
-                key = (node, run, place, attempt.uid, attempt.restarts)
+                host = (spec.hostname if spec else None) or attempt.pod
+                key = (node, run, host, attempt.uid, attempt.restarts)
                 # A pod that is kept reports again whenever pods are listed, with the same time.
                 if ending.finished is not None:
                     self._reports[key] = ending.finished.timestamp()
@@ -228,12 +228,12 @@ class SlowReports:
             if not self._nodes[run]:
                 del self._nodes[run]
         starts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        for node, run, place, _, _ in self._reports:
+        for node, run, host, _, _ in self._reports:
             if node in self._nodes.get(run, {}):
-                starts[node, run][place] += 1
+                starts[node, run][host] += 1
         found: Counter[str] = Counter()
-        for (node, _), places in starts.items():
-            found[node] += max(places.values())
+        for (node, _), hosts in starts.items():
+            found[node] += max(hosts.values())
         return found
 
 
@@ -298,9 +298,9 @@ class Controller:
             return None
         try:
             url = f"{self.prometheus.rstrip('/')}/api/v1/query"
-            answer = await self._http.get(url, params={"query": xid_query(self.policy)})
-            answer.raise_for_status()
-            return xids_of(answer.json())
+            response = await self._http.get(url, params={"query": xid_query(self.policy)})
+            response.raise_for_status()
+            return xids_of(response.json())
         except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
             _log.warning("no Xid errors from Prometheus: %s", error)
             return {}
@@ -401,10 +401,10 @@ def xid_query(policy: Policy) -> str:
     return f"({listed}) and {last} != 0 or {last}" if listed else last
 
 
-def xids_of(answer: Any) -> dict[str, frozenset[int]]:
+def xids_of(response: Any) -> dict[str, frozenset[int]]:
     """Return the errors by node from a response of Prometheus, also for nodes without any."""
     found: dict[str, set[int]] = defaultdict(set)
-    for series in answer["data"]["result"]:
+    for series in response["data"]["result"]:
         found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
     return {node: frozenset(errors) for node, errors in found.items()}
 
@@ -435,7 +435,7 @@ def node_state(
 
 
 def _gpus(resources: Mapping[str, str], resource: str) -> int:
-    """Return the number of GPUs: whole ones, shares and MIG devices."""
+    """Return the number of GPUs, including shares and MIG devices."""
     mig = f"{resource.partition('/')[0]}/mig-"
     return sum(
         int(parse_quantity(amount))
@@ -494,29 +494,31 @@ async def _forever(work: Callable[[], Awaitable[None]]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the options of the program."""
-    made = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
-    made.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
-    made.add_argument("--namespace", required=True, help="namespace of the runs to move")
-    made.add_argument("--max-nodes", type=int, default=1, help="maximum number of cordoned nodes")
-    made.add_argument(
+    options = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
+    options.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
+    options.add_argument("--namespace", required=True, help="namespace of the runs to move")
+    options.add_argument(
+        "--max-nodes", type=int, default=1, help="maximum number of cordoned nodes"
+    )
+    options.add_argument(
         "--fault-seconds",
         type=float,
         default=Policy.fault_seconds,
         help="time (s) that a fault must last before the node is cordoned",
     )
-    made.add_argument(
+    options.add_argument(
         "--settle-seconds",
         type=float,
         default=600,
         help="time (s) that a node must be healthy before it is uncordoned",
     )
-    made.add_argument(
+    options.add_argument(
         "--slow-reports", type=int, help="number of reports after which a slow node is cordoned"
     )
-    made.add_argument("--prometheus", help="URL of Prometheus")
-    made.add_argument("--xid", type=int, action="append", default=[], help="Xid error to act on")
-    made.add_argument("--interval", type=float, default=15, help="seconds between checks")
-    return made
+    options.add_argument("--prometheus", help="URL of Prometheus")
+    options.add_argument("--xid", type=int, action="append", default=[], help="Xid error to act on")
+    options.add_argument("--interval", type=float, default=15, help="seconds between checks")
+    return options
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Event, Pod
 from kube.names import CHECKPOINTS_VOLUME, GROUP_ANNOTATION, RUN_LABEL
 
 MAX_EVENTS: Final = 50
-"""Events that are kept for each failed container, the last ones."""
+"""Number of latest events that are kept for each failed container."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def claim_of(pod: Pod) -> str | None:
 
 
 def running(pod: Pod) -> Iterator[Attempt]:
-    """Return the containers that run now."""
+    """Yield the containers that are running."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield _attempt(pod, status, status.restartCount)
 
 
 def failed(pod: Pod) -> Iterator[Ending]:
-    """Return the containers that failed, including those that were restarted since."""
+    """Yield the containers that failed, including those that have restarted since."""
     for status in _statuses(pod):
         ended = status.state.terminated if status.state else None
         before = status.lastState.terminated if status.lastState else None
@@ -72,7 +72,7 @@ def failed(pod: Pod) -> Iterator[Ending]:
 
 
 def deleted(pod: Pod, now: datetime) -> Iterator[Ending]:
-    """Return the containers of a deleted pod whose end was not observed."""
+    """Yield the containers of a deleted pod whose end was not observed."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield Ending(
@@ -100,7 +100,7 @@ async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
 
 
 def _names(pod: Pod) -> Iterator[str]:
-    """Return the names of pod, gang and job; the job has the run's name."""
+    """Yield the names of the pod, the gang and the job, which has the run's name."""
     metadata = pod.metadata
     if metadata is not None:
         yield metadata.name or ""
@@ -112,10 +112,10 @@ def _names(pod: Pod) -> Iterator[str]:
 
 def _event_as_json(event: Event) -> dict[str, Any]:
     last = event.lastTimestamp or event.eventTime or event.firstTimestamp
-    about = event.involvedObject
+    target = event.involvedObject
     return {
         "last": "" if last is None else str(last.isoformat()),
-        "object": f"{about.kind}/{about.name}",
+        "object": f"{target.kind}/{target.name}",
         "type": event.type or "",
         "reason": event.reason or "",
         "message": event.message or "",

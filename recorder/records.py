@@ -51,7 +51,7 @@ def write(
     """
     attempt = ending.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
-    # A pod that is created again has the same name.
+    # A re-created pod has the same name.
     same = (json.loads(path.read_text()) for path in (run_dir / FOLDER).glob(f"*/{name}"))
     folder = _folder(run_dir / FOLDER, ending)
     if any(record["uid"] == attempt.uid for record in same):
@@ -66,8 +66,8 @@ def write(
         )
     folder.mkdir(parents=True, exist_ok=True)
     # In this order: a JSON file implies its log file.
-    _atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
-    _atomically(path, json.dumps(_as_json(ending) | dict(facts), indent=2) + "\n")
+    _write_atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
+    _write_atomically(path, json.dumps(_as_json(ending) | dict(facts), indent=2) + "\n")
     for old in _failures(run_dir)[: -bounds.failures]:
         shutil.rmtree(old, ignore_errors=True)
     return path
@@ -80,17 +80,17 @@ def newest(claims: Path, run: str) -> Path | None:
 
 
 def shown(folder: Path) -> Iterator[str]:
-    """Return a failure as readable text, pods in the order in which they ended."""
+    """Yield a failure as readable text, with pods in the order in which they ended."""
     records = [(json.loads(path.read_text()), path) for path in folder.glob("*.json")]
     for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):
         code = record["exitCode"]
-        how = record["reason"] if code is None else f"{record['reason']}, exit code {code}"
-        yield f"--- {record['pod']}/{record['container']}, {record['finished']}: {how}\n"
+        outcome = record["reason"] if code is None else f"{record['reason']}, exit code {code}"
+        yield f"--- {record['pod']}/{record['container']}, {record['finished']}: {outcome}\n"
         if record["message"]:
             yield f"{record['message'].rstrip()}\n"
         for event in record["events"]:
-            what = f"{event['type']} {event['reason']}: {event['message']}"
-            yield f"{event['last']} {event['object']} {what}\n"
+            text = f"{event['type']} {event['reason']}: {event['message']}"
+            yield f"{event['last']} {event['object']} {text}\n"
         yield path.with_suffix(".log").read_text(errors="replace")
 
 
@@ -100,7 +100,7 @@ def _folder(failures: Path, ending: Ending) -> Path:
     start = (ending.started or end).astimezone(UTC)
     for folder in reversed(_failures(failures.parent)):
         first = datetime.strptime(folder.name, _STAMP).replace(tzinfo=UTC)
-        # Directory names have whole seconds, and the first observed need not be the first to end.
+        # Directory names have full seconds, and the first container observed may not end first.
         if start <= first + timedelta(seconds=1) and abs(end - first) <= TOGETHER:
             return folder
     return failures / end.strftime(_STAMP)
@@ -142,7 +142,7 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
-def _atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
         with unfinished.open("w", errors="replace") as file:

@@ -47,7 +47,7 @@ _ROUTES: Final = {
 }
 _PROMETHEUS_SECONDS: Final = 5.0
 _RELEASES: Final = 3
-"""Attempts of one evaluation to release the fields of a route."""
+"""Maximum number of attempts per evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
 Object = TypeVar("Object")
 
@@ -164,9 +164,9 @@ class Rollback:
         for limit in self._plan.limits:
             try:
                 query = limit.query.replace(CANARY_SPAN, f"{span}s")
-                answer = self._prometheus.get(url, params={"query": query})
-                answer.raise_for_status()
-                result = answer.json()["data"]["result"]
+                response = self._prometheus.get(url, params={"query": query})
+                response.raise_for_status()
+                result = response.json()["data"]["result"]
                 if result:
                     found[limit.name] = float(result[0]["value"][1])
             except (HTTPError, ValueError, LookupError, TypeError) as error:
@@ -256,7 +256,7 @@ class Rollback:
                 ),
                 type="Warning",
                 reason="CanaryRolledBack",
-                message=f"{self._plan.canary} gets no requests: {reason}",
+                message=f"{self._plan.canary} receives no requests: {reason}",
                 source=EventSource(component=MANAGER),
                 firstTimestamp=now,
                 lastTimestamp=now,
@@ -276,7 +276,7 @@ def _existing(get: Callable[[], Object]) -> Object | None:
 
 
 def _is_managed(route: GenericNamespacedResource) -> bool:
-    """Return whether this program still owns fields of a route, since a rollback."""
+    """Return whether this program owns fields of a route, as after a rollback."""
     managed = route["metadata"].get("managedFields") or []
     return any(each.get("manager") == MANAGER for each in managed)
 

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
-# A real node that stops reporting is NotReady after this, and its pods are evicted after the next.
+# Seconds until a real node that stops reporting is NotReady, and then until its pods are evicted.
 NODE_GRACE_SECONDS = 16
 EVICTION_SECONDS = 10
 # With Kubernetes' default limits (20 to 50 per second) the controllers would need a minute to admit
 # a thousand nodes, and the scheduler as long to bind as many pods.
 REQUESTS_PER_SECOND = 1000
-OTHERS = [
+OTHER_PORTS = [
     "etcdPort",
     "etcdPeerPort",
     "kubeControllerManagerPort",
     "kubeSchedulerPort",
     "kwokControllerPort",
 ]
-PORTS = 1 + len(OTHERS)
+PORTS = 1 + len(OTHER_PORTS)
 """Number of consecutive ports of a control plane that listens on the loopback interface."""
 ADMIN = "kwok-admin"
 """Common name of the certificate admin.crt that kwokctl creates."""
@@ -39,7 +39,7 @@ class Settings:
     logs: Path
     binaries: Path
     port: int
-    """Port of the API server; without an address the next ones are those of the others."""
+    """Port of the API server; without an address, the next ones are for other components."""
     context: str
     """Name of the kubectl context."""
     kubernetes: str = "v1.34.3"
@@ -63,7 +63,7 @@ def write_kwok_start(settings: Settings) -> None:
     """Write the script that deletes all node leases and then becomes kwok.
 
     kwok holds a lease for each simulated node, under a name that changes with every process. After
-    a restart it would leave nodes and pods alone until the old leases expire, which takes minutes.
+    a restart it would not manage nodes and pods until the old leases expire, which takes minutes.
     Not for clusters with real nodes: kubelets have leases, too.
     """
     kubeconfig = settings.pki.parent / "kubeconfig.yaml"
@@ -83,8 +83,10 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
     """Return the KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1)."""
     real, binaries = bool(settings.address), settings.binaries
     names = [settings.address, settings.api_service] if real else [settings.api_service]
-    # kwokctl takes the first ports that are free, which another cluster that starts takes as well.
-    others = {} if real else {name: settings.port + at for at, name in enumerate(OTHERS, 1)}
+    # kwokctl picks the first free ports, as would another cluster that starts at the same time.
+    others = (
+        {} if real else {name: settings.port + offset for offset, name in enumerate(OTHER_PORTS, 1)}
+    )
     return {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokctlConfiguration",
@@ -94,7 +96,7 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             "kubeApiserverPort": settings.port,
             **others,
             "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
-            # Nodes that cannot fail rarely report, and stay Ready longer without a report.
+            # Simulated nodes cannot fail: they rarely report, and stay Ready longer without it.
             "heartbeatFactor": 1 if real else 20,
             "kubeApiserverCertSANs": names,
             "etcdBinary": str(binaries / "etcd"),
@@ -146,7 +148,7 @@ def _api_server(settings: Settings) -> dict[str, object]:
 
 
 def _aggregation(settings: Settings) -> list[dict[str, object]]:
-    """Return the flags by which API servers behind this one, such as KEDA's, trust its callers."""
+    """Return the flags that let aggregated API servers, such as KEDA's, identify callers."""
     return [
         _flag("proxy-client-cert-file", str(settings.pki / "admin.crt")),
         _flag("proxy-client-key-file", str(settings.pki / "admin.key")),

@@ -49,7 +49,7 @@ class ControlPlane:
         """Start the control plane. Raises CalledProcessError; kwokctl's log has the reason."""
         home = self.settings.home
         if self.exists:
-            # Process IDs start again with the namespace; old ones could match new processes.
+            # Process IDs restart with the namespace: old ones could match new processes.
             for file in self._pid_files():
                 file.unlink()
             self._link_binaries()
@@ -96,20 +96,20 @@ class ControlPlane:
         Only one kwokctl runs at a time: two would both start a component, and record the process
         ID of the one that ends because its port is in use.
         """
-        again = pid == self._starting
-        if again:
+        is_kwokctl = pid == self._starting
+        if is_kwokctl:
             self._starting = None
         elif pid not in self.component_pids():
             return
         if self._starting is None and self._is_down():
-            if again:
+            if is_kwokctl:
                 time.sleep(RESTART_DELAY)
-            self._starting = self._start_again()
+            self._starting = self._restart()
 
     def _is_down(self) -> bool:
         return not all(Path(f"/proc/{pid}").exists() for pid in self.component_pids())
 
-    def _start_again(self) -> int:
+    def _restart(self) -> int:
         with (self.settings.logs / "kwokctl.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(self.settings.binaries / "kwokctl"), "--name", NAME, "start", "cluster"],

@@ -74,6 +74,6 @@ def _ready(kubectl: Sequence[str]) -> int:
     # Not `kubectl wait`: it checks one node after another, which takes minutes for a thousand.
     each = '{.status.conditions[?(@.type=="Ready")].status} {.spec.taints[*].key}'
     template = f'{{range .items[*]}}{each}{{"\\n"}}{{end}}'
-    ask = [*kubectl, "get", "nodes", "--selector=type=kwok", f"--output=jsonpath={template}"]
-    lines = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    command = [*kubectl, "get", "nodes", "--selector=type=kwok", f"--output=jsonpath={template}"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return sum("True" in line and NEW not in line for line in lines.splitlines())

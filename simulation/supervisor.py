@@ -27,7 +27,7 @@ class Service:
 
 
 class Supervisor:
-    """Runs services with a log file each; SIGTERM ends it and them."""
+    """Runs services with a log file each; SIGTERM ends the supervisor and the services."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs

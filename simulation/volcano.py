@@ -23,7 +23,7 @@ def apply_definitions(
 ) -> None:
     """Apply Volcano's CustomResourceDefinitions, until they are served, and its namespace.
 
-    `again` states that an earlier start may have applied them.
+    `again` is true if an earlier start may have applied them.
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
@@ -68,7 +68,7 @@ class Webhooks:
 
     @classmethod
     def of(cls, file: Path, pki: Path) -> Self:
-        """Read configurations that name Volcano's service, and let them name the port instead."""
+        """Read configurations that refer to Volcano's service, and make them refer to the port."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
@@ -133,9 +133,10 @@ class Webhooks:
 def volcano_services(
     kubeconfig: Path, binaries: Path, configuration: Path, sockets: Path
 ) -> list[Service]:
-    """Return scheduler and controllers, without leader election: there is one of each.
+    """Return the scheduler and the controllers, without leader election: there is one of each.
 
-    The scheduler gets further flags from the file `FLAGS` next to its configuration, one per line.
+    The scheduler receives additional flags, one per line, from the file `FLAGS` next to its
+    configuration.
     """
     common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--logtostderr"]
     configuration.parent.mkdir(parents=True, exist_ok=True)

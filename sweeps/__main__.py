@@ -19,7 +19,7 @@ _log = logging.getLogger("sweeps")
 
 
 def main() -> int:
-    """Control the sweeps of a plan until it changes; the container then starts again."""
+    """Control the sweeps of a plan until it changes; the container then restarts."""
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -30,14 +30,14 @@ def main() -> int:
         for sweep in parse_plan(text).values()
     ]
     while options.plan.read_text("utf-8") == text:
-        again = [_stepped(controller) for controller in controllers]
-        if not any(again):
+        immediate = [_step(controller) for controller in controllers]
+        if not any(immediate):
             time.sleep(options.interval)
     return 0
 
 
-def _stepped(controller: Controller) -> bool:
-    """Return whether the next step should follow immediately; outages only delay it."""
+def _step(controller: Controller) -> bool:
+    """Take a step; return whether the next one should follow at once. Outages only delay it."""
     try:
         return controller.step()
     except (HTTPError, OSError) as error:

@@ -94,13 +94,13 @@ class Controller:
         self._written = ""
 
     def close(self) -> None:
-        """Let another process control the sweep."""
+        """Release the lock, so that another process can control the sweep."""
         os.close(self._lock)
 
     def step(self) -> bool:
         """Observe, decide and act once; return whether another step should follow immediately."""
         jobs = self._jobs()
-        if self._ends_earlier(jobs):
+        if self._pause_earlier(jobs):
             return False
         if not self._study.is_rebuilt:
             self._study.rebuild(self._existing(jobs))
@@ -127,7 +127,7 @@ class Controller:
         self._publish({**summary, "winner": winner, "problem": problem[:_MAX_PROBLEM]})
         return any(action.kind == "ask" for action in actions)
 
-    def _ends_earlier(self, jobs: Mapping[str, Object]) -> bool:
+    def _pause_earlier(self, jobs: Mapping[str, Object]) -> bool:
         """Pause trials of earlier specifications; return whether some still have their GPUs."""
         active = [run for run in self._study.earlier if run in jobs and _is_active(jobs[run])]
         for run in active:
@@ -160,7 +160,7 @@ class Controller:
             self._study.report(run, self._progress(run))
             phase = _phase(job) if job is not None else self._phase_without_job(run)
             if phase == "paused" and self._result(run) is not None:
-                # It has ended while it was paused.
+                # It finished while it was being paused.
                 phase = "succeeded"
             if phase == "succeeded" and (value := self._result(run)) is not None:
                 self._study.succeed(run, value)
@@ -204,7 +204,7 @@ class Controller:
         """Add the GPU time since the last step to the ledger; return the sum in seconds.
 
         A trial counts from one observation to the next if it had GPUs at one of them, so that the
-        sum is never too small.
+        sum is never too low.
         """
         now, ledger = self._clock(), self._study.ledger()
         for trial in trials:
@@ -213,8 +213,8 @@ class Controller:
                 continue
             known = ledger.get(trial.run)
             if known is None:
-                begun = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
-                known = {"seconds": 0.0, "seen": begun.timestamp(), "phase": "waiting"}
+                created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
+                known = {"seconds": 0.0, "seen": created.timestamp(), "phase": "waiting"}
             idle = trial.phase in _WITHOUT_GPUS and known["phase"] in _WITHOUT_GPUS
             if not idle and known["phase"] not in OVER:
                 known["seconds"] += max(now - known["seen"], 0.0) * self._sweep.settings.gpus
@@ -241,7 +241,7 @@ class Controller:
         match action.kind:
             case "ask":
                 run = self._study.ask()
-                _log.info("chose %s", run or "hyperparameters that a trial has already")
+                _log.info("chose %s", run or "hyperparameters of an existing trial")
             case "create":
                 self._create(action.run)
             case "grant":
@@ -251,7 +251,7 @@ class Controller:
 
     def _create(self, run: str) -> None:
         manifest = self._sweep.manifest(self._study.trials()[run].params)
-        with _existing_is_right():
+        with _ignore_existing():
             self._api.create(_Job.from_dict(manifest), namespace=self._sweep.args.namespace)
         self._study.set_created(run)
         _log.info("%s: created", run)
@@ -260,7 +260,7 @@ class Controller:
         run = job["metadata"]["name"]
         # The name prevents a second command until Volcano has executed the first one.
         described = command(job, suspended=suspended, name=f"{run}-sweep")
-        with _existing_is_right():
+        with _ignore_existing():
             self._api.create(_Command.from_dict(described), namespace=self._sweep.args.namespace)
         _log.info("%s: %s", run, "pause" if suspended else "resume")
 
@@ -297,8 +297,8 @@ def _arguments(job: Object) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _existing_is_right() -> Any:
-    """Ignore that an object exists: an earlier process created it."""
+def _ignore_existing() -> Any:
+    """Ignore the conflict if an object exists: an earlier process created it."""
     try:
         yield
     except HTTPStatusError as error:

@@ -38,7 +38,7 @@ class Trial:
         return sum(self.at(rung) is not None for rung in rungs)
 
     def holds(self, rungs: Sequence[int]) -> bool:
-        """Return whether it occupies one of the parallel places, now or after a resumption."""
+        """Return whether it occupies one of the parallel slots, now or after a resumption."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
 
@@ -89,7 +89,7 @@ def decide(
     """Return the actions, in their order.
 
     `spent` states that the budget is used up, `exhausted` that the sampler finds no other trials.
-    Whatever interrupts them, the next call returns those that remain.
+    If their execution is interrupted, the next call returns those that remain.
     """
     active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
     if spent:
@@ -123,11 +123,11 @@ def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) 
 
 def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
     """Yield the actions that start or resume trials: chosen ones, then the best, then new ones."""
-    places = bounds.parallel
+    slots = bounds.parallel
     for trial in trials:
         if not trial.holds(bounds.rungs):
             continue
-        places -= 1
+        slots -= 1
         if trial.phase == "asked":
             yield Action("create", trial.run)
         elif trial.phase == "paused":
@@ -137,11 +137,11 @@ def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterato
     running = any(trial.holds(bounds.rungs) for trial in trials)
     if not (promoted or more > 0 or running):
         promoted = _last(bounds, trials)
-    for trial in promoted[: max(places, 0)]:
-        places -= 1
+    for trial in promoted[: max(slots, 0)]:
+        slots -= 1
         yield Action("grant", trial.run, trial.reached(bounds.rungs))
         yield Action("resume", trial.run)
-    for _ in range(min(places, more)):
+    for _ in range(min(slots, more)):
         yield Action("ask")
 
 
@@ -164,7 +164,7 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 
 
 def _last(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the best paused trial if none has succeeded: with few trials no rung has 1/factor."""
+    """Return the best paused trial if none has succeeded: a rung of few trials promotes none."""
     if any(trial.phase == "succeeded" for trial in trials):
         return []
     paused = [trial for trial in trials if trial.phase == "paused"]

@@ -42,7 +42,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class _OneWriter(JournalFileSymlinkLock):
-    """The lock of the directory is held already."""
+    """A lock that does nothing: the lock of the directory is held already."""
 
     def acquire(self) -> bool:
         return True
@@ -82,7 +82,7 @@ class Study:
 
     @property
     def earlier(self) -> list[str]:
-        """Unfinished runs of earlier specifications of the sweep, which nothing controls now."""
+        """Unfinished runs of earlier specifications of the sweep, which have no controller."""
         storage = self._study._storage
         return [
             trial.user_attrs[_RUN]
@@ -117,10 +117,10 @@ class Study:
 
     @property
     def exhausted(self) -> bool:
-        """True if the sampler proposes the same trials again and again."""
+        """True if the sampler keeps proposing the same trials."""
         everything = self._study.get_trials(deepcopy=False)
-        again = len(everything) - len(self.trials())
-        return again >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
+        duplicates = len(everything) - len(self.trials())
+        return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
         """Choose hyperparameters, and return the name of the run; None if it was chosen before."""
@@ -146,23 +146,23 @@ class Study:
         return self.add(parameters)
 
     def add(self, parameters: Parameters) -> str | None:
-        """Record a trial, and return the name of its run; None if there is one already."""
+        """Record a trial, and return the name of its run; None if it is recorded already."""
         run = self._sweep.run(parameters)
-        again = run in self.trials()
+        is_known = run in self.trials()
         self._study.add_trial(
             create_trial(
-                state=TrialState.FAIL if again else TrialState.RUNNING,
+                state=TrialState.FAIL if is_known else TrialState.RUNNING,
                 params=dict(parameters),
                 distributions=self.distributions,
-                user_attrs={} if again else {_RUN: run},
+                user_attrs={} if is_known else {_RUN: run},
             )
         )
         if self.started is None:
             self._study.set_user_attr("started", self._clock())
-        return None if again else run
+        return None if is_known else run
 
     def created(self, run: str) -> bool:
-        """Return whether the job of a trial existed."""
+        """Return whether the job of a trial has been created."""
         return bool(self.trials()[run].user_attrs.get(_CREATED))
 
     def granted(self, run: str) -> int:
@@ -205,7 +205,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once trials of a lost journal have been looked for."""
+        """True once the trials of a lost journal have been searched for."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:
@@ -261,7 +261,7 @@ def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistr
 
 
 def _value(parameter: ParameterSettings, distribution: BaseDistribution, text: str) -> Any:
-    """Return the value of a space that is written as a text, None if there is none."""
+    """Parse a value of a parameter; None if it is not in the space."""
     if isinstance(distribution, CategoricalDistribution):
         return next((each for each in parameter.choices if str(written(each)) == text), None)
     try:
@@ -283,6 +283,6 @@ def _drop_torn_line(journal: Path) -> None:
     if not journal.exists():
         return
     content = journal.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        write_atomically(journal, whole)
+    complete = content[: content.rfind(b"\n") + 1]
+    if complete != content:
+        write_atomically(journal, complete)

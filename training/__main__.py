@@ -18,14 +18,14 @@ from workload.store import StoreError
 def main() -> int:
     """Run the program and return its exit code (workload.exit_codes)."""
     try:
-        # Before torch is imported, so that --help and mistakes are answered immediately.
+        # Read before torch is imported, so that --help and errors appear immediately.
         return run(read_config(sys.argv[1:], os.environ))
     except ConfigurationError as error:
-        return failed(str(error), exit_codes.BAD_INPUT)
+        return report_failure(str(error), exit_codes.BAD_INPUT)
 
 
 def run(config: TrainingConfig) -> int:
-    """Train, and turn every failure into one event and an exit code."""
+    """Train; report a failure as one event, and return the exit code."""
     from training.data import DataError
     from training.gang.distributed import is_lost_peer
     from training.gang.outliers import SlowNodeError
@@ -37,39 +37,39 @@ def run(config: TrainingConfig) -> int:
         use_threads(os.environ)
         return train(config, read_world(os.environ))
     except (ConfigurationError, DataError, DivergedError, exit_codes.FatalError) as error:
-        return failed(str(error), exit_codes.BAD_INPUT)
+        return report_failure(str(error), exit_codes.BAD_INPUT)
     except SlowNodeError as error:
-        return failed(str(error), exit_codes.SLOW_NODE, text=str(error))
+        return report_failure(str(error), exit_codes.SLOW_NODE, text=str(error))
     except MISTAKES as error:
         traceback.print_exc()
-        return failed(f"the program is wrong: {described(error)}", exit_codes.BAD_INPUT)
+        return report_failure(f"error in the program: {describe(error)}", exit_codes.BAD_INPUT)
     except StoreError as error:
-        return failed(str(error), exit_codes.FAILED)
+        return report_failure(str(error), exit_codes.FAILED)
     except OSError as error:
-        return failed(f"the run cannot be saved: {error}", exit_codes.FAILED)
+        return report_failure(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except Exception as error:
         if is_lost_peer(error):
-            return failed(f"lost connection to another rank: {error}", exit_codes.FAILED)
+            return report_failure(f"lost connection to another rank: {error}", exit_codes.FAILED)
         traceback.print_exc()
-        return failed(described(error), exit_codes.FAILED)
+        return report_failure(describe(error), exit_codes.FAILED)
 
 
 MISTAKES: Final = (
     TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip
-"""Errors of a program, in a custom model for example, that each restart would repeat."""
+"""Programming errors, for example in a custom model, which every restart would repeat."""
 
 
-def described(error: Exception) -> str:
-    """Return an error in one line with its type."""
+def describe(error: Exception) -> str:
+    """Return the type and the message of an error."""
     return f"{type(error).__name__}: {error}"
 
 
-def failed(message: str, code: int, text: str = "") -> int:
+def report_failure(message: str, code: int, text: str = "") -> int:
     """Report an error as the last event and as the termination message; return the exit code.
 
-    `text` is the termination message if it should not be the event.
+    `text` is the termination message; by default it is the event.
     """
     conclude(Failed(message=message, rank=os.environ.get("RANK", "0"), exit_code=code), text)
     return code
@@ -83,5 +83,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     # Everything is on disk. A regular interpreter shutdown occasionally aborts, because threads of
-    # the process group still run while their library is unloaded.
+    # the process group are still running while their library is unloaded.
     os._exit(code)

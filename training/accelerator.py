@@ -1,6 +1,6 @@
-"""Defaults that depend on the device, chosen at the start and reported there.
+"""Device-dependent defaults, chosen and reported at the start of a run.
 
-On the CPU nothing changes. The code for GPUs has not run on a GPU yet.
+Nothing changes on the CPU. The code for GPUs has not run on a GPU yet.
 """
 
 import os
@@ -23,44 +23,44 @@ PEAK_FLOPS: Final = {
     "A10": 125e12,
     "T4": 65e12,
 }
-"""Dense half-precision FLOP/s by a part of the device's name, more specific parts first."""
+"""Dense half-precision FLOP/s by substring of the device name, more specific ones first."""
 
 NCCL_DEFAULTS: Final = {
-    # The last collectives of each rank, written to a file when one of them times out.
+    # Write the last collectives of each rank to a file when one of them times out.
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
 
 
 def precision_of(config: TrainingConfig, device: torch.device) -> Precision:
-    """Return the precision; `auto` is bf16 on a GPU that computes it, else fp32."""
+    """Return the precision; `auto` is bf16 on a GPU that supports it, else fp32."""
     if config.precision != "auto":
         return config.precision
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
 def use(device: torch.device) -> None:
-    """Set what must be set before the first tensor and the process group exist."""
+    """Configure a device before the first tensor and the process group are created."""
     if device.type != "cuda":
         return
     for name, value in NCCL_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    # Fewer failures because of fragmentation; read when the first tensor is allocated.
+    # Avoids failures due to fragmentation; read when the first tensor is allocated.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    # TF32 for products of fp32: eight times as fast, with 10 bits of mantissa.
+    # TF32 for fp32 matrix products: eight times as fast, with a 10-bit mantissa.
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the peak FLOP/s of a GPU in half precision; None if it is not known."""
+    """Return the peak half-precision FLOP/s of a GPU; None if it is not known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
 
 
 def report(config: TrainingConfig, device: torch.device) -> dict[str, str | bool]:
-    """Return what was chosen for the device, for the first line of the run."""
+    """Return the defaults chosen for the device, for the first line of the run."""
     chosen: dict[str, str | bool] = {"precision": precision_of(config, device)}
     if device.type == "cuda":
         chosen |= {

@@ -14,7 +14,7 @@ from workload.configuration import ConfigurationError, problem_sentences
 
 ENVIRONMENT_PREFIX: Final = "TRAINING_"
 FILE: Final = "config"
-"""Name of the flag, and with the prefix of the variable, that names a settings file."""
+"""Flag of the settings file and, with ENVIRONMENT_PREFIX, its variable."""
 
 
 def variable_of(field: str) -> str:
@@ -25,7 +25,7 @@ def variable_of(field: str) -> str:
 def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> TrainingConfig:
     """Read a run's configuration; flags override environment variables, which override the file.
 
-    Raises ConfigurationError that lists every mistake under the name that the user wrote.
+    Raises a ConfigurationError that lists every error under the name that the user wrote.
     """
     flags = vars(_parser().parse_args(arguments))
     file = flags[FILE] or environment.get(variable_of(FILE))

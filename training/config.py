@@ -1,4 +1,4 @@
-"""Configuration of a training run: its settings together, and what follows from them.
+"""Configuration of a training run: checks across its settings, and values derived from them.
 
 Imports no torch: the stack validates a job's hyperparameters with this class in the preview.
 """
@@ -19,20 +19,20 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
     "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
     "gpt": TEXTS,
 }
-"""Data sets that a model can be trained on; models that are not listed take all images."""
+"""Data sets that a model can be trained on; models that are not listed accept all images."""
 
 REPORTED: Final = ("accuracy", "loss", "held_out_loss", "seconds")
-"""Values of an epoch, whose names no custom metric may have."""
+"""Values reported for an epoch; custom metrics must have other names."""
 
 
 TENSORFLOW_FIELDS: Final = frozenset((
     "model", "dataset", "run_dir", "epochs", "batch_size", "learning_rate", "seed",
     "checkpoint_every", "keep_checkpoints", "peer_timeout",
 ))  # fmt: skip
-"""Fields that `examples.tensorflow` reads; it takes `batch_size` per GPU, or for the CPU."""
+"""Fields that `examples.tensorflow` reads; its `batch_size` is per GPU, or for the CPU."""
 
 LENGTHS: Final = ("epochs", "train_steps", "train_samples", "train_tokens")
-"""Settings of which one is the length of a run."""
+"""Settings that determine the length of a run, of which at most one may be set."""
 
 ALWAYS_DECISIVE: Final = (
     "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",
@@ -43,13 +43,13 @@ DECISIVE_WHERE_SET: Final = (
     "init_sha256", "init_partial", "init_adapter", "lora_rank", "lora_alpha", "lora_dropout",
     "lora_targets", *LENGTHS[1:],
 )  # fmt: skip
-"""Added later: listed only with other values than the default, so that older runs stay the same."""
+"""Added later: listed only if they differ from the default, so that older runs stay the same."""
 FORMER_DEFAULT: Final = ("precision", "fp32")
-"""Not listed either, for the same reason."""
+"""A value that is not listed either, for the same reason."""
 
 
 class TrainingConfig(TrainingSettings):
-    """Configuration of one training run. Field names are the flags with underscores."""
+    """Configuration of one training run. Field names are flag names with underscores."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -93,7 +93,7 @@ class TrainingConfig(TrainingSettings):
 
     @field_validator("metrics")
     @classmethod
-    def _metrics_have_names_of_their_own(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _metric_names_are_unique(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         names = [metric_name(each) for each in value]
         for name in names:
             if name in REPORTED or names.count(name) > 1:
@@ -124,15 +124,15 @@ class TrainingConfig(TrainingSettings):
 
     @model_validator(mode="after")
     def _urls_are_of_stores(self) -> Self:
-        # Not a check of the field, whose message would contain a password.
+        # Not a field validator, whose message would contain a password.
         for name in ("data_url", "run_url"):
             url = getattr(self, name)
             if url is not None and (not URL.fullmatch(url) or ".." in url):
                 schemes = ", ".join(f"{scheme}://" for scheme in STORES)
                 raise ValueError(
                     f"{name} is not a directory in an object store: write {schemes} with a bucket "
-                    "and a path, such as s3://models/runs, without a user, a query and a slash at "
-                    "the end"
+                    "and a path, such as s3://models/runs, without a user, a query or a "
+                    "trailing slash"
                 )
         return self
 
@@ -164,7 +164,7 @@ class TrainingConfig(TrainingSettings):
     @model_validator(mode="after")
     def _betas_are_of_adamw(self) -> Self:
         if self.optimizer == "sgd" and "betas" in self.model_fields_set:
-            raise ValueError("betas is set, which only adamw has: leave it out with sgd")
+            raise ValueError("betas is set, but only adamw uses it: leave it out with sgd")
         return self
 
     @model_validator(mode="after")
@@ -193,11 +193,11 @@ class TrainingConfig(TrainingSettings):
             return self
         if ":" in self.dataset and datasets != TEXTS:
             return self
-        reason = "takes other data than"
+        difference = "other data"
         if self.dataset in IMAGES and datasets != TEXTS:
-            reason = "takes smaller images than"
+            difference = "smaller images"
         raise ValueError(
-            f"model {self.model!r} {reason} dataset {self.dataset!r} has: "
+            f"model {self.model!r} needs {difference} than dataset {self.dataset!r} has: "
             f"with this model write dataset {' or '.join(datasets)}"
         )
 
@@ -205,7 +205,7 @@ class TrainingConfig(TrainingSettings):
     def _parallel_fits(self) -> Self:
         if self.parallel == "fsdp" and self.gradient_compression != "none":
             raise ValueError(
-                f"gradient_compression {self.gradient_compression} is of ddp: with fsdp write none "
+                f"gradient_compression {self.gradient_compression} needs ddp: with fsdp write none "
                 "(precision bf16 makes fsdp send half as much)"
             )
         return self
@@ -223,7 +223,7 @@ class TrainingConfig(TrainingSettings):
 
     @property
     def length(self) -> tuple[str, int]:
-        """Return the setting that is the length of the run, and its value."""
+        """Return the setting that determines the length of the run, and its value."""
         for name in LENGTHS[1:]:
             if (value := getattr(self, name)) is not None:
                 return name, value
@@ -271,7 +271,7 @@ class TrainingConfig(TrainingSettings):
 
 
 def metric_name(function: str) -> str:
-    """Return the name of a metric: that of its function."""
+    """Return the name of a metric, which is that of its function."""
     return function.rpartition(":")[2]
 
 

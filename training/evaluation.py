@@ -25,7 +25,7 @@ TOKENS: Final = 16_384
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss, accuracy from 0 to 1 and means of the custom metrics of `samples` samples."""
+    """Mean loss, accuracy from 0 to 1 and mean custom metrics over `samples` samples."""
 
     loss: float
     accuracy: float
@@ -44,11 +44,10 @@ def evaluate(
     watchdog: Watchdog,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:
-    """Evaluate the model on `count` evenly spaced samples, which the processes share.
+    """Evaluate the model on `count` evenly spaced samples, divided among the processes.
 
-    All of them must call it, and get the same result.
-
-    Returns None if `should_stop`, which is called after every batch, returns True.
+    All processes must call this, and all get the same result. Returns None if `should_stop`, which
+    is called after every batch, returns True.
     """
     model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)

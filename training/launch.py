@@ -1,9 +1,9 @@
 """`python -m training.launch ARGS`: torchrun with the same arguments and a meaningful exit code.
 
 torchrun itself always exits with 1 after a failure. A job's failure policy needs more, so this
-exits with the code of the process that failed first (workload.exit_codes). After SIGTERM it waits
-for its processes until they have saved, and exits with their code. Kubernetes limits this wait to
-the pod's grace period.
+program exits with the code of the process that failed first (workload.exit_codes). After SIGTERM it
+waits until its processes have saved, and exits with their code. Kubernetes limits this wait to the
+pod's grace period.
 """
 
 import contextlib
@@ -60,11 +60,11 @@ def run_launcher(launch: Callable[[], object]) -> int:
             launch()
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            sys.stderr.write(f"process {rank} ended with {failure.exitcode}, the first to fail\n")
+            sys.stderr.write(f"process {rank} failed first, with exit code {failure.exitcode}\n")
             report_signal(rank, failure.exitcode)
             return shell_code(failure.exitcode)
         except DistError as error:
-            sys.stderr.write(f"the processes of this gang cannot meet: {error}\n")
+            sys.stderr.write(f"the processes of this gang cannot connect: {error}\n")
             return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
         except SignalException as error:
             sys.stderr.write(f"interrupted: {error}\n")
@@ -74,7 +74,7 @@ def run_launcher(launch: Callable[[], object]) -> int:
 
 @contextlib.contextmanager
 def recorded_exit_codes() -> Iterator[list[int]]:
-    """Yield a list that has the exit codes of the processes after torchrun has closed them.
+    """Yield a list that receives the exit codes of the processes when torchrun closes them.
 
     torchrun does not report them after SIGTERM.
     """
@@ -102,11 +102,11 @@ def interrupted_code(ended: Sequence[int], number: int) -> int:
 
 
 def report_signal(rank: int, code: int) -> None:
-    """Report that a signal ended a process, which it cannot report itself."""
+    """Report that a signal killed a process, which the process cannot report itself."""
     if code < 0:
         name = signal.Signals(-code)
         message = (
-            f"rank {rank} was ended by {name.name}: {CAUSES.get(name, signal.strsignal(name))}"
+            f"rank {rank} was killed by {name.name}: {CAUSES.get(name, signal.strsignal(name))}"
         )
         conclude(Failed(message=message, rank=str(rank), exit_code=shell_code(code)))
 

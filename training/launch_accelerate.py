@@ -1,7 +1,7 @@
 """`python -m training.launch_accelerate ARGS`: accelerate launch with a meaningful exit code.
 
-accelerate itself always exits with 1 after a failure, and does not forward SIGTERM to a single
-process that it started. The arguments are those of `accelerate launch`; see training.launch.
+accelerate itself always exits with 1 after a failure, and if it starts only one process, does not
+forward SIGTERM to it. The arguments are those of `accelerate launch`; see training.launch.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ def main(arguments: Sequence[str]) -> int:
         options = launch_command_parser().parse_args(list(arguments))
         return run_launcher(lambda: launch_command(options))
     except subprocess.CalledProcessError as error:
-        sys.stderr.write(f"the process ended with {error.returncode}\n")
+        sys.stderr.write(f"the process failed with exit code {error.returncode}\n")
         return shell_code(error.returncode)
     except ValueError as error:
-        sys.stderr.write(f"accelerate launch cannot do this: {error}\n")
+        sys.stderr.write(f"accelerate launch refused its options: {error}\n")
         return exit_codes.BAD_INPUT
 
 

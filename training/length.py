@@ -56,7 +56,7 @@ class Length:
         return self._left(position) <= 0
 
     def total(self, position: Position) -> int:
-        """Return the number of samples of the whole run, given the current number of processes."""
+        """Return the number of samples of the full run, given the current number of processes."""
         if self.steps is None:
             return self.samples
         left, rest = self.steps - position.step, self.epoch - position.seen
@@ -68,8 +68,8 @@ class Length:
 
     def epochs(self, samples: int) -> int | float:
         """Convert a number of samples to epochs, an integer if the last one is complete."""
-        whole, rest = divmod(samples, self.epoch)
-        return float(f"{samples / self.epoch:.6g}") if rest else whole
+        complete, rest = divmod(samples, self.epoch)
+        return float(f"{samples / self.epoch:.6g}") if rest else complete
 
     def check(self, position: Position, config: TrainingConfig) -> None:
         """Raise ConfigurationError if the run has already trained for longer."""

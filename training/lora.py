@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the files of PEFT.
+"""LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the file format of PEFT.
 
 The package peft itself needs transformers and cannot adapt a part of a layer: `gpt` computes
 queries, keys and values, which are three layers of a Llama, with one matrix.
@@ -45,12 +45,12 @@ _PLAIN: Final = {
     "rank_pattern": ({},),
     "alpha_pattern": ({},),
 }
-"""Values of PEFT's options with which an adapter is what `Adapter` computes."""
+"""PEFT's options with the values for which `Adapter` computes the same; the first is written."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Size of all adapters of a model. `targets` are names of layers of a Llama."""
+    """Settings of all adapters of a model. `targets` are layer names of a Llama."""
 
     rank: int
     alpha: float
@@ -67,7 +67,7 @@ class Lora:
 
 
 class Adapter(nn.Module):
-    """Product of two small matrices. It begins as zero, with a random first factor."""
+    """Product of two small matrices, of which the first starts random and the second as zero."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
@@ -77,12 +77,12 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs to a change of outputs, which is not scaled."""
+        """Map inputs to the change of the outputs, before scaling."""
         outputs: Tensor = self.lora_B(self.lora_A(inputs))
         return outputs
 
     def product(self) -> Tensor:
-        """Return the matrix, outputs x inputs."""
+        """Return the product of the matrices, outputs x inputs."""
         return self.lora_B.weight @ self.lora_A.weight
 
 
@@ -113,7 +113,7 @@ class AdaptedLinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """Return a usual layer that computes the same in evaluation mode; its weight is shared."""
+        """Return an ordinary layer, with the same weight, that computes the same in evaluation."""
         rows = self.weight.chunk(len(self.parts))
         for part, adapter in self.adapters.items():
             change = cast(Adapter, adapter).product()
@@ -124,7 +124,7 @@ class AdaptedLinear(nn.Linear):
 
 
 def adapt(model: Gpt, lora: Lora) -> None:
-    """Freeze a model, and add adapters, which are trained."""
+    """Freeze a model, and add trainable adapters."""
     model.requires_grad_(requires_grad=False)
     for block in model.blocks:
         for path, layers in LLAMA_LAYERS.items():
@@ -144,10 +144,11 @@ def merge(model: Gpt) -> None:
 def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
     """Write the adapters of a model as a PEFT directory. Raises OSError.
 
-    It names the Hugging Face directory of `base`: a run, an export, or that directory itself.
+    Its configuration refers to the Hugging Face directory of `base`, which is a run, an export, or
+    that directory itself.
     """
-    places = (base, base / HUGGINGFACE_FOLDER, base / "export" / HUGGINGFACE_FOLDER)
-    llama = next((place for place in places if (place / CONFIG_FILE).exists()), base)
+    candidates = (base, base / HUGGINGFACE_FOLDER, base / "export" / HUGGINGFACE_FOLDER)
+    llama = next((each for each in candidates if (each / CONFIG_FILE).exists()), base)
     folder.mkdir(parents=True, exist_ok=True)
     ours, state = _names(len(model.blocks), lora.targets), model.state_dict()
     tensors = {theirs: state[name].cpu().contiguous() for theirs, name in ours.items()}
@@ -169,9 +170,9 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
 
 
 def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
-    """Add the adapters of a PEFT directory to a model; return the digest of their file, and sizes.
+    """Add the adapters of a PEFT directory to a model; return its digest and settings.
 
-    Raises ExportError when it is not an adapter of all blocks of this model.
+    Raises ExportError if it is not an adapter of all blocks of this model.
     """
     settings = read_json(folder / _ADAPTER_CONFIG)
     try:

@@ -1,4 +1,4 @@
-"""What a run minimizes and measures: cross entropy and accuracy, or custom functions."""
+"""Loss and metrics of a run: cross entropy and accuracy, or custom functions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ PerSample = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross entropy of each sample, N; of a text, the mean over its tokens."""
+    """Return the cross entropy of each sample, N; for text, the mean over the tokens."""
     each = cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return each.view(len(targets), -1).mean(1)
 
@@ -30,14 +30,14 @@ def accuracies(logits: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss, and the metrics by name besides accuracy."""
+    """The loss, and the metrics in addition to accuracy, by name."""
 
     loss: PerSample = cross_entropies
     metrics: Mapping[str, PerSample] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: TrainingConfig) -> Self:
-        """Import what a configuration names. Raises ConfigurationError if that fails."""
+        """Import the configured functions. Raises ConfigurationError if that fails."""
         loss: PerSample = cross_entropies
         if config.loss != CROSS_ENTROPY:
             loss = find(f"loss {config.loss}", config.loss)
@@ -47,8 +47,8 @@ class Objective:
     def check(self, logits: Tensor, targets: Tensor) -> None:
         """Evaluate all functions once.
 
-        Raises ConfigurationError for what each restart would repeat: an exception, a result of
-        another shape, or a loss that does not depend on the logits.
+        Raises ConfigurationError for errors that every restart would repeat: an exception, a result
+        of the wrong shape, or a loss that does not depend on the logits.
         """
         with torch.enable_grad():
             logits = logits.detach().float().requires_grad_()
@@ -62,19 +62,19 @@ class Objective:
             _values(f"metric {name}", metric, logits.detach(), targets)
 
 
-def _values(what: str, function: PerSample, logits: Tensor, targets: Tensor) -> Tensor:
+def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> Tensor:
     try:
         found: object = function(logits, targets)
     except Exception as error:
         raise ConfigurationError(
-            f"{what} failed for logits of {list(logits.shape)} and targets of "
+            f"{name} failed for logits of {list(logits.shape)} and targets of "
             f"{list(targets.shape)}: {type(error).__name__}: {error}"
         ) from error
     wanted = f"it must return one value per sample, a tensor of [{len(targets)}]"
     if not isinstance(found, Tensor):
-        raise ConfigurationError(f"{what} returned {type(found).__name__}: {wanted}")
+        raise ConfigurationError(f"{name} returned {type(found).__name__}: {wanted}")
     if found.shape != (len(targets),):
         raise ConfigurationError(
-            f"{what} returned {list(found.shape)} for {len(targets)} samples: {wanted}"
+            f"{name} returned {list(found.shape)} for {len(targets)} samples: {wanted}"
         )
     return found

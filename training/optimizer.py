@@ -20,8 +20,8 @@ def learning_rate(config: TrainingConfig, progress: float) -> float:
     """Return the learning rate at `progress`, the share of the run from 0 to 1.
 
     The rate rises linearly to the peak. Then it falls along a cosine (one-cycle, after Smith and
-    Topin, arXiv:1708.07120), falls linearly, or stays constant. It has no state, so it is the same
-    for any number of processes.
+    Topin, arXiv:1708.07120), falls linearly, or stays constant. The schedule has no state, so it is
+    the same for any number of processes.
     """
     return config.learning_rate * _share(config, progress)
 

@@ -36,7 +36,7 @@ class Parallel:
     """A model that all processes train together.
 
     `model` is the unwrapped model, whose parameter names are used in checkpoints; calling this
-    object computes with all processes. With FSDP2 the parameters are DTensors.
+    object computes on all processes. With FSDP2 the parameters are DTensors.
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class Parallel:
 
     @contextlib.contextmanager
     def gradient_sync(self, enabled: bool) -> Iterator[None]:
-        """Accumulate gradients inside; synchronize them across processes if enabled."""
+        """Accumulate gradients within the context; synchronize them across processes if enabled."""
         if isinstance(self._wrapped, DistributedDataParallel):
             with contextlib.nullcontext() if enabled else self._wrapped.no_sync():
                 yield
@@ -81,7 +81,7 @@ class Parallel:
             yield
 
     def clip(self, max_norm: float) -> Tensor:
-        """Clip the gradients to a total norm of `max_norm`; return their norm before, a scalar.
+        """Clip the gradients to a total norm of `max_norm`; return the norm before, a scalar.
 
         They are not clipped if `max_norm` is 0.
         """
@@ -101,13 +101,13 @@ class Parallel:
 
     @contextlib.contextmanager
     def averaged_buffers(self) -> Iterator[None]:
-        """Replace saved buffers inside by their means over all processes.
+        """Replace saved buffers with their means over all processes within the context.
 
-        Batch norm statistics are of the samples of one process, but one model is evaluated and
-        exported. All processes must enter it.
+        Batch norm statistics describe the samples of one process, but one model is evaluated and
+        exported. All processes must enter it together.
         """
         buffers = self.saved_buffers() if dist.get_world_size() > 1 else {}
-        own = {name: buffer.clone() for name, buffer in buffers.items()}
+        saved = {name: buffer.clone() for name, buffer in buffers.items()}
         for buffer in buffers.values():
             if buffer.is_floating_point():
                 dist.all_reduce(buffer)
@@ -116,7 +116,7 @@ class Parallel:
                 dist.broadcast(buffer, 0)
         yield
         for name, buffer in buffers.items():
-            buffer.copy_(own[name])
+            buffer.copy_(saved[name])
 
     def saved_buffers(self) -> dict[str, Tensor]:
         """Return the buffers in the model's state, such as batch norm statistics."""
@@ -163,9 +163,9 @@ def check_model(
     data: Dataset,
     device: torch.device,
 ) -> None:
-    """Compute two samples with an unwrapped model, which stays unchanged, and their loss.
+    """Compute the loss of two samples with an unwrapped model, which stays unchanged.
 
-    Raises ConfigurationError for mistakes of the user's code, which each restart would repeat.
+    Raises ConfigurationError for errors in the user's code, which every restart would repeat.
     """
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.white)
@@ -221,6 +221,6 @@ def complete_tensor(tensor: Tensor) -> Tensor:
 
 
 def _checkpoint_activations(unit: nn.Module) -> None:
-    """Keep only the input of a block, and recompute its activations in the backward pass."""
+    """Keep only the inputs of a block, and recompute its activations in the backward pass."""
     forward: Callable[..., Tensor] = unit.forward
     unit.forward = functools.partial(checkpoint, forward, use_reentrant=False)

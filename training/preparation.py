@@ -62,7 +62,7 @@ def prepare(
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
     mirror = open_mirror(config)
-    # One more is kept while it is copied.
+    # One more is kept while it is copied to the object store.
     keep = config.keep_checkpoints + (mirror is not None)
     on_rank0(lambda: check_free_space(Path(config.run_dir), needed, keep, config.keep_best))
     model = Parallel(network, config, device)
@@ -95,9 +95,9 @@ def prepare(
 
 
 def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int | None:
-    """Return the FLOPs per sample for the utilization of a GPU; None if they are not known.
+    """Return the FLOPs per sample, to report the utilization of a GPU; None if they are unknown.
 
-    They are not known if weights are frozen, whose gradients are not computed.
+    They are unknown if weights are frozen, because their gradients are not computed.
     """
     if peak_flops(device) is None or not all(each.requires_grad for each in network.parameters()):
         return None
@@ -108,7 +108,7 @@ def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int 
 
 
 def open_mirror(config: TrainingConfig) -> Mirror | None:
-    """Return the run's copy in an object store, if it has one, after a check by rank 0."""
+    """Return the copy of the run in an object store, if it has one; rank 0 checks access."""
     url, run_dir = config.run_url, Path(config.run_dir)
     if url is None:
         return None
@@ -122,7 +122,7 @@ VERIFIED: Final = "verified.json"
 
 
 def fetch_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> None:
-    """Download the data set; one process per node does it."""
+    """Download the data set in one process per node."""
     if config.data_url is None or world.local_rank:
         return
 

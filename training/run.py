@@ -37,9 +37,8 @@ class Run:
 
     `loss_sum` (a scalar) and `samples` belong to this epoch. `diverged` is a boolean scalar on the
     device, so that no step waits for the GPU. `give_up` votes to stop, so that all processes check
-    together. `evaluation` is that of the current weights; `unevaluated` is True if they
-    come from a checkpoint without one. `flops_per_sample` is None if a custom model cannot be
-    counted.
+    the loss together. `evaluation` is that of the current weights; `unevaluated` is True if they
+    come from a checkpoint without one. `flops_per_sample` is None if the FLOPs are unknown.
     """
 
     config: TrainingConfig
@@ -85,7 +84,7 @@ class Run:
 
     @contextlib.contextmanager
     def result(self) -> Iterator[None]:
-        """Replace the weights inside by those that are evaluated and exported."""
+        """Replace the weights with those to evaluate and export within the context."""
         with contextlib.ExitStack() as stack:
             if self.average is not None:
                 stack.enter_context(self.average.applied())
@@ -131,7 +130,7 @@ def require_finite(loss: float, run: Run, name: str = "loss") -> float:
 
 
 def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
-    """Raise DivergedError when a custom metric is infinite or NaN: the export could not be read."""
+    """Raise DivergedError if a custom metric is infinite or NaN: the export could not be read."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise DivergedError(

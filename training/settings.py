@@ -20,7 +20,7 @@ IMAGES: Final[tuple[DatasetName, ...]] = (
 )  # fmt: skip
 PUBLISHED: Final[tuple[DatasetName, ...]] = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 PREPARED: Final[tuple[DatasetName, ...]] = ("shards", "tokens")
-"""Data sets of `python -m training.data prepare`, in the directory of data_dir with that name."""
+"""Data sets from `python -m training.data prepare`, in subdirectories of data_dir by name."""
 ExportFormat = Literal["pt2"]
 Tracking = Literal["mlflow", "wandb"]
 
@@ -239,7 +239,7 @@ class TrainingSettings(BaseModel):
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         default="auto",
-        description="Autocast precision. auto is bf16 on a GPU that computes it, otherwise fp32. "
+        description="Autocast precision. auto is bf16 on a GPU that supports it, otherwise fp32. "
         "Weights stay fp32; fp16 scales the loss.",
     )
     compile: bool = Field(
@@ -300,15 +300,15 @@ class TrainingSettings(BaseModel):
         default=600,
         gt=0,
         le=86_400,
-        description="Seconds in which all processes must meet, and complete the first step, which "
-        "may compile. Checks of data have no timeout.",
+        description="Seconds in which all processes must connect, and complete the first step, "
+        "which may compile. Checks of data have no timeout.",
     )
     peer_timeout: float = Field(
         default=60,
         gt=0,
         le=86_400,
-        description="Timeout of collective operations in seconds after the first step. Files may "
-        "take longer.",
+        description="Timeout of collective operations in seconds after the first step. Operations "
+        "that wait for files may take longer.",
     )
     hang_timeout: float = Field(
         default=1800,
@@ -329,7 +329,7 @@ class TrainingSettings(BaseModel):
     )
     track: tuple[Tracking, ...] = Field(
         default=(),
-        description="Services that get a copy of the lines of progress: mlflow, wandb. Their "
+        description="Services that receive a copy of the progress lines: mlflow, wandb. Their "
         "packages must be in the image; environment variables configure them, such as "
         "MLFLOW_TRACKING_URI.",
     )
@@ -340,7 +340,7 @@ class TrainingSettings(BaseModel):
         description="Steps to profile; traces are written to run_dir/profile. 0 disables it.",
     )
     profile_after: int = Field(
-        default=10, ge=0, description="Steps of this process before the profile begins."
+        default=10, ge=0, description="Steps of this process before profiling begins."
     )
     export_formats: tuple[ExportFormat, ...] = Field(
         default=(), description="Programs to export in addition to the weights: pt2 (torch.export)."
@@ -360,6 +360,6 @@ class TrainingSettings(BaseModel):
         default=0,
         ge=0,
         le=60,
-        description="Seconds to sleep after each step, to show an interruption on tiny data; for "
-        "demonstrations only.",
+        description="Seconds to sleep after each step, to demonstrate an interruption on small "
+        "data.",
     )

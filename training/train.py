@@ -45,8 +45,8 @@ CHECK_LOSS_EVERY: Final = 100
 def run(config: TrainingConfig, world: World) -> int:
     """Train until done or interrupted, and return the exit code.
 
-    Raises ConfigurationError, DataError, DivergedError, SlowNodeError, OSError when something
-    cannot be saved, and RuntimeError when another process is lost.
+    Raises ConfigurationError, DataError, DivergedError, SlowNodeError, OSError if something cannot
+    be saved, and RuntimeError if another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
     accelerator.use(device)
@@ -85,7 +85,7 @@ def run(config: TrainingConfig, world: World) -> int:
                 interrupt(run)
                 return exit_codes.INTERRUPTED
         except DivergedError:
-            # All processes raise it together. The last checkpoint is good, maybe half written.
+            # All processes raise it together. The last checkpoint is valid, but maybe half written.
             run.saver.close(run.watchdog.beat)
             raise
         run.saver.close(run.watchdog.beat)
@@ -239,12 +239,12 @@ def evaluate_within_epoch(run: Run, outputs: ProgressOutputs) -> bool:
 
 
 def is_due(run: Run, every: int) -> bool:
-    """Return whether something that is done every so many steps is due after this step."""
+    """Return whether something that is done every `every` steps is due after this step."""
     return every > 0 and run.position.step % every == 0
 
 
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
-    """Evaluate the weights unless it was done; return None if a process was asked to stop.
+    """Evaluate the weights unless already done; return None if a process was asked to stop.
 
     A `maximum` of 0 means all samples. Raises DivergedError when the held-out loss or a metric is
     not finite.
@@ -277,8 +277,8 @@ def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
 def interrupt(run: Run) -> None:
     """Save the run because a process of the gang received SIGTERM.
 
-    Two faults of one process interrupt the run as well: raises OSError when the last checkpoint
-    could not be written, and DivergedError when a loss that it logged is not finite.
+    Faults of one process also interrupt the run: raises OSError if the last checkpoint could not be
+    written, and DivergedError if a loss is not finite.
     """
     save(run)
     run.saver.close(run.watchdog.beat)
@@ -302,7 +302,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
     }
 
     def write(weights: dict[str, Tensor]) -> Manifest:
-        # A new unsharded model on the CPU.
+        # Load the weights into a new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
         beat, folder = run.watchdog.beat, export_folder(config)
         lora = Lora.of(config)
@@ -357,13 +357,13 @@ def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
 
 
 def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether the configuration differs from a finished run in a larger length alone."""
+    """Return whether the configuration differs from a finished run only in a larger length."""
     name, value = config.length
     return [*differences(config, manifest)] == [name] and value > int(manifest.settings[name])
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
-    """Report the result. Raises ConfigurationError when a different run produced it."""
+    """Report the result; return the exit code. Raises ConfigurationError if the run differs."""
     found = differences(config, manifest)
     if found:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Warm start: the weights of an export or a Hugging Face directory, with which a run begins."""
+"""Warm start of a run with the weights of an export or a Hugging Face directory."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +24,8 @@ from workload.models.gpt import Gpt
 from workload.run.ranks import on_rank0
 
 Report = dict[str, Any]
-"""Report: sha256 of the weights, number of `loaded` tensors, names that did not fit, how the model
-of the weights differs, if it does, and sha256 of the adapter, if there is one.
+"""SHA-256 of the weights, number of loaded tensors, names of tensors that did not fit and, if any,
+differences between the models and the SHA-256 of the adapter.
 """
 
 
@@ -82,7 +82,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     }
     if problems:
         report["differences"] = [*problems]
-    problems += [f"{what}: {', '.join(names)}" for what, names in _misfits(report) if names]
+    problems += [f"{problem}: {', '.join(names)}" for problem, names in _misfits(report) if names]
     if problems and (not config.init_partial or not fitting):
         remedy = "correct init_from" if not fitting else "or load what fits with init_partial true"
         raise ConfigurationError(
@@ -97,7 +97,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
 
 
 def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
-    """Add an adapter to a model, to train it, or merge it; return the digest of the adapter."""
+    """Add an adapter to a model, or merge it if it is not trained; return its digest."""
     folder = Path(str(config.init_adapter))
     try:
         digest, found = load_adapter(folder, model)

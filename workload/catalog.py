@@ -48,7 +48,7 @@ class GptOptions(Options):
     def _heads_share_the_width(self) -> "GptOptions":
         if self.width % (2 * self.heads):
             raise ValueError(
-                f"width {self.width} cannot be shared by {self.heads} heads: "
+                f"width {self.width} cannot be divided among {self.heads} heads: "
                 "write a multiple of twice the heads"
             )
         return self
@@ -108,7 +108,7 @@ def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
 def input_shape(model: str, options: dict[str, Option]) -> tuple[int, ...] | None:
     """Return the shape of one sample: channels, height, width of an image, or tokens of a text.
 
-    None for a custom model, which takes the samples as they are.
+    Returns None for a custom model, which takes the samples as they are.
     """
     known = MODELS.get(model)
     if known is None or known.shape is not None:

@@ -16,13 +16,13 @@ class ConfigurationError(Exception):
 def problem_sentences(
     error: ValidationError, written_as: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return a sentence per mistake; `written_as` maps fields to the names that the user wrote."""
+    """Return a sentence per error; `written_as` maps fields to the names that the user wrote."""
     names = written_as or {}
     return [_sentence(detail, names) for detail in error.errors(include_url=False)]
 
 
 def first_problem(error: ValidationError, document: str) -> str:
-    """Return the first mistake as "field: message"; `document` names the whole value."""
+    """Return the first error as "field: message"; `document` is the name of the complete value."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or document
     return f"{field}: {first['msg']}"

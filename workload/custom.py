@@ -1,4 +1,4 @@
-"""Code of users that a configuration names as `package.module:name`."""
+"""User code that a configuration names as `package.module:name`."""
 
 import importlib
 import re
@@ -10,8 +10,8 @@ from workload.configuration import ConfigurationError
 NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-def find(what: str, name: str) -> Callable[..., Any]:
-    """Import a function or class; `what` is its setting and name in errors.
+def find(label: str, name: str) -> Callable[..., Any]:
+    """Import a function or class; `label` names it in errors.
 
     Raises ConfigurationError if it cannot be imported or called.
     """
@@ -20,15 +20,15 @@ def find(what: str, name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"{what} is not importable: {error}; its directory must be on PYTHONPATH"
+            f"{label} is not importable: {error}; its directory must be on PYTHONPATH"
         ) from error
     except Exception as error:
         raise ConfigurationError(
-            f"{what}: {module_name} cannot be imported: {type(error).__name__}: {error}"
+            f"{label}: {module_name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     found = getattr(module, attribute, None)
     if not callable(found):
         raise ConfigurationError(
-            f"{what}: {module_name} has no function or class named {attribute}"
+            f"{label}: {module_name} has no function or class named {attribute}"
         )
     return found  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ def choose_device(name: DeviceName, local_rank: int) -> torch.device:
     visible = torch.cuda.device_count()
     if local_rank >= visible:
         raise ConfigurationError(
-            f"process {local_rank} of this machine needs a GPU of its own, but {visible} can be "
-            "seen: start as many processes per node as it has GPUs, or write --device=cpu"
+            f"process {local_rank} of this machine needs its own GPU, but only {visible} are "
+            "visible: start as many processes per node as it has GPUs, or write --device=cpu"
         )
     return torch.device("cuda", local_rank)

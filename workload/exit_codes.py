@@ -13,7 +13,7 @@ FAILED: Final = 1
 """A failure, often of another process of the gang: restart from the last checkpoint."""
 
 BAD_INPUT: Final = 64
-"""Configuration, data or environment are invalid, or the loss is not finite.
+"""The configuration, data or environment is invalid, or the loss is not finite.
 
 A restart would end the same way (EX_USAGE).
 """

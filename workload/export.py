@@ -1,4 +1,4 @@
-"""Reading an export: every file is compared with the manifest's digest before it is loaded."""
+"""Loading of exports: every file is compared with the manifest's digest before it is loaded."""
 
 import importlib
 import platform
@@ -61,7 +61,7 @@ def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "")
 
 
 def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
-    """Read a program file whose digest was compared. Raises ExportError."""
+    """Read a program file whose digest was verified. Raises ExportError."""
     match kind:
         case "pt2":
             return Program(_read_program(path).module())
@@ -102,7 +102,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def torchao(module: str) -> ModuleType:
-    """Import a module of torchao, whose sources have invalid escape sequences."""
+    """Import a module of torchao, ignoring warnings about escape sequences in its sources."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "invalid escape sequence", DeprecationWarning)
         warnings.filterwarnings("ignore", "invalid escape sequence", SyntaxWarning)
@@ -118,11 +118,7 @@ def _build(manifest: Manifest, custom: str) -> nn.Module:
     if ":" in manifest.model and manifest.model != custom:
         raise ExportError(
             f"the manifest names the model {manifest.model!r}, which is not part of this project: "
-            + (
-                f"only {custom} may be loaded here"
-                if custom
-                else "it is not allowed to be loaded here"
-            )
+            + (f"only {custom} may be loaded here" if custom else "it must not be loaded here")
         )
     try:
         return build(manifest.model, manifest.options, manifest.outputs, manifest.input_shape)

@@ -13,10 +13,10 @@ def write_atomically(
 ) -> None:
     """Write a file next to `path`, flush it to disk, and rename it to `path`.
 
-    `content` is the content, or a function that writes it to the open file. Raises OSError when
-    the disk is full or not writable; `path` is then unchanged.
+    `content` is the content, or a function that writes it to the open file. Raises OSError if the
+    disk is full or not writable; `path` is then unchanged.
     """
-    # Processes of several pods may have the same number.
+    # Processes of several pods may have the same ID.
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("wb") as stream:

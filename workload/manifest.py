@@ -19,7 +19,7 @@ InputType = Literal["float32", "int64"]
 
 
 class ExportError(Exception):
-    """An export is missing, incomplete or damaged; the message says where."""
+    """An export is missing, incomplete or damaged; the message contains the path."""
 
 
 class File(BaseModel):
@@ -32,19 +32,19 @@ class File(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
     @property
-    def what(self) -> str:
-        """Return the content's name for messages."""
+    def content(self) -> str:
+        """Return a name of the content for messages."""
         return "contents"
 
 
 class Weights(File):
-    """The weights' file, from which everything else is derived."""
+    """The file with the weights, from which everything else is derived."""
 
     file: str = Field(default=WEIGHTS_FILE, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
 
     @property
-    def what(self) -> str:
-        """Return the content's name for messages."""
+    def content(self) -> str:
+        """Return a name of the content for messages."""
         return "weights"
 
 
@@ -80,8 +80,8 @@ class Artifact(Weights):
     )
 
     @property
-    def what(self) -> str:
-        """Return the content's name for messages."""
+    def content(self) -> str:
+        """Return a name of the content for messages."""
         return f"contents of artifact {self.kind}"
 
 
@@ -214,6 +214,6 @@ def checked_file(folder: Path, file: File) -> Path:
     if digest != file.sha256:
         raise ExportError(
             f"{path} has sha256 {digest[:12]}…, the manifest states {file.sha256[:12]}…: "
-            f"the {file.what} are not those that were exported"
+            f"the {file.content} are not those that were exported"
         )
     return path

@@ -109,7 +109,7 @@ class Checkpointed(Event):
     event: Literal["checkpoint"] = "checkpoint"
     step: int
     seconds: float = 0
-    """Time since the state that it contains, during which training may have continued."""
+    """Time since the saved state, during which training may have continued."""
 
 
 class Finished(Event):

@@ -30,17 +30,17 @@ _terminals: list["Terminal"] = []
 
 
 class Listener(Protocol):
-    """A second reader of the lines of this process."""
+    """A receiver of a copy of the lines of this process."""
 
     def receive(self, content: Mapping[str, object]) -> None:
-        """Take the fields of a line."""
+        """Receive the fields of a line."""
 
     def close(self) -> None:
-        """Write what was received, before the last line is written."""
+        """Write everything that was received, before the last line is written."""
 
 
 listeners: list[Listener] = []
-"""Readers of all lines until the last one (workload.tracking)."""
+"""Receivers of all lines up to the last one (workload.tracking)."""
 
 
 def emit(event: "str | Event", **fields: object) -> str:
@@ -52,10 +52,10 @@ def emit(event: "str | Event", **fields: object) -> str:
 
 
 def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
-    """Write the last line of a run, also as the pod's termination message, or `text` as the latter.
+    """Write the last line of a run; this line or `text` is also the pod's termination message.
 
-    Of several processes in a pod the first one counts, because the others often fail as a
-    consequence.
+    If several processes of a pod call this, the first one counts, because the others often fail as
+    a consequence.
     """
     terminal = _terminal()
     if terminal is not None:

@@ -35,7 +35,7 @@ RESULTS_FOLDER: Final = ".steps"
 """Directory on the claim next to those of the runs. No run has such a name."""
 
 STEPS_FOLDER: Final = "steps"
-"""Directory in that of the run with a file for each step that was skipped or has a result."""
+"""Directory below the run's with a file for each step that was skipped or has a result."""
 
 TRAINING: Final = "train"
 EXPORT: Final = "export"
@@ -58,13 +58,13 @@ class StepArtifact(File):
 
 
 class StepManifest(BaseModel):
-    """Manifest of a step's result: what it is made of, and what it consists of."""
+    """Manifest of a step's result: everything that determines it, and its outputs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     format: Literal[1] = 1
     step: str
-    run: str = Field(description="Run whose step has written the result.")
+    run: str = Field(description="Run whose step wrote the result.")
     image: str = Field(description="Identity of the image.")
     command: tuple[str, ...]
     env: dict[str, str] = Field(default_factory=dict, description="Variables of the step's author.")
@@ -82,12 +82,12 @@ class Value:
 
 
 def marker_of(run: Path, step: str) -> Path:
-    """Return the path of the file that states what became of a step."""
+    """Return the path of the file that records the outcome of a step."""
     return run / STEPS_FOLDER / f"{step}.json"
 
 
 def read_marker(run: Path, step: str) -> Mapping[str, str]:
-    """Return what became of a step; empty if it has neither been skipped nor has a result."""
+    """Return the outcome of a step; empty if it neither was skipped nor has a result."""
     try:
         found: dict[str, str] = json.loads(marker_of(run, step).read_bytes())
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def digest_of(described: object) -> str:
 
 
 def read_result(folder: Path) -> StepManifest:
-    """Read the manifest of a result. Raises ExportError when it is missing or damaged."""
+    """Read the manifest of a result. Raises ExportError if it is missing or damaged."""
     path = folder / MANIFEST_FILE
     try:
         return StepManifest.model_validate_json(path.read_bytes())
@@ -174,7 +174,7 @@ def complete_result(folder: Path) -> StepManifest | None:
 def collect(
     folder: Path, types: Mapping[str, str]
 ) -> tuple[dict[str, Parameter], dict[str, StepArtifact]]:
-    """Return the outputs that a command has written into a directory, by name and checked.
+    """Check the outputs that a command wrote into a directory, and return them by name.
 
     Raises:
         ValueError: If one is missing or has another type than declared.
@@ -199,7 +199,7 @@ def collect(
 
 
 def publish(unfinished: Path, manifest: StepManifest, folder: Path) -> StepManifest:
-    """Move a result to its name, unless a complete one exists; return the one that counts.
+    """Move a result to its name, unless a complete one exists; return the manifest in effect.
 
     Raises OSError.
     """
@@ -251,7 +251,7 @@ def _written(value: Parameter) -> str:
 
 
 def _as_json(text: str) -> str:
-    """Return a number or a boolean as it is, any other text as a JSON string."""
+    """Return a number or a boolean unchanged, and any other text as a JSON string."""
     with contextlib.suppress(ValueError):
         if isinstance(json.loads(text), bool | int | float):
             return text

@@ -3,8 +3,8 @@
 Evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the command and its
 variables, and runs the command. A step is skipped if a preceding one was, or if a condition on the
 metrics of the run's export does not hold. A step with outputs is also skipped if its result exists:
-the same image, command and variables have run with the same inputs. All of this counts as success
-for Volcano.
+the same image, command and variables have run with the same inputs. A skipped step counts as a
+success for Volcano.
 """
 
 import argparse
@@ -66,8 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", action="append", default=[], help="such as rows=prepare.rows")
     parser.add_argument("--output", action="append", default=[], help="such as rows=number")
     parser.add_argument("--image", default="", help="identity of the image")
-    parser.add_argument("--env", action="append", default=[], help="name of a decisive variable")
-    parser.add_argument("--no-cache", action="store_true", help="use no result of another run")
+    parser.add_argument(
+        "--env", action="append", default=[], help="name of a variable that determines the result"
+    )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="do not reuse the results of other runs"
+    )
     parser.add_argument("command", nargs="+")
     return parser
 
@@ -107,8 +111,8 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
     if (existing := complete_result(folder)) is not None:
         _record(options, name, existing)
         return DONE
-    for left in folder.parent.glob(f".{name}.{options.run.name}.*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in folder.parent.glob(f".{name}.{options.run.name}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     unfinished = folder.with_name(f".{name}.{options.run.name}.{secrets.token_hex(4)}")
     unfinished.mkdir(parents=True)
     code = _run(*_replaced(options.command, inputs, {each: unfinished / each for each in types}))
@@ -136,7 +140,7 @@ def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
 def _record(
     options: argparse.Namespace, name: str, manifest: StepManifest, *, ran: bool = False
 ) -> None:
-    """Record the result of the step, and report who has made it."""
+    """Record the result of the step, and report which run produced it."""
     state = "succeeded" if ran else "reused"
     write_marker(options.run, options.name, state, result=name, by=manifest.run)
     emit(
@@ -152,7 +156,7 @@ def _record(
 def _replaced(
     command: list[str], inputs: Mapping[str, Value], outputs: Mapping[str, Path]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment with the values of inputs and outputs."""
+    """Return the command and the environment with placeholders replaced."""
     texts = {f"inputs.{name}": value.text for name, value in inputs.items()}
     texts |= {f"outputs.{name}": str(path) for name, path in outputs.items()}
 
@@ -165,7 +169,7 @@ def _replaced(
 
 
 def _run(command: list[str], env: dict[str, str]) -> int:
-    """Run a command to its end, also when the pod is terminated; return its exit code."""
+    """Run a command to its end, even if the pod is terminated; return its exit code."""
     with subprocess.Popen(command, env=env) as process:
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         code = process.wait()

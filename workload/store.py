@@ -1,6 +1,6 @@
 """Directories in object stores: s3://, gs:// and az://.
 
-obstore takes keys, regions, endpoints and workload identities from the same environment variables
+obstore reads keys, regions, endpoints and workload identities from the same environment variables
 as the vendors' tools (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ENDPOINT_URL, GOOGLE_…,
 AZURE_…), and retries failed requests.
 """
@@ -80,7 +80,7 @@ class StoreDirectory:
                 return None
 
     def write(self, name: str, content: bytes | Path) -> None:
-        """Write an object, which appears complete; a file is sent in parts."""
+        """Write an object, which appears only when it is complete; a file is sent in parts."""
         from obstore import put
 
         with self._errors(f"{name} cannot be written"):
@@ -97,7 +97,7 @@ class StoreDirectory:
     def download(
         self, name: str, path: Path, size: int, sha256: str, advance: Callable[[int], object]
     ) -> None:
-        """Download an object to a file, which appears complete and verified.
+        """Download an object to a file, which appears only when it is complete and verified.
 
         `advance` is called with the bytes of each part. Raises DamagedError if the object differs
         from `size` or `sha256`.
@@ -113,8 +113,8 @@ class StoreDirectory:
                 digest.update(part)
                 advance(len(part))
             if done != size:
-                few = "more than" if done > size else f"{done} instead of"
-                raise DamagedError(f"{self.url}/{name} is damaged: it has {few} {size} bytes")
+                found = "more than" if done > size else f"{done} instead of"
+                raise DamagedError(f"{self.url}/{name} is damaged: it has {found} {size} bytes")
             if digest.hexdigest() != sha256:
                 raise DamagedError(f"{self.url}/{name} is damaged: its sha256 differs")
 

@@ -1,9 +1,9 @@
 """Copies of a run's lines of progress in MLflow or W&B, written by a thread of rank 0.
 
-A service that is slow or does not answer never delays a step: lines wait in a queue of limited
-size, and those that find it full are counted and left out. Both packages are imported only if a run
-asks for them. Servers, projects and credentials are configured by the packages' own environment
-variables, such as MLFLOW_TRACKING_URI and WANDB_PROJECT.
+A slow or unavailable service never delays a step: lines wait in a queue of limited size, and lines
+that do not fit are counted and dropped. Both packages are imported only if a run uses them.
+Servers, projects and credentials are configured by the packages' own environment variables, such as
+MLFLOW_TRACKING_URI and WANDB_PROJECT.
 """
 
 import importlib
@@ -24,7 +24,7 @@ from workload.exit_codes import FatalError
 from workload.files import write_atomically
 
 RUNS_FILE: Final = "tracking.json"
-"""File in the directory of a run with its identifier in each service, by which it is continued."""
+"""File in the directory of a run with its identifier in each service, for a resumed run."""
 
 CAPACITY: Final = 10_000
 """Maximum number of lines that wait."""
@@ -34,16 +34,16 @@ SECONDS_VARIABLE: Final = "RUN_TRACK_SECONDS"
 
 _BATCH: Final = 100
 _PAUSES: Final = (1.0, 60.0)
-"""Seconds before the first repetition of a failed request, and maximum."""
+"""Initial and maximum time (s) before a failed request is repeated."""
 
 _LABELS: Final = {"event", "step", "epochs", "done_epochs", "already"}
-"""Fields that are no metrics."""
+"""Fields that are not metrics."""
 
 _ENDS: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
 
 
 class RefusedError(Exception):
-    """The service has refused values, and would refuse them again."""
+    """The service refused values, and would refuse them again."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Service(ABC):
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Write lines in their order; called again with the same lines if it has failed."""
+        """Write lines in their order; called again with the same lines if it failed."""
 
     def _step_of(self, line: Line) -> int:
         """Return the step of a line, or that of the line before."""
@@ -163,7 +163,7 @@ class Mlflow(Service):
                 for line in lines
                 for name, value in line.metrics.items()
             ]
-            # A parameter cannot be changed, so that of a resumed run stays.
+            # A parameter cannot be changed, so a resumed run keeps those that it has.
             new = [Param(name, each) for name, each in parameters.items() if name not in known]
             for part in _parts(metrics, 1000):
                 self._client.log_batch(self._run, metrics=part)
@@ -177,7 +177,7 @@ class Mlflow(Service):
             raise
 
     def _open(self, parameters: Mapping[str, str]) -> Mapping[str, str]:
-        """Create or continue the run when lines begin with parameters; return those it has."""
+        """Create the run, or continue it if there are parameters; return those that it has."""
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -248,7 +248,7 @@ class Wandb(Service):
             name=self._directory.name,
             config=dict(parameters),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            # Lines of progress are on standard output, which it would read and copy.
+            # W&B would otherwise copy standard output, which has the progress lines.
             settings=wandb.Settings(console="off", silent=True, disable_git=True),
         )
         run.define_metric("*", step_metric="training_step")
@@ -259,7 +259,7 @@ SERVICES: Final = {each.name: each for each in (Mlflow, Wandb)}
 
 
 class Tracker:
-    """Queue and thread of one service, which receive the lines of progress."""
+    """Queue and thread that pass the lines of progress to one service."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._reason = service, ""
@@ -272,14 +272,14 @@ class Tracker:
         self._thread.start()
 
     def receive(self, content: Mapping[str, object]) -> None:
-        """Take a line of progress; never waits."""
+        """Queue a line of progress without waiting."""
         try:
             self._lines.put_nowait(Line(content))
         except queue.Full:
             self.dropped += 1
 
     def close(self) -> None:
-        """Wait for the last lines, but not long, and report those that are not written."""
+        """Wait a limited time for the last lines, and report how many are not written."""
         seconds = float(os.environ.get(SECONDS_VARIABLE, "10"))
         self._closing.set()
         self._thread.join(seconds)
@@ -291,7 +291,7 @@ class Tracker:
             report.emit("warning", message=message)
 
     def _work(self) -> None:
-        pause, most = _PAUSES
+        pause, maximum = _PAUSES
         while True:
             last = self._closing.is_set()
             self._unwritten = self._unwritten or self._next()
@@ -309,7 +309,7 @@ class Tracker:
                 if last:
                     return
                 self._closing.wait(pause)
-                pause = min(2 * pause, most)
+                pause = min(2 * pause, maximum)
 
     def _next(self) -> list[Line]:
         """Return lines that are waiting, after at most a second."""
@@ -326,7 +326,7 @@ class Tracker:
 def track(names: Iterable[str], directory: Path) -> None:
     """Copy the lines of this process to services by name; called by rank 0 before the first line.
 
-    Raises FatalError if one is not known or cannot be configured.
+    Raises FatalError if a service is unknown or cannot be configured.
     """
     chosen = [name.strip() for name in names if name.strip()]
     for name in chosen:

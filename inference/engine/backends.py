@@ -20,10 +20,10 @@ CPU_ONLY: Final = ("pt2", "int8")
 """Exported programs, which run only on the device type of their export."""
 
 TRIAL_SAMPLES: Final = 4
-"""Samples with which variants of a network are compared."""
+"""Number of samples used to compare variants of a network."""
 
 TOLERANCE: Final = 1e-4
-"""Maximum difference due to folding and layout, relative to the largest output."""
+"""Maximum difference caused by folding and layout, relative to the largest output."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _network(choice: Choice) -> nn.Module:
 def _fast(network: nn.Module, choice: Choice) -> nn.Module:
     """Fold batch norms into convolutions, and on a CPU choose the faster memory layout.
 
-    Each is done only if the outputs stay the same.
+    Each change is kept only if the outputs stay the same.
     """
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
@@ -158,7 +158,7 @@ def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
     inductor.freezing = True
     compiled = torch.compile(network, dynamic=True)
     try:
-        # The compiler specializes on one sample, so both cases are warmed up.
+        # The compiler specializes for one sample, so both cases are warmed up.
         for samples in (2, 1):
             compiled(example(choice, samples))
     except Exception as error:

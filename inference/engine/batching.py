@@ -22,7 +22,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Request:
-    """A request. It is answered when all pieces that it was split into are computed."""
+    """A request, which is answered when all pieces that it was split into are computed."""
 
     __slots__ = (
         "arrived",
@@ -65,11 +65,11 @@ class Request:
         self.shapes: Shapes = tuple([array.shape[1:] for array in arrays])
         """Only requests with equal shapes can share a batch."""
         self.size = sum([size_of(array) for array in arrays])
-        """Bytes."""
+        """Size of the inputs in bytes."""
         self.queued = 0
-        """Samples that are not with a worker."""
+        """Number of queued samples."""
         self.pending = 0
-        """Pieces without outputs."""
+        """Number of pieces without outputs."""
         self.retried = False
         """True if a worker died while it computed this; it is then computed in separate batches."""
         self.outputs: dict[int, Tensors] = {}
@@ -108,7 +108,7 @@ class Piece(NamedTuple):
     end: int
 
     def rows(self, name: str) -> NDArray[Any]:
-        """Return its samples of an input."""
+        """Return the samples of the piece for an input."""
         array = self.request.inputs[name]
         if self.end - self.begin == self.request.samples:
             return array
@@ -149,7 +149,7 @@ class Batch:
             piece.request.fail(error)
 
     def retry(self, error: Exception, *, final: bool) -> None:
-        """Fail the requests that were computed twice, or all if it is final."""
+        """Fail the requests that were retried before, or all if `final`; mark them as retried."""
         for piece in self.pieces:
             if final or piece.request.retried:
                 piece.request.fail(error)
@@ -174,7 +174,7 @@ class Queue:
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
         self.samples = 0
-        """Queued samples."""
+        """Number of queued samples."""
         self._bytes = 0
         self._max_batch = max_batch
         self._max_samples, self._max_bytes = max_samples, max_bytes
@@ -305,7 +305,7 @@ class Queue:
         self._lanes.clear()
 
     def _displace(self, request: Request, retry_after: float) -> bool:
-        """Refuse the newest request of the client that has the most queued, unless it is ours.
+        """Refuse the newest request of the client that has the most queued.
 
         Returns False if no client would still have more queued than the client of `request`.
         """

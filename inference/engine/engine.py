@@ -16,9 +16,9 @@ from workload.report import emit
 
 
 class ModelEngine:
-    """Serves the export in `config.model_path`. All of it belongs to one event loop.
+    """Serves the export in `config.model_path`. Use it in one event loop only.
 
-    Create it inside a running event loop, `start` it, and `close` it at the end.
+    Create it inside the running event loop, `start` it, and `close` it at the end.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class ModelEngine:
 
     @property
     def reason(self) -> str:
-        """Why requests should not be sent; empty if they should."""
+        """Reason why requests should not be sent; empty if they should."""
         if self.draining:
             return "the server is shutting down"
         return self.pool.reason if self.pool else self._reason
 
     @property
     def queued(self) -> int:
-        """Samples that are not with a worker."""
+        """Number of queued samples."""
         return self.pool.queued if self.pool else 0
 
     @property
     def max_in_flight(self) -> int:
-        """Maximum number of samples, queued and with workers; with more, some are refused."""
+        """Maximum number of samples, queued and at workers; beyond it, some are refused."""
         return self.pool.max_in_flight if self.pool else self.config.max_queue
 
     @property
@@ -156,8 +156,8 @@ class ModelEngine:
 
     def _retire(self, pool: Pool) -> None:
         """Stop the old workers once they have answered their requests."""
-        longest = self.config.request_seconds + self.config.drain_seconds
-        task = asyncio.create_task(pool.close(longest))
+        seconds = self.config.request_seconds + self.config.drain_seconds
+        task = asyncio.create_task(pool.close(seconds))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
         task.add_done_callback(lambda _: self._retired(pool))
@@ -179,7 +179,7 @@ class ModelEngine:
 
 
 def compile_cache() -> Path:
-    """Return a directory for compiled models, below the temporary one, that only we can write.
+    """Return a directory for compiled models, in the temporary one, that only this user can write.
 
     Its content is executed as code. It is the same at every start, so that a restarted container
     does not compile again.

@@ -188,7 +188,7 @@ class LanguageModel(Plain):
         self._any_length = self._accepts_any_length()
 
     def decode(self, inputs: Tensors) -> Tensor:
-        """Refuse empty and too long sequences, and tokens outside the vocabulary."""
+        """Convert tokens; refuse empty or too long sequences and tokens outside the vocabulary."""
         tokens = inputs["tokens"]
         if not 0 < tokens.shape[1] <= self._context:
             raise InputError(

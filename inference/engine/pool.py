@@ -25,7 +25,7 @@ from inference.engine.workers import DEFAULT_POLICY, RestartPolicy, Supervisor
 from workload.manifest import Manifest
 
 DEADLINE_MARGIN: Final = 1.1
-"""Factor on a request's estimated time when it is compared with the deadline."""
+"""Factor applied to a request's estimated time before it is compared with the deadline."""
 
 MIN_RETRY_SECONDS: Final = 0.001
 
@@ -74,14 +74,14 @@ class Pool:
 
     @property
     def queued(self) -> int:
-        """Samples that are not with a worker."""
+        """Number of queued samples."""
         return self._queue.samples
 
     @property
     def max_in_flight(self) -> int:
-        """Maximum number of samples, queued and with workers."""
-        with_workers = SLOTS * self._config.max_batch * max(1, len(self._workers))
-        return self._config.max_queue + with_workers
+        """Maximum number of samples, queued and at workers."""
+        at_workers = SLOTS * self._config.max_batch * max(1, len(self._workers))
+        return self._config.max_queue + at_workers
 
     @property
     def estimated_wait(self) -> float:
@@ -108,7 +108,7 @@ class Pool:
 
     @property
     def reason(self) -> str:
-        """Why requests should not be sent; empty if they should."""
+        """Reason why requests should not be sent; empty if they should."""
         return self._supervisor.reason
 
     @property
@@ -153,7 +153,7 @@ class Pool:
     async def close(self, seconds: float) -> None:
         """Answer accepted requests for at most `seconds`, then stop the workers."""
         until = time.monotonic() + seconds
-        while not self.idle and time.monotonic() < until and not self._hopeless:
+        while not self.idle and time.monotonic() < until and not self._has_no_workers:
             await asyncio.sleep(0.01)
         self._closed = True
         error = UnavailableError("the server is shutting down")
@@ -168,7 +168,7 @@ class Pool:
         self._supervisor.kill()
 
     @property
-    def _hopeless(self) -> bool:
+    def _has_no_workers(self) -> bool:
         """True if no worker is ready or expected soon."""
         return not any(worker.ready for worker in self._workers) and (
             not self._supervisor.replacing
@@ -181,13 +181,13 @@ class Pool:
         peer: str = "",
         outputs: frozenset[str] | None = None,
     ) -> Request:
-        """Queue a request of a client like `infer`; its future has the answer.
+        """Queue a request of a client; its future receives the answer.
 
-        The answer has only the named `outputs`; None: all.
+        The answer has only the named `outputs`, or all if it is None. Raises the errors of `infer`.
         """
         if self._closed:
             raise UnavailableError("the server is shutting down")
-        if self._hopeless:
+        if self._has_no_workers:
             raise UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS)
         arrays = {}
         for spec in self.served.inputs:
@@ -198,7 +198,7 @@ class Pool:
         request = Request(arrays, future, now, deadline, peer, outputs)
         queue = self._queue
         wait = 0.0
-        # With an empty queue it is computed at once: the average may come from a slow moment.
+        # With an empty queue it is computed at once, even if the average comes from a slow moment.
         if queue.samples:
             wait = self._estimated_wait(queue.samples_before(request))
             seconds = wait + request.samples * self._sample_seconds
@@ -250,7 +250,7 @@ class Pool:
     def _finish(self, worker: Worker, message: Message) -> None:
         """Answer the requests of a batch that a worker has computed."""
         started, worker.busy_since = worker.busy_since, time.monotonic()
-        took = worker.busy_since - started
+        duration = worker.busy_since - started
         self._supervisor.computed()
         batch, outputs = worker.finish(message)
         steady = self._queue or len(batch.pieces) > 1
@@ -260,7 +260,7 @@ class Pool:
             # Before the answers are written: the worker computes in the meantime.
             self._dispatch()
         seconds: float = message["seconds"]
-        pace = took / batch.samples
+        pace = duration / batch.samples
         weight = PACE_WEIGHT if self._sample_seconds else 1
         self._sample_seconds += (pace - self._sample_seconds) * weight
         self._observer.batch(batch.samples, seconds)
@@ -291,7 +291,7 @@ class Pool:
             if position == 0:
                 batch.retry(error, final=worker.killed or bool(self.reason))
             self._queue.put_back(batch)
-        if self._hopeless:
+        if self._has_no_workers:
             self._queue.fail_all(UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS))
         self._dispatch()
 
@@ -338,7 +338,7 @@ def default_threads(workers: int) -> int:
 
 
 def check_input(spec: TensorSpec, right_type: bool, shape: tuple[int, ...]) -> None:
-    """Repeat the checks of the protocols. Raises InputError."""
+    """Repeat the checks of the protocols for an input. Raises InputError."""
     # The usual case, fixed sizes, needs no loop over the dimensions.
     if right_type and shape[1:] == spec.shape[1:] and shape[0]:
         return

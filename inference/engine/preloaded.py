@@ -9,7 +9,7 @@ import signal
 
 import inference.engine.worker  # noqa: F401
 
-# SIGTERM to the whole process group is for the server, which stops the workers when they are idle.
+# The server handles SIGTERM for the process group, and stops the workers when they are idle.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 # The garbage collector of a worker would write to all objects that it shares with the fork server.

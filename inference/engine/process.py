@@ -59,7 +59,7 @@ class WorkerSpec:
 
     folder: str
     manifest: str
-    """As JSON: the weights must match it, even when the directory holds others by now."""
+    """As JSON; the weights must match it, even if the directory has changed since."""
     handler: str
     backend: Backend
     own_model: str
@@ -273,7 +273,7 @@ class ServerChannel:
 
 
 def channel_sockets() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets. The end of one is an empty packet at the other."""
+    """Return two connected sockets. If one is closed, the other receives an empty packet."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -302,9 +302,9 @@ class Worker:
         """Samples present when it became idle, including those just computed: under steady load
         as many will arrive soon."""
         self.batches: deque[Batch] = deque()
-        """Batches sent and not answered; the first is being computed."""
+        """Batches sent but not answered; the first is being computed."""
         self.busy_since = 0.0
-        """When it started the current batch, or sent its last result."""
+        """Time at which it started the current batch, or sent its last result."""
         self._on_result, self._on_exit = on_result, on_exit
         self._loop = asyncio.get_running_loop()
         self._slots = tuple(Slot(Arena.create(), Arena.create()) for _ in range(SLOTS))
@@ -344,7 +344,7 @@ class Worker:
             process.kill()
 
     def compute(self, batch: Batch) -> None:
-        """Send a batch. The worker must have fewer than `SLOTS`."""
+        """Send a batch. The worker must have fewer than `SLOTS` batches."""
         slot = self._free.popleft()
         batch.slot = slot
         tensors = self._slots[slot].inputs.put(batch.arrays())
@@ -388,7 +388,7 @@ class Worker:
         process, channel = self._process, self._channel
         if process is None or channel is None:
             return
-        # Results that it sent before its exit are still in the socket.
+        # Results that it sent before its exit may still be in the socket.
         channel.read()
         channel.close()
         self._loop.remove_reader(process.sentinel)

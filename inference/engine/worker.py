@@ -78,9 +78,9 @@ def _exit_with_server() -> None:
 
 
 def _public(error: BaseException, folder: str) -> str:
-    """Return what callers may read; texts of exceptions by others go to the log.
+    """Return the message for callers; messages of foreign exceptions go only to the log.
 
-    They may contain anything, and anyone can read the readiness page.
+    Those may contain anything, and anyone can read the readiness page.
     """
     cause: BaseException | None = error
     while isinstance(cause, ExportError | ConfigurationError):
@@ -187,7 +187,7 @@ def _describe(error: Exception) -> tuple[str, str]:
     if broken_device(error):
         # Every later batch would fail as well: a new process gets a new context.
         os._exit(exit_codes.FAILED)
-    return "input", "the model cannot compute this input; compute_failed in the server log has why"
+    return "input", "the model cannot compute this input; see compute_failed in the server log"
 
 
 def broken_device(error: Exception) -> bool:

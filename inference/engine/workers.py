@@ -18,7 +18,7 @@ STOP_SECONDS: Final = 2.0
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """When dead workers are replaced. Times are in seconds."""
+    """Policy for the replacement of dead workers. Times are in seconds."""
 
     max_deaths: int = 3
     """Consecutive deaths, without a computed batch in between, that make the server unready."""
@@ -45,8 +45,8 @@ class Backoff:
     def died(self, now: float, reason: str, *, retried: bool = False) -> float:
         """Count a death and return the seconds to wait before the worker is replaced.
 
-        A request that kills workers kills two, because it is `retried`: that counts once. If others
-        of its batch kill a worker as well, the fault is not theirs.
+        A request that kills a worker is `retried` and kills another one: that counts once. If other
+        requests of its batch kill workers as well, these count: no request is at fault.
         """
         self._reset_if_calm(now)
         if retried and not self._excused:
@@ -68,7 +68,7 @@ class Backoff:
     def reason(self, now: float) -> str:
         """Return why the server is unready; empty if it is ready."""
         self._reset_if_calm(now)
-        # Ready again with the replacement: further deaths then have longer delays.
+        # The server is ready again with the replacement; further deaths have longer delays.
         if self._deaths < self._policy.max_deaths or now > self._until:
             return ""
         return f"workers died {self._deaths} times in a row: {self._last_reason}"
@@ -99,7 +99,7 @@ class Supervisor:
         self.workers: list[Worker] = []
         """All workers, including those that still load the model."""
         self.broken = ""
-        """Why a worker could not be replaced; empty if all could."""
+        """Reason why a worker could not be replaced; empty if all could."""
         self._spec, self._per_device, self._observer = spec, per_device, observer
         self._on_result, self._on_ready, self._on_lost = on_result, on_ready, on_lost
         self._backoff = Backoff(policy)
@@ -108,7 +108,7 @@ class Supervisor:
 
     @property
     def reason(self) -> str:
-        """Why requests should not be sent; empty if they should."""
+        """Reason why requests should not be sent; empty if they should."""
         if self.broken and not any(worker.ready for worker in self.workers):
             return self.broken
         return self._backoff.reason(time.monotonic())
@@ -124,7 +124,7 @@ class Supervisor:
 
     async def start(self) -> Message:
         """Start all workers and return the first one's `ready` message. Raises ExportError."""
-        # The first one compiles what has to be compiled, and counts the devices.
+        # The first one compiles the model if necessary, and counts the devices.
         ready = await self._start(self._spec)
         specs = [
             replace(self._spec, device_index=index)

@@ -39,7 +39,7 @@ Endpoint = Callable[[Service, Request, Reserve], "Response | Pending"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint and how its requests are treated."""
+    """An endpoint, the scope that it requires, and how its requests are counted."""
 
     endpoint: Endpoint
     scope: Scope | None = "infer"
@@ -98,7 +98,7 @@ class Router:
         return found, target
 
 
-_NOBODY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+_NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
 
 
 class Application:
@@ -115,7 +115,7 @@ class Application:
 
     @property
     def draining(self) -> bool:
-        """Whether clients should send their next request to another server."""
+        """True if clients should send their next request to another server."""
         return self._service.engine.draining
 
     @property
@@ -124,13 +124,13 @@ class Application:
         limit = self._service.config.max_buffered_bytes
         return OverloadedError(f"requests and responses in memory exceed {limit} bytes: try again")
 
-    def name(self, request: Request) -> None:
+    def assign_id(self, request: Request) -> None:
         """Assign the request ID."""
         request.request_id = self._service.request_id(request.header("x-request-id"))
 
     def begin(self, request: Request, version: str) -> Response | None:
         """Check everything but the body; return a response if the request is refused."""
-        self.name(request)
+        self.assign_id(request)
         try:
             self._check_head(request, version)
             route, request.target = self._router.find(request.method, request.path)
@@ -218,7 +218,7 @@ class Application:
     def _check_capacity(self, request: Request) -> None:
         """Refuse more requests than the engine can queue, even if each had one sample.
 
-        A client with fewer than its equal share may displace requests in the queue.
+        A client with less than its equal share may displace requests in the queue.
         """
         engine = self._service.engine
         if self._computing > self._service.config.max_queue and (
@@ -234,7 +234,7 @@ class Application:
             request.header("authorization"), request.header("x-api-key")
         )
         if key is None:
-            raise HttpError(401, _NOBODY, (("www-authenticate", "Bearer"),))
+            raise HttpError(401, _NO_KEY, (("www-authenticate", "Bearer"),))
         request.key = key.name
         request.peer = f"key {key.name}"
         if scope not in key.scopes:

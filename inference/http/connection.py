@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         """Bytes that count against `max_buffered_bytes`."""
         self._reading: Request | None = None
         """The request that is being received."""
-        self._in_body = self._deaf = self._lingering = self._lost = self._paused = False
+        self._in_body = self._input_ended = self._lingering = self._lost = self._paused = False
         self._unparsed = b""
         """Received bytes that are not parsed yet: they wait for a response or for their turn."""
         self._awaits_turn = False
@@ -66,18 +66,18 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no byte of a request has arrived and no byte of a response is unsent."""
+        """True if no byte of a request has arrived and no byte of a response is unsent."""
         return self.evictable and self._reading is None
 
     @property
     def evictable(self) -> bool:
-        """Whether it has no complete head of a request, and no response to send."""
+        """True if it has no complete head of a request, and no response to send."""
         waiting = self._active or self._queue or self._unparsed
         return not (waiting or self._in_body or self._paused)
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether its client could send or receive faster."""
+        """True if its client could send or receive faster."""
         return self._in_body or self._paused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """Cancel the requests of a client that has disconnected."""
-        self._lost = self._deaf = True
+        self._lost = self._input_ended = True
         self._limits.remove(self)
         self._limits.release(self, self.charged)
         reading, self._reading = self._reading, None
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes."""
-        if self._deaf:
+        if self._input_ended:
             return
         waits = self._active or self._paused or self._awaits_turn
         if waits or self._unparsed or len(data) > PIECE_BYTES:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         until = time.monotonic() + TURN_SECONDS
         data, position = self._unparsed, 0
         self._unparsed = b""
-        while position < len(data) and not (self._deaf or self._active or self._paused):
+        while position < len(data) and not (self._input_ended or self._active or self._paused):
             piece = data[position : position + PIECE_BYTES]
             position += len(piece)
             self._limits.release(self, min(len(piece), self.charged))
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
             if time.monotonic() > until:
                 break
         rest = data[position:]
-        if self._deaf:
+        if self._input_ended:
             self._limits.release(self, min(len(rest), self.charged))
             rest = b""
         self._unparsed = rest
@@ -165,17 +165,17 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        if self._deaf:
+        if self._input_ended:
             return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             # The request itself is complete; nothing may follow it.
-            self._deaf = True
+            self._input_ended = True
         except httptools.HttpParserError as error:
-            if not self._deaf:
+            if not self._input_ended:
                 self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
-        if self._reading is not None and not self._deaf:
+        if self._reading is not None and not self._input_ended:
             # Bytes after the last byte of a body: trailers and chunk extensions count as headers.
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Decide whether the request is accepted, before its body arrives."""
         request = self._reading
-        if request is None or self._deaf:
+        if request is None or self._input_ended:
             return
         request.method = self.parser.get_method().decode("latin-1")
         path = request.path.partition("?")[0]
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """Keep a part of the body, and count it as it arrives."""
         request = self._reading
-        if request is None or self._deaf:
+        if request is None or self._input_ended:
             return
         self._received += len(data)
         self._head_bytes = 0
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Answer the request, or queue it behind earlier ones."""
         request = self._reading
-        if request is None or self._deaf:
+        if request is None or self._input_ended:
             return
         self._reading, self._in_body = None, False
         if self._active is not None or self._paused:
@@ -286,12 +286,12 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection once buffered responses are sent."""
-        self._deaf = True
+        self._input_ended = True
         self.transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._deaf = True
+        self._input_ended = True
         self.transport.abort()
 
     def shed(self) -> bool:
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def check(self, now: float) -> None:
-        """Enforce the limits on time."""
+        """Enforce the time limits."""
         config = self._limits.config
         if self._lingering:
             if now - self.since > LINGER_SECONDS:
@@ -325,10 +325,10 @@ class Connection(asyncio.Protocol):
         elif self.evictable:
             if self._reading is not None or not self._served:
                 limit: float = config.header_seconds
-                begun = self._reading.started if self._reading is not None else self.since
+                started = self._reading.started if self._reading is not None else self.since
             else:
-                limit, begun = config.idle_seconds, self.since
-            if now - begun > limit:
+                limit, started = config.idle_seconds, self.since
+            if now - started > limit:
                 self.close()
 
     def _open_window(self, now: float, size: int = 0) -> None:
@@ -346,11 +346,11 @@ class Connection(asyncio.Protocol):
         """Respond with an error without receiving the rest, and close the connection."""
         request = self._reading or Request()
         if not request.request_id:
-            self._application.name(request)
+            self._application.assign_id(request)
         self._refuse_with(request, error_response(error))
 
     def _refuse_with(self, request: Request, response: Response) -> None:
-        self._reading, self._in_body, self._deaf = None, False, True
+        self._reading, self._in_body, self._input_ended = None, False, True
         request.close = True
         request.response = response
         self._forget(request)
@@ -374,7 +374,7 @@ class Connection(asyncio.Protocol):
             else:
                 request.future = answer
                 answer.add_done_callback(partial(self._computed, request))
-        if self._queue or self._deaf or self._awaits_turn:
+        if self._queue or self._input_ended or self._awaits_turn:
             return
         if not self._unparsed:
             self._resume_reading()
@@ -393,7 +393,9 @@ class Connection(asyncio.Protocol):
         self._active = None
         self.since = time.monotonic()
         self._served += 1
-        close = request.close or (self._deaf and not self._queue) or self._application.draining
+        close = (
+            request.close or (self._input_ended and not self._queue) or self._application.draining
+        )
         request.code = response.status
         self.transport.write(response.encode(request, close))
         self._application.finished(request)
@@ -403,7 +405,7 @@ class Connection(asyncio.Protocol):
             self._limits.release(self, min(request.charged, self.charged))
         if not close:
             return
-        self._deaf, self._lingering = True, True
+        self._input_ended, self._lingering = True, True
         self._queue.clear()
         if request.response is None and self._reading is None:
             self.transport.close()

@@ -28,13 +28,13 @@ PARSING_SHARE: Final = 0.1
 """Share of the event loop's time for data that arrived faster than it could be parsed."""
 
 SHORTEST_PAUSE: Final = 0.002
-"""Pause (s) below which a turn is not delayed, as the timers of event loops count milliseconds."""
+"""Pause (s) below which a turn is not delayed: the timers of event loops count milliseconds."""
 
 
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 
-    Many of them therefore delay small requests no longer than one does.
+    Therefore many of them delay small requests no longer than a single one does.
     """
 
     def __init__(self, share: float) -> None:
@@ -103,7 +103,7 @@ class Limits:
             connection.abort()
 
     async def drain(self, seconds: float) -> bool:
-        """Wait until all requests are answered and close idle connections; False at a timeout."""
+        """Close connections as their requests are answered; return False if time runs out."""
         deadline = time.monotonic() + seconds
         while self._connections:
             now = time.monotonic()
@@ -116,12 +116,11 @@ class Limits:
         return True
 
     def add(self, connection: "Connection") -> bool:
-        """Count a connection. Close another one if there are too many.
-
-        Returns False if all that could be closed wait for a response to be computed.
+        """Count a connection, and close another one if there are too many.
 
         The oldest connection of the peer with the most connections is closed: an idle one,
-        otherwise one that waits for its client.
+        otherwise one that waits for its client. Returns False if all of them wait for a response to
+        be computed.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -151,8 +150,8 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.
 
-        Over the limit of its address, the largest request of that address that waits for its
-        client is dropped. Over the total limit, it is the largest such request of the address
+        Beyond the limit of its address, the largest request of that address that waits for its
+        client is dropped. Beyond the total limit, it is the largest such request of the address
         whose waiting requests hold the most bytes.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes

@@ -30,7 +30,7 @@ BACKLOG: Final = 4096
 _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 HANDSHAKES: Final = (16, 512)
-"""Minimum and maximum number of concurrent TLS handshakes, otherwise an eighth of connections."""
+"""Minimum and maximum of the concurrent TLS handshakes, which are an eighth of connections."""
 
 ACCEPT_SECONDS: Final = 0.1
 """Time until connections are accepted again after the limit on open files was reached."""
@@ -76,7 +76,7 @@ class Certificate:
 
 
 class Handshakes:
-    """TLS connections that are not established yet. `Limits` counts connections from then on."""
+    """TLS connections that are not established yet; `Limits` counts established ones."""
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
@@ -86,7 +86,7 @@ class Handshakes:
         """Run a handshake. Beyond the maximum, the oldest of the peer with the most is closed."""
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)
-            oldest = next(task for task, of in self._peers.items() if of == most)
+            oldest = next(task for task, owner in self._peers.items() if owner == most)
             oldest.cancel()
             del self._peers[oldest]
         task = asyncio.get_running_loop().create_task(handshake)
@@ -108,8 +108,8 @@ class Listener:
         self._setting, self._host, self._port = setting, service.config.host, port
         self.limits = Limits(service.config, max_connections)
         self._application = Application(service, paths, self.limits)
-        least, greatest = HANDSHAKES
-        self._handshakes = Handshakes(min(greatest, max(least, max_connections // 8)))
+        minimum, maximum = HANDSHAKES
+        self._handshakes = Handshakes(min(maximum, max(minimum, max_connections // 8)))
         self._listening: asyncio.Server | asyncio.Task[None] | None = None
 
     async def start(self, certificate: Certificate | None) -> None:
@@ -205,7 +205,7 @@ def allow_connections(wanted: int) -> int:
     """Raise the limit on open files as far as possible and return the connections it allows.
 
     At most half of the files are reserved for other uses. Without a free file, new connections are
-    closed at once, those to the administration port as well.
+    closed at once, including those to the administration port.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES

@@ -109,7 +109,7 @@ class Request:
         self.charged = 0
         """Bytes of its body and its response that count against `max_buffered_bytes`."""
         self.close = False
-        """Whether the connection is closed after the response."""
+        """True if the connection is closed after the response."""
         self.code = 500
         self.counted = False
         self.limit = 0
@@ -131,7 +131,7 @@ class Request:
 
     @property
     def length(self) -> int | None:
-        """The announced size of the body; None if it is sent in chunks."""
+        """The declared size of the body; None if it is sent in chunks."""
         return (
             None if "transfer-encoding" in self.headers else int(self.header("content-length") or 0)
         )

@@ -31,7 +31,7 @@ _ANY_OBJECT: Final[Document] = {"type": "object"}
 
 
 def description(config: InferenceConfig, served: Served | None, admin: bool) -> Document:
-    """Describe a port of this server; the body of …/infer as the loaded model requires it."""
+    """Return the description of a port; the body of …/infer is that of the loaded model."""
     model = f"/v2/models/{config.model_name}"
     load = f"/v2/repository/models/{config.model_name}/load"
     paths = _admin_paths(load) if admin else _client_paths(model, served)
@@ -126,7 +126,7 @@ def _infer(served: Served | None) -> Document:
 
 
 def _operation(summary: str, answers: dict[int, Document], *errors: int) -> Document:
-    # Who needs a key needs its scope.
+    # A request that needs a key also needs its scope.
     codes = (*errors, 403) if 401 in errors else errors
     responses = {code: _answer(_ref("Error"), _REASONS[code]) for code in codes}
     for code in set(errors) & set(_RETRY_ERRORS):

@@ -27,7 +27,7 @@ from inference.service import Service
 
 TIMEOUT: Final = "x-request-timeout"
 MAX_TIMEOUT: Final = 86_400
-"""Seconds."""
+"""Maximum timeout (s) that a client can request."""
 
 MAX_SILENCE: Final = 30.0
 """Time (s) without a turn of the main event loop after which the server is not live."""
@@ -50,7 +50,8 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     size = v2_json.check_output_size(parsed, limits.max_output_bytes, limits.max_json_bytes)
     if not reserve(size):
         raise OverloadedError(
-            "the responses of this client or of all clients exceed the memory for them: try again"
+            "the responses of this client or of all clients exceed the memory reserved for them: "
+            "try again"
         )
     queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.needed(pool.served))
     return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))
@@ -145,7 +146,9 @@ def load(service: Service, request: Request, _: Reserve) -> Pending:
     service.check_name(request.target.model)
     if request.body.strip() not in (b"", b"{}"):
         raise HttpError(
-            400, "a load request has no body but {}: the model's directory decides what is served"
+            400,
+            "a load request must have the body {} or none: the model's directory decides what is "
+            "served",
         )
     # A client that disconnects does not cancel it: others may wait for the new version.
     loading = asyncio.run_coroutine_threadsafe(service.reload(), service.loop)

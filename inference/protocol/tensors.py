@@ -121,7 +121,7 @@ def as_object(value: object, field: str) -> Object:
 
 
 def from_json(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> NDArray[Any]:
-    """Return the values of a flat list, or of lists nested as the shape says. Raises InputError."""
+    """Return the values of a flat list, or of lists nested like the shape. Raises InputError."""
     if not isinstance(data, Array):
         raise InputError(f"{field} must be a list of {_kind(spec)}")
     values = _flat(data, spec, field)
@@ -178,7 +178,7 @@ def _objects(data: Array, kind: type, spec: TensorSpec, field: str) -> NDArray[A
 def _check_nesting(
     data: Array, shape: tuple[int, ...], count: int, field: str, numbers: bool
 ) -> None:
-    """Raise InputError unless lists of `count` values are nested as the shape says."""
+    """Raise InputError unless lists of `count` values are nested like the shape."""
     found = _nested_shape(data)
     # Checked before the rows, which takes longer.
     if math.prod(found) != count:
@@ -326,13 +326,15 @@ def check_fields(owner: Object, known: frozenset[str], field: str) -> None:
     """Raise InputError if an object has an unknown or a repeated key."""
     # An object with more keys has an unknown or a repeated one; keys are not listed then.
     if len(owner) > len(known):
-        raise InputError(f"{field} has {len(owner)} fields, but knows only {_list(known)}")
+        raise InputError(f"{field} has {len(owner)} fields: only {_list(known)} are known")
     keys = list(owner.keys())
     for key in keys:
         if key not in known:
-            raise InputError(f"{field} has the unknown field {show(key)}: it knows {_list(known)}")
+            raise InputError(
+                f"{field} has the unknown field {show(key)}: known fields are {_list(known)}"
+            )
     if len(set(keys)) < len(keys):
-        raise InputError(f"{field} has a field twice, of {_list(known)}")
+        raise InputError(f"{field} has a field twice (known fields: {_list(known)})")
 
 
 def _list(names: Iterable[str]) -> str:

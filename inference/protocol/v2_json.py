@@ -67,7 +67,7 @@ Head = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that the client asks for, as bytes after the JSON if `binary`."""
+    """An output that the client requests, as bytes after the JSON if `binary`."""
 
     spec: TensorSpec
     binary: bool = False
@@ -236,7 +236,7 @@ def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | No
 def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> int:
     """Return the expected size of the response's values in bytes.
 
-    A size that the model leaves open is taken from the inputs: outputs have at most as many
+    A dynamic dimension is taken from the inputs: outputs have at most as many
     entries in a dimension. Raises InputError if the outputs are too large to be sent.
     """
     shapes = [array.shape for array in request.inputs.values()]
@@ -258,7 +258,7 @@ def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> i
     if total > max_bytes:
         raise InputError(
             f"the outputs would have {total} bytes, more than {max_bytes}: send fewer samples, or "
-            "ask for fewer outputs"
+            "request fewer outputs"
         )
     if json > max_json:
         raise InputError(
@@ -339,7 +339,7 @@ def _data(values: NDArray[Any], name: str) -> Any:
                 f"output {name!r} has NaN or infinite values for this input, which JSON cannot "
                 "express: request it with binary_data"
             )
-        # orjson knows no half precision.
+        # orjson does not support half precision.
         return flat.astype(np.float32) if flat.dtype == np.float16 else flat
     return [value.decode("utf-8", "replace") for value in flat] if flat.dtype.hasobject else flat
 
@@ -366,7 +366,7 @@ def _inputs(document: Object, served: Served, blobs: Blobs | None) -> dict[str, 
         field = f"inputs[{index}]"
         spec, values = _tensor(as_object(entry, field), served, blobs, field)
         if spec.name in inputs:
-            raise InputError(f"{field}.name is {spec.name!r} for the second time")
+            raise InputError(f"{field}.name repeats {spec.name!r}")
         inputs[spec.name] = values
     return inputs
 
@@ -410,7 +410,7 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
         output = as_object(entry, field)
         spec = find_output(output.get("name"), served, f"{field}.name")
         if spec.name in wanted:
-            raise InputError(f"{field}.name is {spec.name!r} for the second time")
+            raise InputError(f"{field}.name repeats {spec.name!r}")
         check_fields(output, OUTPUT_FIELDS, field)
         parameters = _parameters(output, f"{field}.parameters", OUTPUT_PARAMETERS)
         as_bytes = _flag(parameters, "binary_data", f"{field}.parameters", binary)

@@ -99,7 +99,7 @@ def test_other_urls_than_object_stores_and_web_servers_are_refused(tmp_path: Pat
 
 def test_credentials_in_a_url_are_refused_and_not_printed(tmp_path: Path) -> None:
     for url in ("https://me:secret@example.com/export", "https://example.com/export?key=secret"):
-        with pytest.raises(FetchError, match="without a user, a password and a query") as refused:
+        with pytest.raises(FetchError, match="without a user, a password or a query") as refused:
             fetch(url, tmp_path / "export")
         assert "secret" not in str(refused.value)
 

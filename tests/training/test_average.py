@@ -110,7 +110,7 @@ def test_betas_are_those_of_the_optimizer() -> None:
     [
         ({"betas": [0.9, 1.0]}, "less than 1"),
         ({"betas": [0.9]}, "betas"),
-        ({"betas": [0.9, 0.95], "optimizer": "sgd"}, "which only adamw has: leave it out"),
+        ({"betas": [0.9, 0.95], "optimizer": "sgd"}, "but only adamw uses it: leave it out"),
         ({"ema_decay": 1}, "less than 1"),
     ],
 )

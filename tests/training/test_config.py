@@ -175,7 +175,7 @@ def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
         ({"train_steps": "10k"}, "train_steps is '10k': input should be a valid integer"),
         ({"data_url": "s3://data/birds"}, "dataset 'digits' has no manifest of its files"),
         ({"run_url": "file:///tmp/run"}, "write s3://, gs://, az:// with a bucket and"),
-        ({"run_url": "s3://models/runs/"}, "and a slash at the end"),
+        ({"run_url": "s3://models/runs/"}, "or a trailing slash"),
         ({"run_url": "s3://models/../runs"}, "write s3://, gs://, az:// with a bucket and"),
         ({"compile": 7}, "compile is 7: input should be a valid boolean"),
         ({"model": "my.module.factory"}, "or a custom model as package.module:factory"),

@@ -66,7 +66,7 @@ def test_a_later_mistake_of_a_model_is_fatal(tmp_path: Path) -> None:
     flags = [f"--model={MODELS}:Fragile", "--dataset=synthetic", f"--run-dir={tmp_path / 'run'}"]
     [program] = start_gang(flags, 1, tmp_path / "out")
     assert program.exit_code() == exit_codes.BAD_INPUT
-    program.says("the program is wrong: TypeError: only two at a time")
+    program.says("error in the program: TypeError: only two at a time")
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

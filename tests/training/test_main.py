@@ -17,7 +17,7 @@ from workload import exit_codes, report
         (["--nope"], "unrecognized arguments: --nope"),
         (["--run-dir=/dev/null/run", "--dataset=synthetic"], "run_dir /dev/null/run cannot be"),
         (["--dataset=cifar10", "--data-dir=/nowhere"], "/nowhere/cifar-10-batches-bin/data_batch"),
-        (["--device=cuda"], "needs a GPU of its own"),
+        (["--device=cuda"], "needs its own GPU"),
     ],
 )
 def test_an_invalid_configuration_exits_with_64_and_one_line(

@@ -25,7 +25,7 @@ POLL_SECONDS: Final = 1.0
 
 
 class Mirror:
-    """Copies the newest checkpoint in a thread; skips those that a newer one has overtaken."""
+    """Copies checkpoints in a thread; skips those for which a newer one is already waiting."""
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:
         self._run_dir, self._keep, self._keep_best = run_dir, keep, keep_best
@@ -34,7 +34,7 @@ class Mirror:
         self._newest: Path | None = None
         self._last: Future[None] | None = None
         self.busy: Path | None = None
-        """Checkpoint that is being copied."""
+        """Checkpoint that is being copied, if any."""
 
     def check(self) -> None:
         """Raise StoreError if objects cannot be written, listed and removed."""
@@ -43,13 +43,13 @@ class Mirror:
         self._store.remove([PROBE_FILE])
 
     def submit(self, checkpoint: Path) -> None:
-        """Copy a new or amended checkpoint in the background. A failure is only reported here."""
+        """Copy a new or amended checkpoint in the background. A failure is logged as a warning."""
         self._newest = checkpoint
         self._last = self._thread.submit(self._copy, checkpoint)
         self._last.add_done_callback(_report)
 
     def wait(self, beat: Callable[[], object]) -> None:
-        """Wait for the newest checkpoint. Raises OSError if it could not be copied.
+        """Wait until the newest checkpoint is copied. Raises OSError if that failed.
 
         `beat` is called regularly.
         """
@@ -79,7 +79,7 @@ class Mirror:
                 continue
             write_atomically(folder / SEAL_FILE, seal.model_dump_json(indent=2).encode())
             target = folders.publish(folder, self._run_dir / CHECKPOINTS / f"step-{step:08d}")
-            emit(Message(event="data", message=f"{target} is restored from {self._store.url}"))
+            emit(Message(event="data", message=f"{target} was restored from {self._store.url}"))
             return True
         return False
 
@@ -117,7 +117,7 @@ class Mirror:
         name = f"{CHECKPOINTS}/{checkpoint.name}"
         text = (checkpoint / SEAL_FILE).read_bytes()
         files, before = Seal.model_validate_json(text).files, self._seal(name)
-        # An amended checkpoint has another seal only.
+        # Amending a checkpoint changes only its seal.
         if before is None or before.files != files:
             self._store.remove([f"{name}/{SEAL_FILE}"])
             for file in files:
@@ -137,7 +137,7 @@ class Mirror:
         return {step: seal for step, seal in seals.items() if seal is not None}
 
     def _objects(self) -> dict[int, list[str]]:
-        """Return the names of the objects of each checkpoint, also of incomplete ones."""
+        """Return the object names of each checkpoint by step, including incomplete ones."""
         found: dict[int, list[str]] = {}
         for name in self._store.list_sizes(CHECKPOINTS):
             match = folders.NAME.fullmatch(name.split("/")[1])
@@ -152,7 +152,7 @@ class Mirror:
 
 
 def _await(copied: Future[None], beat: Callable[[], object]) -> None:
-    """Wait for a copy. It takes as long as its files are large, so it is no hang."""
+    """Wait for a copy, which may take long for large files and is not a hang."""
     while not wait([copied], POLL_SECONDS).done:
         beat()
     copied.result()

@@ -1,4 +1,4 @@
-"""Saving of checkpoints on all processes while training continues."""
+"""Checkpoint saving on all processes while training continues."""
 
 import functools
 import itertools
@@ -90,8 +90,8 @@ class Saver:
     def save(self, tensors: Tensors, info: CheckpointInfo, done: Callable[[float], object]) -> None:
         """Copy the tensors and start to write them, after the previous checkpoint is on disk.
 
-        `done` is called with the seconds until everything was on disk. Raises OSError when the
-        previous checkpoint could not be written.
+        When everything is on disk, `done` is called with the seconds that this took. Raises OSError
+        if the previous checkpoint could not be written.
         """
         started = time.monotonic()
         self.wait()
@@ -106,7 +106,7 @@ class Saver:
         self._pending.append(written)
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
-        """Add an evaluation to the checkpoint of this step, if there is one, when it is on disk."""
+        """Add an evaluation to the checkpoint of this step, if any, once it is on disk."""
         if position.step != self._step:
             return
 
@@ -131,11 +131,11 @@ class Saver:
 
     @property
     def failed(self) -> bool:
-        """Return whether the pending checkpoint could not be written; `wait` raises the reason."""
+        """Return whether a pending checkpoint could not be written; `wait` raises the error."""
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
-        """Wait until everything is on disk. Raises OSError on every process when that failed."""
+        """Wait until everything is on disk. Raises OSError on every process if that failed."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()
@@ -143,7 +143,7 @@ class Saver:
     def close(self, beat: Callable[[], object]) -> None:
         """Wait until everything is on disk and in the object store, and stop the thread.
 
-        `beat` is called while it is copied to the object store.
+        `beat` is called while the newest checkpoint is copied to the object store.
         """
         self.wait()
         if (mirror := self.mirror) is not None:
@@ -168,7 +168,7 @@ class Saver:
 
     @property
     def _held(self) -> Path | None:
-        """Return the checkpoint that is being copied to the object store."""
+        """Return the checkpoint that is being copied to the object store, if any."""
         return self.mirror.busy if self.mirror is not None else None
 
     def _submit(self, checkpoint: Path) -> None:
@@ -182,6 +182,6 @@ def _device() -> tuple[int, ...]:
 
 
 def _use_device(*device: int) -> None:
-    """Use this process's GPU in a new thread, whose default is the first GPU of the node."""
+    """Use this process's GPU in a new thread, where the default is the node's first GPU."""
     for index in device:
         torch.cuda.set_device(index)

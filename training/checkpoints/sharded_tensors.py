@@ -1,7 +1,7 @@
 """Safetensors files of tensors that are replicated or sharded over processes.
 
 Uses torch.distributed.checkpoint with its safetensors storage: a replicated tensor is written by
-one process, a DTensor by all of them in shards, and any number of processes can read it again.
+one process, a DTensor by all of them in shards, and any number of processes can read them.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from workload.run.ranks import on_rank0
 Tensors = dict[str, Tensor]
 
 WRITERS: Final = 8
-"""Maximum number of processes that write replicated tensors: at a resume, every process opens the
+"""Maximum number of processes that write replicated tensors: to resume, every process opens the
 files of all of them."""
 
 
@@ -50,8 +50,8 @@ def assign_tensors(tensors: Tensors, world: World) -> Tensors:
 def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -> list[Path]:
     """Write this process's part of all tensors to disk; return its files.
 
-    Tensors that only some processes have must have unique names. All processes of the group call it
-    together, and all raise OSError when one of them could not write.
+    Tensors that only some processes have must have unique names. All processes of the group must
+    call this together, and all raise OSError if one of them cannot write.
     """
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
@@ -62,9 +62,9 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
 
 
 class _Reader(HuggingFaceStorageReader):
-    """Reader for which only rank 0 opens all files and tells the others the locations of tensors.
+    """Reader with which only rank 0 opens all files and broadcasts the locations of the tensors.
 
-    Otherwise every process would open the files of all others, at least once.
+    Otherwise every process would open the files of all others at least once.
     """
 
     def __init__(self, folder: Path, group: dist.ProcessGroup) -> None:
@@ -85,9 +85,9 @@ def read(
 ) -> tuple[Tensors, set[str]]:
     """Fill `tensors` in place; return all other tensors whose names start with one of `prefixes`.
 
-    These are on the CPU. Also return the names of `tensors` that start with `optional` and are
-    missing. Raises ValueError when another one is missing or a tensor has another shape, OSError
-    when it cannot be read.
+    The others are on the CPU. The second result is the set of names in `tensors` that start with
+    `optional` and are missing. Raises ValueError if any other tensor is missing or one has another
+    shape, and OSError if the files cannot be read.
     """
     reader = _Reader(folder, group)
     stored = reader.read_metadata().state_dict_metadata
@@ -111,7 +111,7 @@ def read(
 
 
 def _first_error(error: CheckpointException) -> Exception:
-    """Return the first error; the library's own is not an Exception and includes every stack."""
+    """Return the first error: the library's own is a BaseException with every stack trace."""
     reasons = [reason for reason, _ in error.failures.values()]
     for reason in reasons:
         if isinstance(reason, OSError):

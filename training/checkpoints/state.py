@@ -1,4 +1,4 @@
-"""Saving of a run and its resumption."""
+"""Saving and resuming a run."""
 
 import time
 from pathlib import Path
@@ -27,8 +27,7 @@ OPTIMIZER_PREFIX: Final = "optimizer/"
 def save(run: Run) -> None:
     """Save the run on all processes.
 
-    Each raises OSError when the previous save failed, and DivergedError instead of saving weights
-    that are not finite.
+    Raises OSError if the previous save failed, and DivergedError if the weights are not finite.
     """
     mean_loss(run)
     step = run.position.step
@@ -55,7 +54,7 @@ def _saved(run: Run, step: int, seconds: float) -> None:
 
 
 def save_evaluation(run: Run, held_out_loss: float) -> None:
-    """Add an evaluation to the checkpoint of this step, if one was saved before."""
+    """Add an evaluation to the checkpoint of this step, if there is one."""
     with run.metrics.activities.doing("checkpoint"):
         run.saver.amend(Position(**vars(run.position)), run.seconds, held_out_loss)
         if not run.config.checkpoint_async:
@@ -65,14 +64,14 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
 def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
-    The object store is read if there is none on the disk. Raises ConfigurationError when the
-    checkpoint has another model or data set, StoreError.
+    The object store is read if there is none on the disk. Raises ConfigurationError if the
+    checkpoint has another model or data set, and StoreError.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))
 
 
 def _restore_copy(run: Run) -> bool:
-    """Restore a checkpoint from the object store, which may take long; return whether one was."""
+    """Restore a checkpoint from the object store; return False if there is none."""
     mirror, group, beat = run.saver.mirror, run.saver.group, run.watchdog.beat
     if mirror is None:
         return False
@@ -85,7 +84,7 @@ def _restore_copy(run: Run) -> bool:
 
 def _resume(run: Run) -> bool:
     folder = run.folder / "checkpoints"
-    for path in on_rank0(lambda: _found(folder)):
+    for path in on_rank0(lambda: _list_newest_first(folder)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:
@@ -96,13 +95,13 @@ def _resume(run: Run) -> bool:
     return False
 
 
-def _found(folder: Path) -> list[Path]:
+def _list_newest_first(folder: Path) -> list[Path]:
     folders.remove_unfinished(folder)
     return folders.list_checkpoints(folder)[::-1]
 
 
 def _fault(run: Run, path: Path, seal: Seal) -> str | None:
-    """Return what is wrong with the files; each process checks some of them."""
+    """Return what is wrong with the files, if anything; each process checks some of them."""
     mine = seal.files[run.world.rank :: run.world.size]
     faults = gather(storage.find_fault(path, mine), run.saver.group)
     return next((fault for fault in faults if fault is not None), None)
@@ -129,7 +128,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     ]
     if differences:
         raise ConfigurationError(
-            f"{path} is of a run with {', '.join(differences)}: choose another run_dir"
+            f"{path} belongs to a run with {', '.join(differences)}: choose another run_dir"
         )
     _create_optimizer_state(run.optimizer)
     same = seal.processes == run.world.size
@@ -137,13 +136,13 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     if not same:
         prefixes += tuple(f"{_prefix(rank)}progress" for rank in range(seal.processes))
     try:
-        own, missing = all_or_none(
+        stored, missing = all_or_none(
             lambda: read(path, _tensors(run), prefixes, OPTIMIZER_PREFIX, run.saver.group)
         )
         _drop_optimizer_state(run, missing)
     except ValueError as error:
         raise ConfigurationError(
-            f"{path} is of another {run.config.model}: {error}; choose another run_dir"
+            f"{path} belongs to another {run.config.model}: {error}; choose another run_dir"
         ) from None
     run.position = Position(**vars(seal.position))
     run.unevaluated = seal.held_out_loss is None
@@ -151,10 +150,10 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds
     samples = run.data.train
-    # A batch of the usual size: compiled blocks would become dynamic after one of another size.
+    # Use the usual batch size: compiled blocks would become dynamic after another one.
     inputs, _ = samples.batch(np.resize(np.arange(len(samples)), run.config.batch_size))
     run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.white))
-    _restore_rank_tensors(run, own, same)
+    _restore_rank_tensors(run, stored, same)
 
 
 def _tensors(run: Run) -> Tensors:
@@ -171,7 +170,10 @@ def _tensors(run: Run) -> Tensors:
 
 
 def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
-    """Drop the state of parameters that never had a gradient. Raises ValueError if some is lost."""
+    """Drop the optimizer state of parameters that never had a gradient.
+
+    Raises ValueError if only a part of the state of a parameter is missing.
+    """
     for name, parameter in run.model.parameters().items():
         slots = {
             f"{OPTIMIZER_PREFIX}{name}/{slot}" for slot in run.optimizer.state.get(parameter, ())
@@ -184,7 +186,7 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
 
 
 def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create the optimizer's tensors by a step that changes nothing, so that they can be filled."""
+    """Create the optimizer's tensors with a step that changes nothing, to fill them later."""
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for group in groups:
@@ -217,7 +219,7 @@ def _rank_tensors(run: Run) -> Tensors:
 
 
 def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
-    """Restore this process's state; with another number of processes, that of rank 0."""
+    """Restore this process's state, or that of rank 0 if the number of processes changed."""
     progress = {name: stored[name] for name in stored if name.endswith("/progress")}
     prefix = _prefix(run.world.rank if same else 0)
     own = {name.removeprefix(prefix): stored[name] for name in stored if name.startswith(prefix)}
@@ -237,7 +239,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
     elif not run.world.is_rank0:
         return
     if not run.position.seen:
-        # Saved before the epoch was evaluated, and complete since then.
+        # The epoch is complete: its loss, saved before it was evaluated, is not needed.
         return
     # With another number of processes, rank 0 takes over the epoch's loss so far.
     loss_sum, samples = torch.stack(list(progress.values())).sum(0).tolist()

@@ -78,13 +78,13 @@ def seal_checkpoint(
 ) -> Path:
     """Seal a written checkpoint, rename it, and remove those that are neither retained nor `held`.
 
-    Raises OSError; earlier checkpoints are then unchanged.
+    Returns its directory. Raises OSError; earlier checkpoints are then unchanged.
     """
     folder, step = written.parent, seal.position.step
     target = folder / f"step-{step:08d}"
     text = seal.model_dump_json(indent=2).encode()
     write_atomically(written / SEAL_FILE, text)
-    # A checkpoint of this name is damaged; the run went back behind it.
+    # An existing checkpoint of this name is damaged: the run resumed from an earlier one.
     folders.publish(written, target)
     _rotate(target, keep, keep_best, held)
     return target
@@ -101,7 +101,7 @@ def amend_checkpoint(
 ) -> Path:
     """Add the evaluation to the checkpoint after `position.step` steps, and rotate again.
 
-    Returns its directory. Raises OSError; the checkpoint is then as before.
+    Returns its directory. Raises OSError; the checkpoint is then unchanged.
     """
     path = folder / f"step-{position.step:08d}"
     seal = read_seal(path)
@@ -131,7 +131,7 @@ def retained(
     """Return the steps of the checkpoints to keep, from their held-out losses by step.
 
     The newest `keep` are kept, and with `keep_best` also the one with the lowest held-out loss.
-    Checkpoints of steps after `newest` are not, because the run went back behind them.
+    Checkpoints of steps after `newest` are not kept, because the run resumed from an earlier one.
     """
     earlier = sorted(step for step in losses if step <= newest)
     evaluated = {step: loss for step in earlier if (loss := losses[step]) is not None}
@@ -156,7 +156,7 @@ def parse_seal(text: bytes) -> Seal | str:
 
 
 def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
-    """Return the first problem of the given files, or None."""
+    """Return the first problem with the given files, or None."""
     for file in files:
         try:
             size = (path / file.name).stat().st_size

@@ -26,10 +26,10 @@ from training.data.manifest import (
 )
 from training.data.progress import Report, report_event
 from training.data.published import (
-    ALSO,
     CIFAR10_CLASSES,
     FASHION_CLASSES,
     FOLDERS,
+    PLAIN_FOLDERS,
     cifar10,
     cifar100,
     fetch,
@@ -43,7 +43,7 @@ __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_
 
 
 ALWAYS: Final = Verification()
-"""Verification that no record spares."""
+"""Verification of all files, without a record of earlier ones."""
 
 
 def load(
@@ -59,9 +59,9 @@ def load(
     """Load a data set in a model's input shape; `seed` applies to synthetic data only.
 
     If `shape` is None, samples keep their own shape. With `download`, published files are
-    downloaded first; all processes may request it, and one downloads for its machine.
-    `verification` is that of shards and tokens; one process per machine is enough. `report` is
-    called with a line of progress every two seconds. Raises DataError that names the missing or
+    downloaded first; all processes may request it, and one per machine downloads them.
+    `verification` applies to shards and tokens; one process per machine is enough. `report` is
+    called with a progress line every two seconds. Raises a DataError that names the missing or
     damaged file.
     """
     if download:
@@ -94,9 +94,9 @@ def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Datas
             train, held_out = photos()
             classes = PHOTO_CLASSES
         case "mnist":
-            train, held_out = mnist(folder / FOLDERS[name] / "raw", folder / ALSO[name])
+            train, held_out = mnist(folder / FOLDERS[name] / "raw", folder / PLAIN_FOLDERS[name])
         case "fashion-mnist":
-            train, held_out = mnist(folder / FOLDERS[name] / "raw", folder / ALSO[name])
+            train, held_out = mnist(folder / FOLDERS[name] / "raw", folder / PLAIN_FOLDERS[name])
             classes = FASHION_CLASSES
         case "cifar10":
             train, held_out = cifar10(folder / FOLDERS[name])
@@ -114,7 +114,7 @@ def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Datas
 def check_prepared(folder: Path, report: Report) -> Manifest:
     """Compare all files of a prepared data set with its manifest, and shards with their index.
 
-    Raises DataError that names the first damaged file.
+    Raises a DataError that names the first damaged file.
     """
     manifest = read_manifest(folder)
     verify(folder, manifest.parts(), ALWAYS, report)

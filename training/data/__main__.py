@@ -1,4 +1,4 @@
-"""`python -m training.data`: prepare data sets for training, check and validate them."""
+"""`python -m training.data`: prepare, check and validate data sets for training."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from training.settings import IMAGES
 from workload import exit_codes
 
 FIELD = "text"
-"""Field of JSON lines that has the text."""
+"""Default field of JSON lines that contains the text."""
 
 INTERRUPTED = 130
 """Exit code that a shell reports for Ctrl-C."""
@@ -48,9 +48,9 @@ def _failed(message: str, code: int) -> int:
 
 
 def _summary(target: Path, manifest: Manifest) -> str:
-    what = "images" if manifest.kind == "shards" else "tokens"
+    unit = "images" if manifest.kind == "shards" else "tokens"
     lines = [
-        f"{target}: {sum(part.count for part in split.parts):,} {what} {use} "
+        f"{target}: {sum(part.count for part in split.parts):,} {unit} {use} "
         f"in {len(split.parts)} files"
         for split, use in ((manifest.train, "to train on"), (manifest.held_out, "held out"))
     ]
@@ -59,7 +59,7 @@ def _summary(target: Path, manifest: Manifest) -> str:
 
 
 def _images(options: argparse.Namespace) -> str:
-    # Imported here, as below, so that --help and mistakes are answered immediately.
+    # Imported here, as below, so that --help and usage errors appear immediately.
     from training.data.prepare.images import from_dataset, from_folder, prepare_images
     from training.data.prepare.output import check_apart
 
@@ -125,7 +125,7 @@ def _validate(options: argparse.Namespace) -> str:
     from training.data.validation import examine, problems, read_report, write_report
 
     last = read_report(options.against) if options.against else None
-    # The training compares prepared files with their digests.
+    # Not verified here: training compares prepared files with their digests.
     data = load(
         options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
     )
@@ -191,8 +191,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_text(kinds.add_parser(
         "text",
         help="text files into tokens, for dataset tokens",
-        description="Convert all *.txt, *.jsonl and *.parquet of a directory to tokens. To train "
-        "on them, name the target tokens and use --dataset=tokens with its parent as --data-dir.",
+        description="Convert all *.txt, *.jsonl and *.parquet files of a directory to tokens. To "
+        "train on them, name the target tokens and use --dataset=tokens with its parent as "
+        "--data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     check = commands.add_parser(
@@ -219,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", required=True, metavar="NAME",
-        help="name as in the training, such as digits, shards, tokens or my_data:Halves",
+        help="name as in a training run, such as digits, shards, tokens or my_data:Halves",
     )  # fmt: skip
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
@@ -227,11 +228,11 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--against", type=Path, metavar="REPORT",
-        help="report of the last data set, with which schema and distributions are compared",
+        help="report of an earlier data set, to compare schema and distributions with",
     )  # fmt: skip
     parser.add_argument(
         "--samples", type=_positive, default=20_000, metavar="N",
-        help="maximum number of samples of each part that are examined (default: %(default)s)",
+        help="maximum number of samples to examine in each part (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--min-class-share", type=_share, default=0.1, metavar="X",
@@ -273,7 +274,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=_positive, default=len(os.sched_getaffinity(0)), metavar="N",
-        help="images read in parallel (default: one per processor, %(default)s)",
+        help="number of images read in parallel (default: one per CPU, %(default)s)",
     )  # fmt: skip
     _add_common(parser, "images of --folder")
     parser.set_defaults(run=_images)
@@ -282,12 +283,12 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
 def _add_text(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, required=True, metavar="DIR",
-        help="directory with *.txt files, each a text, *.jsonl files, each line a text, and "
-        "*.parquet files, each row a text",
+        help="directory with *.txt files (one text each), *.jsonl files (one text per line) and "
+        "*.parquet files (one text per row)",
     )  # fmt: skip
     parser.add_argument(
         "--field", default=FIELD, metavar="NAME",
-        help="field of the lines of *.jsonl, or column of *.parquet, that has the text "
+        help="field of *.jsonl lines, or column of *.parquet files, that contains the text "
         "(default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
@@ -296,14 +297,13 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--end-of-text", metavar="TOKEN",
-        help="token of the tokenizer that is written after every text (default: none)",
+        help="token of the tokenizer to write after every text (default: none)",
     )  # fmt: skip
     parser.add_argument(
         "--min-bytes", type=_positive, default=64, metavar="N",
         help="minimum length of a text; shorter ones are dropped (default: %(default)s)",
     )  # fmt: skip
-    of = "every *.txt, taken from its end, and of the lines of *.jsonl and rows of *.parquet"
-    _add_common(parser, of)
+    _add_common(parser, "each *.txt file (at its end), of *.jsonl lines and of *.parquet rows")
     parser.set_defaults(run=_text)
 
 
@@ -316,7 +316,9 @@ def _add_common(parser: argparse.ArgumentParser, held_out: str) -> None:
         "--max-mib", type=_positive, default=256, metavar="N",
         help="maximum size of each file of the data set (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--force", action="store_true", help="replace a data set in the target")
+    parser.add_argument(
+        "--force", action="store_true", help="replace an existing data set in the target"
+    )
     parser.add_argument("target", type=Path, metavar="DIR", help="directory to write")
 
 

@@ -56,17 +56,17 @@ GLYPHS_SEED: Final = 28
 """Fixed and independent of a run's seed, so that all runs hold out the same images."""
 
 GLYPH_SIZES: Final = range(16, 25)
-GLYPH_MAX_TURN: Final = 25.0
-"""Degrees either way, so that a 6 does not look like a 9."""
-GLYPH_MAX_MOVE: Final = 4
+GLYPH_MAX_ROTATION: Final = 25.0
+"""Maximum rotation in degrees, so that a 6 does not look like a 9."""
+GLYPH_MAX_SHIFT: Final = 4
 GLYPH_NOISE: Final = 24.0
-"""Standard deviation, of 255."""
+"""Standard deviation of the noise; white is 255."""
 
 
 def glyphs() -> tuple[Images, Images]:
     """Return training and held-out images: noisy digits of 28 x 28 in Pillow's default font.
 
-    They are turned, moved and sized at random, but the same for every run with the same Pillow.
+    They are rotated, shifted and scaled at random, but identical for all runs with the same Pillow.
     """
     # Imported here: other data sets do not need Pillow.
     from PIL import ImageFont
@@ -89,26 +89,26 @@ def _draw_glyph(digit: str, font: "Font", random: np.random.Generator) -> NDArra
     """Draw a digit in white on black, `GLYPH_SIDE` x `GLYPH_SIDE`."""
     from PIL import Image, ImageDraw
 
-    across, down = random.integers(-GLYPH_MAX_MOVE, GLYPH_MAX_MOVE + 1, 2)
+    across, down = random.integers(-GLYPH_MAX_SHIFT, GLYPH_MAX_SHIFT + 1, 2)
     middle = GLYPH_SIDE / 2 + across, GLYPH_SIDE / 2 + down
     image = Image.new("L", (GLYPH_SIDE, GLYPH_SIDE))
     ImageDraw.Draw(image).text(middle, digit, fill=255, font=font, anchor="mm")
-    turn = random.uniform(-GLYPH_MAX_TURN, GLYPH_MAX_TURN)
-    return np.asarray(image.rotate(turn, Image.Resampling.BILINEAR, center=middle))
+    angle = random.uniform(-GLYPH_MAX_ROTATION, GLYPH_MAX_ROTATION)
+    return np.asarray(image.rotate(angle, Image.Resampling.BILINEAR, center=middle))
 
 
 PHOTO_CLASSES: Final = ("china", "flower")
-PIECE_SIDE: Final = 32
+PATCH_SIDE: Final = 32
 PHOTO_BLOCK: Final = 64
-"""Pixels; every block of a photograph is either for training or held out."""
-PIECE_STEP: Final = 8
-"""Pixels from one piece of a block to the next; pieces of a block overlap."""
+"""Side of a block in pixels; each block of a photograph is either trained on or held out."""
+PATCH_STEP: Final = 8
+"""Distance in pixels between the patches of a block, which overlap."""
 HELD_OUT_EVERY: Final = 5
 """One in this many blocks is held out, in diagonals, so both parts cover every area of a scene."""
 
 
 def photos() -> tuple[Images, Images]:
-    """Return training and held-out images: 32 x 32 pieces of scikit-learn's two photographs.
+    """Return training and held-out images: 32 x 32 patches of scikit-learn's two photographs.
 
     No pixel is in both parts.
     """
@@ -122,9 +122,9 @@ def photos() -> tuple[Images, Images]:
             for column in range(photograph.shape[1] // PHOTO_BLOCK):
                 part = (row * 2 + column) % HELD_OUT_EVERY == 0
                 top, left = row * PHOTO_BLOCK, column * PHOTO_BLOCK
-                pieces = _pieces(photograph[top : top + PHOTO_BLOCK, left : left + PHOTO_BLOCK])
-                pixels[part].append(pieces)
-                labels[part].extend([label] * len(pieces))
+                patches = _patches(photograph[top : top + PHOTO_BLOCK, left : left + PHOTO_BLOCK])
+                pixels[part].append(patches)
+                labels[part].extend([label] * len(patches))
     train, held_out = (
         Images(np.concatenate(pixels[part]), np.array(labels[part], np.int64), white=255)
         for part in (False, True)
@@ -132,14 +132,14 @@ def photos() -> tuple[Images, Images]:
     return train, held_out
 
 
-def _pieces(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the pieces of a block of height x width x 3: N x 3 x side x side."""
-    windows = np.lib.stride_tricks.sliding_window_view(block, (PIECE_SIDE, PIECE_SIDE), axis=(0, 1))
-    return windows[::PIECE_STEP, ::PIECE_STEP].reshape(-1, 3, PIECE_SIDE, PIECE_SIDE)
+def _patches(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the patches of a block of height x width x 3: N x 3 x side x side."""
+    windows = np.lib.stride_tricks.sliding_window_view(block, (PATCH_SIDE, PATCH_SIDE), axis=(0, 1))
+    return windows[::PATCH_STEP, ::PATCH_STEP].reshape(-1, 3, PATCH_SIDE, PATCH_SIDE)
 
 
 def synthetic(shape: Shape, seed: int) -> tuple[Images, Images]:
-    """Return training and held-out images: ten random pictures, each repeated with noise."""
+    """Return training and held-out images: ten random images, each repeated with noise."""
     random = np.random.default_rng(seed)
     pictures = random.integers(0, 256, (10, *shape))
     labels = np.arange(2560) % 10

@@ -1,4 +1,4 @@
-"""Data sets that users write, named `package.module:factory`."""
+"""Custom data sets, named as `package.module:factory`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +12,14 @@ from workload.configuration import ConfigurationError
 from workload.custom import find
 
 _IDENTIFYING: Final = 64
-"""Number of samples per part whose targets identify a data set without a digest."""
+"""Number of samples per part whose targets identify a data set that has no digest."""
 
 
 class Items:
     """Samples of a map-style data set: an input and the index of its class."""
 
-    def __init__(self, what: str, items: Any, first: NDArray[Any], classes: int) -> None:
-        self._what, self._items, self._classes = what, items, classes
+    def __init__(self, source: str, items: Any, first: NDArray[Any], classes: int) -> None:
+        self._source, self._items, self._classes = source, items, classes
         self._shape, self._dtype = first.shape, first.dtype
 
     @property
@@ -35,16 +35,17 @@ class Items:
         inputs = np.empty((len(indices), *self._shape), self._dtype)
         targets = np.empty(len(indices), np.int64)
         for row, index in enumerate(indices.tolist()):
-            array, targets[row] = _sample(self._what, self._items, index)
+            array, targets[row] = _sample(self._source, self._items, index)
             if array.shape != self._shape or array.dtype != self._dtype:
                 raise DataError(
-                    f"sample {index} of {self._what} is {array.dtype} of {list(array.shape)}, the "
-                    f"first one {self._dtype} of {list(self._shape)}: all must be alike"
+                    f"sample {index} of {self._source} is {array.dtype} {list(array.shape)}, but "
+                    f"the first is {self._dtype} {list(self._shape)}: all must have the same type "
+                    "and shape"
                 )
             if not 0 <= targets[row] < self._classes:
                 raise DataError(
-                    f"sample {index} of {self._what} has class {targets[row]}, and there are "
-                    f"{self._classes} classes: they are numbered from 0"
+                    f"sample {index} of {self._source} has class {targets[row]}, but there are "
+                    f"{self._classes} classes, numbered from 0"
                 )
             inputs[row] = array
         return inputs, targets
@@ -57,11 +58,11 @@ class Items:
 def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
     """Call `factory(data_dir=…, train=True)`, and again with False for held-out samples.
 
-    If the model takes a `shape`, images of bytes may have another one. Raises ConfigurationError or
-    DataError for mistakes that each restart would repeat.
+    If the model takes a `shape`, uint8 images may have another one. Raises ConfigurationError or
+    DataError for errors that every restart would repeat.
     """
-    what = f"dataset {name}"
-    factory = find(what, name)
+    source = f"dataset {name}"
+    factory = find(source, name)
     parts, classes = [], tuple[str, ...]()
     for train in (True, False):
         try:
@@ -69,48 +70,48 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
             length = len(part)
         except Exception as error:
             raise ConfigurationError(
-                f"{what} failed with data_dir={folder} and train={train}: "
+                f"{source} failed with data_dir={folder} and train={train}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         if not length:
-            raise DataError(f"{what} has no samples with data_dir={folder} and train={train}")
-        classes = classes or _classes(what, part)
+            raise DataError(f"{source} has no samples with data_dir={folder} and train={train}")
+        classes = classes or _classes(source, part)
         parts.append(part)
-    first, _ = _sample(what, parts[0], 0)
+    first, _ = _sample(source, parts[0], 0)
     if first.dtype not in (np.uint8, np.float32):
-        raise DataError(f"inputs of {what} are {first.dtype}: write uint8 or float32")
+        raise DataError(f"inputs of {source} are {first.dtype}: write uint8 or float32")
     if first.dtype == np.float32 and shape not in (None, first.shape):
         own, wanted = ("x".join(map(str, each)) for each in (first.shape, shape or ()))
-        raise DataError(f"inputs of {what} are {own}, and the model takes {wanted}")
-    train_part, held_out = (Items(what, part, first, len(classes)) for part in parts)
+        raise DataError(f"inputs of {source} are {own}, but the model takes {wanted}")
+    train_part, held_out = (Items(source, part, first, len(classes)) for part in parts)
     return Dataset(
-        train_part, held_out, first.shape, len(classes), classes, _identity(what, parts, classes)
+        train_part, held_out, first.shape, len(classes), classes, _identity(source, parts, classes)
     )
 
 
-def _sample(what: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
+def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
     try:
         found, target = items[index]
         array, number = np.asarray(found), int(target)
     except Exception as error:
         raise DataError(
-            f"sample {index} of {what} cannot be read: {type(error).__name__}: {error} (a sample "
-            "is an input, a tensor or array, and the number of its class)"
+            f"sample {index} of {source} cannot be read: {type(error).__name__}: {error} (a sample "
+            "is a pair of an input, a tensor or array, and the number of its class)"
         ) from error
     return array, number
 
 
-def _classes(what: str, part: Any) -> tuple[str, ...]:
+def _classes(source: str, part: Any) -> tuple[str, ...]:
     names = getattr(part, "classes", None)
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(
-            f"{what} has no attribute classes: list the names of the classes, in the order of "
+            f"{source} has no attribute classes: list the names of the classes, in the order of "
             "their numbers"
         )
     return tuple(names)
 
 
-def _identity(what: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
+def _identity(source: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
     """Return the digest of a data set, or a digest of its sizes, classes and some targets."""
     described = [np.array([*classes])]
     for part in parts:
@@ -119,6 +120,6 @@ def _identity(what: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
             described.append(np.array([str(digest())]))
             continue
         chosen = spread(len(part), _IDENTIFYING).tolist()
-        targets = [_sample(what, part, index)[1] for index in chosen]
+        targets = [_sample(source, part, index)[1] for index in chosen]
         described.append(np.array([len(part), *targets]))
     return digest_of(*described)

@@ -12,7 +12,7 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum bytes of images that are enlarged once in memory; larger sets are enlarged by batch."""
+"""Maximum size of a data set that is enlarged once in memory; others are enlarged by batch."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Images:
     """`pixels` N x channels x height x width from 0 to `white`; `labels` N.
 
     Add a channel dimension by reshape, not by indexing with None: PyTorch takes the strides of the
-    latter for channels-last, and gradients then have another layout than DDP's buffers.
+    latter for channels-last, and gradients would have another layout than DDP's buffers.
     """
 
     pixels: NDArray[np.uint8]
@@ -39,7 +39,7 @@ class Images:
         return random.permutation(len(self))
 
     def scaled(self) -> NDArray[np.float32]:
-        """Return pixels from 0 to 1, as the models take them."""
+        """Return pixels from 0 to 1, as models expect them."""
         return self.pixels.astype(np.float32) / np.float32(self.white)
 
 
@@ -73,14 +73,14 @@ def fit(images: Images, shape: Shape) -> Images:
     return Images(enlarge(images.pixels, shape), images.labels, images.white)
 
 
-def fitted(samples: Samples, own: Shape, shape: Shape) -> Samples:
-    """Convert images from shape `own` to another shape, in advance if that takes little memory.
+def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
+    """Convert images from one shape to another, in advance if that takes little memory.
 
     Raises DataError when they would have to shrink.
     """
-    if own == shape:
+    if current == shape:
         return samples
-    enlarge(np.empty((0, *own), np.uint8), shape)  # raises now instead of in the first step
+    enlarge(np.empty((0, *current), np.uint8), shape)  # raises now instead of in the first step
     if isinstance(samples, Images) and len(samples) * math.prod(shape) <= MAX_ENLARGED_BYTES:
         return fit(samples, shape)
     return Enlarged(samples, shape)

@@ -1,4 +1,4 @@
-"""Sampling order of an epoch, and loading of its batches onto the device."""
+"""Sample order of an epoch, and loading of its batches onto the device."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Batch:
 
     All processes have the same number of `indices`; only the first `real` of them count. `total` is
     the number of samples of the step in all processes, and `seen` that of the epoch after the step.
-    `last` marks the last batch of the step, which the optimizer follows.
+    `last` marks the last batch of the step, after which the optimizer updates the weights.
     """
 
     indices: Indices
@@ -63,7 +63,7 @@ class GangSampler:
 def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0) -> Iterator[Batch]:
     """Yield one process's batches of a step over `samples`.
 
-    `seen` samples came before in the epoch.
+    `seen` is the number of samples that the epoch had before.
     """
     total, each = len(samples), -(-len(samples) // size)
     mine = samples[rank::size]
@@ -84,7 +84,7 @@ class Loaded:
 
 
 class Loader:
-    """Reads the batches of a sampler in its order; it has no state that must be saved."""
+    """Reads the batches of a sampler in order; it has no state to save."""
 
     def __init__(
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int
@@ -117,7 +117,7 @@ class Loader:
 
 
 def scale(inputs: Tensor, white: int) -> Tensor:
-    """Convert pixel bytes to 0 to 1; return tokens unchanged."""
+    """Scale pixels to the range from 0 to 1; return tokens unchanged."""
     return inputs.float() / white if white else inputs
 
 
@@ -137,7 +137,7 @@ class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
 
 
 class _ReusableSampler(data.Sampler[Batch]):
-    """A sampler that iterates again at every epoch."""
+    """A sampler that can be iterated again in every epoch."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = batches

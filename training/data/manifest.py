@@ -55,7 +55,7 @@ class TokenSplit(_Model):
 
 def _all_different(parts: tuple[Part, ...]) -> None:
     if len({part.file for part in parts}) < len(parts):
-        raise ValueError("a file is named twice")
+        raise ValueError("a file is listed twice")
 
 
 class ShardsManifest(_Model):
@@ -156,7 +156,7 @@ def download(url: str, folder: Path, report: Report) -> None:
     """Download a prepared data set from an object store and verify it; keep files that match.
 
     The manifest is written last. Raises DataError if the directory has another data set or cannot
-    be written, or if a file does not match the manifest; StoreError if one cannot be read.
+    be written, or if a file does not match the manifest; StoreError if a file cannot be read.
     """
     source = StoreDirectory(url)
     text = source.read(MANIFEST_FILE)
@@ -195,15 +195,15 @@ def _matches(path: Path, part: Part, progress: Progress) -> bool:
 class Verification:
     """Comparison of files with their digests, which a later start of a run need not repeat.
 
-    `record`, in the directory of the run, has the digest, size and time of modification (ns) of
-    each file that has matched. A process with `writes` updates it.
+    `record`, in the directory of the run, contains the digest, size and modification time (ns) of
+    each file that matched. Only a process with `writes` updates it.
     """
 
     record: Path | None = None
     writes: bool = True
 
     def known(self) -> dict[str, list[object]]:
-        """Return what is recorded by file; nothing if the record is damaged."""
+        """Return the record by file name; an empty one if it is missing or damaged."""
         try:
             known = json.loads(self.record.read_bytes()) if self.record else {}
         except (OSError, ValueError):
@@ -221,8 +221,8 @@ def verify(
 ) -> None:
     """Compare the sizes and the SHA-256 of files with the manifest.
 
-    Files that have not changed since they matched are not read again; None compares nothing. Raises
-    DataError that names the first file which differs.
+    Files that have not changed since they matched are not read again. Without a `verification`,
+    nothing is compared. Raises a DataError that names the first file that differs.
     """
     if verification is None:
         return

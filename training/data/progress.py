@@ -27,10 +27,10 @@ def report_stderr(line: str) -> None:
 
 
 class Progress:
-    """Counter up to `total`, reported every two seconds; nothing is reported before."""
+    """Counter up to `total`, which is reported every two seconds."""
 
-    def __init__(self, what: str, total: int, report: Report) -> None:
-        self._what, self._total, self._report = what, total, report
+    def __init__(self, name: str, total: int, report: Report) -> None:
+        self._name, self._total, self._report = name, total, report
         self._done, self._reported = 0, time.monotonic()
 
     def advance(self, count: int, note: str = "") -> None:
@@ -39,4 +39,4 @@ class Progress:
         if time.monotonic() - self._reported >= INTERVAL:
             self._reported = time.monotonic()
             percent = 100 * self._done // max(self._total, 1)
-            self._report(f"{self._what}: {self._done:,} of {self._total:,} ({percent} %){note}")
+            self._report(f"{self._name}: {self._done:,} of {self._total:,} ({percent} %){note}")

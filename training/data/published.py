@@ -26,7 +26,7 @@ FOLDERS: Final[dict[str, str]] = {
     "cifar100": "cifar-100-binary",
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
-ALSO: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
+PLAIN_FOLDERS: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
 """Alternative directory with plain files."""
 
 CIFAR: Final = {
@@ -40,32 +40,32 @@ CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 def fetch(name: str, folder: Path) -> None:
     """Download a data set to `folder` unless it exists; it appears there complete or not at all.
 
-    torchvision compares digests. Processes on one machine wait for one another, and the first one
-    downloads for all. Raises DataError.
+    torchvision verifies the digests. Processes on one machine wait for each other, and the first
+    one downloads for all. Raises DataError.
     """
     if name not in FOLDERS:
         raise DataError(
             f"{name} cannot be downloaded, only {', '.join(FOLDERS)}: leave out download"
         )
-    place = folder / FOLDERS[name]
-    if place.is_dir() or (name in ALSO and (folder / ALSO[name]).is_dir()):
+    target = folder / FOLDERS[name]
+    if target.is_dir() or (name in PLAIN_FOLDERS and (folder / PLAIN_FOLDERS[name]).is_dir()):
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f".{name}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not place.is_dir():
-                _download(name, place)
+            if not target.is_dir():
+                _download(name, target)
     except (OSError, RuntimeError, urllib.error.URLError) as error:
         raise DataError(f"{name} cannot be downloaded to {folder}: {error}") from None
 
 
-def _download(name: str, place: Path) -> None:
-    # Imported here: it imports torch, which other data sets do not need.
+def _download(name: str, target: Path) -> None:
+    # Imported here: torchvision imports torch, which other data sets do not need.
     from torchvision import datasets
     from torchvision.datasets.utils import download_and_extract_archive
 
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=place.parent))
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=target.parent))
     try:
         if name in CIFAR:
             file, md5 = CIFAR[name]
@@ -75,8 +75,8 @@ def _download(name: str, place: Path) -> None:
         else:
             kind = datasets.MNIST if name == "mnist" else datasets.FashionMNIST
             kind(unfinished, download=True)
-        (unfinished / place.name).chmod(0o755)
-        (unfinished / place.name).rename(place)
+        (unfinished / target.name).chmod(0o755)
+        (unfinished / target.name).rename(target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -120,7 +120,7 @@ def _checked_images(
 
 def _read_idx(path: Path) -> NDArray[Any]:
     """Read images N x height x width, or labels N, depending on the name."""
-    # Imported here: it imports torch, which other data sets do not need.
+    # Imported here: torchvision imports torch, which other data sets do not need.
     from torchvision.datasets import mnist as torchvision
 
     read = torchvision.read_image_file if "-idx3-" in path.name else torchvision.read_label_file
@@ -128,7 +128,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     try:
         if path.exists() or not compressed.exists():
             return np.asarray(read(str(path)))
-        # torchvision would write the uncompressed file next to it; the directory may be read-only.
+        # torchvision would write the uncompressed file next to it, maybe to a read-only directory.
         with tempfile.NamedTemporaryFile() as uncompressed:
             uncompressed.write(gzip.decompress(compressed.read_bytes()))
             uncompressed.flush()
@@ -213,7 +213,6 @@ def _missing_cifar(path: Path) -> DataError:
         if (path.parent.parent / python).is_dir() and python[:8] == path.parent.name[:8]:
             return DataError(
                 f"{path} is missing: {path.parent.parent / python} is the pickled version, which "
-                "is never read, so put the binary version next to it or set "
-                "download"
+                "is never read, so put the binary version next to it or set download"
             )
     return _missing(path)

@@ -36,7 +36,7 @@ LABEL: Final = "cls"
 
 @dataclass(frozen=True)
 class Shards:
-    """Images in tar files; `index` N x 4 has the file, offset, size and label of each.
+    """Images in tar files; `index` N x 4 has the file number, offset, size and label of each.
 
     Files are open only during a batch, so that no file is open when processes fork and only paths
     and numbers are pickled.
@@ -57,16 +57,16 @@ class Shards:
         return local_order(sizes.tolist(), WINDOW, random)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return pixels N x shape and labels N. Raises DataError that names the shard."""
+        """Return pixels N x shape and labels N. Raises a DataError that names the shard."""
         rows = self.index[indices]
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         for number in np.unique(rows[:, 0]):
             path = self.paths[number]
             try:
                 with path.open("rb") as shard:
-                    for place in np.flatnonzero(rows[:, 0] == number):
-                        _, offset, size, _ = rows[place].tolist()
-                        pixels[place] = self._read(shard, offset, size)
+                    for position in np.flatnonzero(rows[:, 0] == number):
+                        _, offset, size, _ = rows[position].tolist()
+                        pixels[position] = self._read(shard, offset, size)
             except (OSError, ValueError) as error:
                 raise DataError(f"{path} is damaged or cannot be read: {error}") from None
         return pixels, rows[:, 3]
@@ -120,9 +120,9 @@ def shards(folder: Path, verification: Verification | None, report: Report) -> D
         )
         for split in (manifest.train, manifest.held_out)
     )
-    for part, what in ((train, "to train on"), (held_out, "held out")):
+    for part, use in ((train, "to train on"), (held_out, "held out")):
         if not len(part):
-            raise DataError(f"{folder} has no image {what}")
+            raise DataError(f"{folder} has no image {use}")
     identity = sha256_of(folder / MANIFEST_FILE)
     classes = manifest.classes
     return Dataset(train, held_out, manifest.shape, len(classes), classes, identity)

@@ -23,7 +23,7 @@ from workload.files import sha256_of
 BYTES: Final = 256
 """Number of different tokens if each byte is a token."""
 HELD_OUT_SHARE: Final = 0.1
-"""Share at the end of every file: later text is harder to guess than text in between."""
+"""Share held out at the end of every file: later text is harder to predict than text between."""
 CONTEXT: Final = 256
 """Tokens per sample for models that do not define it."""
 WINDOW: Final = 8
@@ -116,7 +116,7 @@ def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
 
 
 def train_length(length: int, held_out: float) -> int:
-    """Return how much of a text, from its start, is used for training."""
+    """Return the length of the leading part of a text that is used for training."""
     return length - int(length * held_out)
 
 
@@ -127,16 +127,16 @@ def windows(
     outputs: int,
     source: Path,
 ) -> Dataset:
-    """Build a data set of streams. Raises DataError when a part has no complete sample."""
+    """Build a data set from token streams. Raises DataError if a part has no complete sample."""
     context = shape[0] if shape else CONTEXT
     parts = [Windows(part, context, outputs) for part in (train, held_out)]
-    for part, streams, what in zip(
+    for part, streams, use in zip(
         parts, (train, held_out), ("to train on", "held out"), strict=True
     ):
         if not len(part):
             longest = max((len(stream) for stream in streams), default=0)
             raise DataError(
-                f"{source} has {longest} tokens {what} in one piece, and a sample of {context} "
+                f"{source} has {longest} tokens {use} in one piece, but a sample of {context} "
                 f"needs {context + 1}: add text, or choose a smaller context"
             )
     return Dataset(parts[0], parts[1], (context,), outputs)
@@ -149,8 +149,8 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {"uint16": np.dtype("<u2"), "uint32": 
 class TokenFile:
     """`count` tokens in a file.
 
-    It is memory-mapped for every batch, which takes microseconds, so that no file is open when
-    processes fork and only a path is pickled.
+    The file is memory-mapped for every batch, which takes microseconds, so that no file is open
+    when processes fork and only a path is pickled.
     """
 
     path: Path
@@ -166,11 +166,11 @@ class TokenFile:
         return self.count
 
     def tokens(self) -> NDArray[Any]:
-        """Return the memory-mapped tokens. Raises DataError if the file is truncated or gone."""
+        """Return the memory-mapped tokens. Raises DataError if the file is truncated or missing."""
         try:
             return np.memmap(self.path, self.dtype, mode="r", shape=(self.count,))
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.path} cannot be read any more: {error}") from None
+            raise DataError(f"{self.path} can no longer be read: {error}") from None
 
 
 def tokens(

@@ -1,4 +1,4 @@
-"""Validation of a data set before the training: schema, ranges, class balance and drift."""
+"""Validation of a data set before training: schema, ranges, class balance and drift."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,9 +13,9 @@ from workload.configuration import first_problem
 from workload.files import write_atomically
 
 BINS: Final = 32
-_AT_ONCE: Final = 512
-_LEAST_SHARE: Final = 1e-4
-"""Share that counts for an empty bin, so that the index is finite."""
+_BATCH: Final = 512
+_MIN_SHARE: Final = 1e-4
+"""Share assumed for an empty bin, so that the index is finite."""
 
 
 class PartReport(BaseModel):
@@ -36,7 +36,7 @@ class PartReport(BaseModel):
 
 
 class DataReport(BaseModel):
-    """Report of a validation, and what the next data set is compared with."""
+    """Report of a validation, with which the next data set can be compared."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,14 +54,14 @@ class DataReport(BaseModel):
 
     @property
     def parts(self) -> Mapping[str, PartReport]:
-        """The parts by their names."""
+        """Return the reports of the parts by name."""
         return {"train": self.train, "held_out": self.held_out}
 
 
 def examine(name: str, data: Dataset, limit: int) -> DataReport:
     """Return the statistics of up to `limit` samples of each part. Raises DataError."""
     first, _ = data.train.batch(np.zeros(1, np.int64))
-    # Floating point inputs have no natural range: the bins cover most of a standardized one.
+    # Floating-point inputs have no natural range: the bins cover most of a standardized one.
     largest = float(data.train.white if data.classes else data.outputs)
     low, high = (-4.0, 4.0) if first.dtype.kind == "f" else (0.0, largest + 1)
     edges = np.linspace(low, high, BINS + 1)
@@ -84,8 +84,8 @@ def _part(data: Dataset, samples: Samples, edges: NDArray[np.float64], limit: in
     total = squares = 0.0
     count = not_finite = wrong = 0
     minimum, maximum = np.inf, -np.inf
-    for start in range(0, len(chosen), _AT_ONCE):
-        inputs, targets = samples.batch(chosen[start : start + _AT_ONCE])
+    for start in range(0, len(chosen), _BATCH):
+        inputs, targets = samples.batch(chosen[start : start + _BATCH])
         values = inputs.astype(np.float64).ravel()
         finite = values[np.isfinite(values)]
         not_finite += values.size - finite.size
@@ -118,22 +118,22 @@ def _part(data: Dataset, samples: Samples, edges: NDArray[np.float64], limit: in
 def problems(
     report: DataReport, last: DataReport | None, min_class_share: float, max_drift: float
 ) -> Iterator[str]:
-    """Yield a sentence for each check that fails. `last` is the report of the last data set."""
+    """Yield a sentence for each check that fails. `last` is the report of an earlier data set."""
     if last is not None:
         for name in ("shape", "dtype", "classes"):
             found, before = getattr(report, name), getattr(last, name)
             if found != before:
                 yield f"{name} is {_text(found)}, the last data set has {_text(before)}"
-    for where, part in report.parts.items():
-        yield from _ranges(where, part)
-        least = min_class_share / max(len(report.classes), 1)
+    for split, part in report.parts.items():
+        yield from _ranges(split, part)
+        limit = min_class_share / max(len(report.classes), 1)
         for name, share in part.classes.items():
-            if share < least:
-                yield f"{where}: class {name} has {share:.2%} of the samples, less than {least:.2%}"
+            if share < limit:
+                yield f"{split}: class {name} has {share:.2%} of the samples, less than {limit:.2%}"
     if last is None:
         return
-    for where, part in report.parts.items():
-        before = last.parts[where]
+    for split, part in report.parts.items():
+        before = last.parts[split]
         distributions = {"values": (part.values, before.values)}
         if part.classes.keys() == before.classes.keys():
             classes = (tuple(part.classes.values()), tuple(before.classes.values()))
@@ -141,23 +141,23 @@ def problems(
         for name, (now, then) in distributions.items():
             if (drift := stability_index(now, then)) > max_drift:
                 yield (
-                    f"{where}: {name} differ from the last data set (population stability index "
+                    f"{split}: {name} differ from the last data set (population stability index "
                     f"{drift:.3f}, more than {max_drift:g})"
                 )
 
 
-def _ranges(where: str, part: PartReport) -> Iterator[str]:
+def _ranges(split: str, part: PartReport) -> Iterator[str]:
     if part.not_finite:
-        yield f"{where}: {part.not_finite:,} values are NaN or infinite"
+        yield f"{split}: {part.not_finite:,} values are NaN or infinite"
     if part.wrong_targets:
-        yield f"{where}: {part.wrong_targets:,} targets are not the number of a class"
+        yield f"{split}: {part.wrong_targets:,} targets are not class numbers"
     if part.minimum == part.maximum:
-        yield f"{where}: all values are {part.minimum:g}"
+        yield f"{split}: all values are {part.minimum:g}"
 
 
 def stability_index(now: tuple[float, ...], then: tuple[float, ...]) -> float:
     """Return the population stability index of two distributions; 0 if they are equal."""
-    actual, expected = (np.maximum(np.array(each), _LEAST_SHARE) for each in (now, then))
+    actual, expected = (np.maximum(np.array(each), _MIN_SHARE) for each in (now, then))
     return float(((actual - expected) * np.log(actual / expected)).sum())
 
 

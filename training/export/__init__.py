@@ -40,7 +40,7 @@ from workload.progress import Message
 from workload.report import emit
 
 VARIABLE: Final = "CODE_VERSION"
-"""Holds a version if one is known, such as the commit that an image was built from."""
+"""Variable with the version of the code, such as the commit that an image was built from."""
 
 PACKAGES: Final = ("training", "workload")
 
@@ -62,11 +62,11 @@ def _sources_digest(root: Path) -> str:
 
 
 CALIBRATION: Final = 256
-"""Training samples that quantization observes, evenly spaced over all of them."""
+"""Number of evenly spaced training samples that quantization observes."""
 
 
 def check_export(config: TrainingConfig) -> None:
-    """Check before the training what the export will need. Raises ConfigurationError."""
+    """Check before training that the export will be possible. Raises ConfigurationError."""
     if config.quantize != "none":
         check_installed(config.quantize)
 
@@ -85,9 +85,9 @@ def write_export(
     """Write a trained model so that a server can load and verify it.
 
     `model` is unsharded and unwrapped, on any device, and is not changed. `evaluate` evaluates it
-    and its other forms on the CPU, by default on up to 2,048 held-out samples. `calibration` are
+    and its other forms on the CPU, by default on up to 2,048 held-out samples. `calibration` has
     inputs as in training, by default 256 of `data.train`. `beat` is called regularly. Raises
-    OSError when weights or manifest cannot be written; a form that fails is skipped with a warning.
+    OSError if weights or manifest cannot be written; a form that fails is skipped with a warning.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -103,11 +103,11 @@ def write_export(
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
         evaluation = evaluate or evaluate_on(data.held_out)
-        seen = (
+        inputs = (
             spread_samples(data.train, CALIBRATION)[0] if calibration is None else calibration.cpu()
         )
-        complete = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-        source = Source(folder, complete, weights, seen, evaluation)
+        frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+        source = Source(folder, frozen, weights, inputs, evaluation)
         artifacts = make_artifacts(source, config, beat)
     manifest = Manifest(
         model=config.model,
@@ -130,12 +130,12 @@ def write_export(
 
 
 def _write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
-    """Write the directory, or warn: the export of this project is complete without it."""
+    """Write the Hugging Face directory, or warn: the export is complete without it."""
     try:
         write_huggingface(folder, model, config)
     except (OSError, ExportError) as error:
         shutil.rmtree(folder, ignore_errors=True)
-        emit(Message(event="warning", message=f"no {folder.name} is exported: {error}"))
+        emit(Message(event="warning", message=f"{folder.name} is not exported: {error}"))
 
 
 def finished_export(folder: Path) -> Manifest | None:

@@ -1,4 +1,4 @@
-"""Other forms of a trained model: written, read again, compared, evaluated and timed."""
+"""Other forms of a trained model: written, read back, compared, evaluated and timed."""
 
 import copy
 import functools
@@ -34,7 +34,7 @@ def write_weights(path: Path, model: nn.Module) -> None:
 
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
-"""Evaluates a model on the CPU, for example its accuracy, and leaves it there."""
+"""Returns metrics of a model, such as its accuracy; evaluates it on the CPU and leaves it there."""
 
 FILES: Final = {
     "pt2": "model.pt2",
@@ -44,7 +44,7 @@ FILES: Final = {
 """File name of each kind."""
 
 BATCH: Final = 32
-"""Samples that are compared and timed at once."""
+"""Number of samples in the batch that is compared and timed."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Form:
-    """One form: how to write and read it, and its `setting`.
+    """A form of the model: how to write and read it, and the `setting` that requests it.
 
-    `exact` forms compute the same outputs.
+    An `exact` form computes the same outputs as the model.
     """
 
     kind: str
@@ -81,8 +81,8 @@ def make_artifacts(
 ) -> tuple[Artifact, ...]:
     """Write the configured forms, calling `beat` regularly.
 
-    A form that fails is skipped with a warning that names its setting, because the weights matter
-    more.
+    A form that fails is skipped with a warning that names its setting, because the weights are
+    more important.
     """
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
@@ -96,7 +96,7 @@ def make_artifacts(
             artifacts.append(_make(source, form, path, before, beat))
         except Exception as error:
             path.unlink(missing_ok=True)
-            message = f"{form.setting}: no {path.name} is exported: {_one_line(error)}"
+            message = f"{form.setting}: {path.name} is not exported: {_one_line(error)}"
             emit(Message(event="warning", message=message))
     beat()
     return tuple(artifacts)

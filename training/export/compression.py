@@ -22,7 +22,7 @@ from workload.files import write_atomically
 
 
 def exported(model: nn.Module, inputs: Tensor, strict: bool = False) -> ExportedProgram:
-    """Export a model's graph for any batch size. `inputs` provide shape and type only."""
+    """Export a model's graph for any batch size. Only the shape and type of `inputs` are used."""
     example = torch.zeros((2, *inputs.shape[1:]), dtype=inputs.dtype)
     dynamic = ({0: Dim("batch", min=1)},)
     return torch.export.export(model, (example,), dynamic_shapes=dynamic, strict=strict)
@@ -38,8 +38,8 @@ def write_program(path: Path, program: ExportedProgram) -> None:
 def pruned(model: nn.Module, share: float) -> nn.Module:
     """Return a copy in which the smallest weights of linear layers and convolutions are set to 0.
 
-    `share` of them, ranked over the whole model (magnitude pruning, Han et al. 2015,
-    arXiv:1506.02626); biases and norms stay. Raises ValueError when there are none.
+    `share` is their fraction, ranked over the whole model (magnitude pruning, Han et al. 2015,
+    arXiv:1506.02626); biases and norms stay. Raises ValueError if there are no such weights.
     """
     result = copy.deepcopy(model)
     weights = _prunable_weights(result)
@@ -59,7 +59,7 @@ def share_of_zeros(model: nn.Module) -> float:
 
 
 def _prunable_weights(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return each weight once; pruning of a shared weight could not be made permanent twice."""
+    """Return each weight once: the pruning of a shared weight cannot be made permanent twice."""
     found: dict[int, tuple[nn.Module, str]] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
@@ -85,10 +85,9 @@ def check_installed(method: str) -> None:
 
 
 def quantized(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
-    """Return a model's int8 graph. `calibration` are inputs as in training.
+    """Return a model's int8 graph. `calibration` has inputs as in training.
 
-    Raises ConfigurationError when torchao is missing or when the method does not apply to the
-    model.
+    Raises ConfigurationError if torchao is missing or the method does not apply to the model.
     """
     check_installed(method)
     if method == "static":
@@ -99,7 +98,7 @@ def quantized(model: nn.Module, method: Method, calibration: Tensor) -> Exported
 def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         raise ConfigurationError(
-            "quantize static is for models with convolutions, and this has none: "
+            "quantize static is for models with convolutions, but this one has none: "
             "write dynamic or weight-only"
         )
     pt2e = torchao("torchao.quantization.pt2e.quantize_pt2e")
@@ -132,7 +131,7 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
 
     if not any(chosen(module, "") for module in smaller.modules()):
         raise ConfigurationError(
-            f"quantize {method} changes linear layers, and this model has none: write static"
+            f"quantize {method} changes linear layers, but this model has none: write static"
         )
     ao.quantize_(smaller, settings, filter_fn=chosen)
     utilities.unwrap_tensor_subclass(smaller)  # Plain tensors: no pickle in the file.
@@ -147,7 +146,7 @@ def _shared_weights(model: nn.Module) -> set[int]:
 
 
 def _drop_unused(graph: GraphModule) -> None:
-    """Delete the fp32 weights, which would be saved otherwise."""
+    """Delete unused fp32 weights, which would otherwise be saved."""
     used = {node.target for node in graph.graph.nodes if node.op == "get_attr"}
     for name, _ in [*graph.named_parameters(), *graph.named_buffers()]:
         if name not in used:

@@ -1,6 +1,6 @@
 """The language model `gpt` as a Hugging Face directory, in the layout of Llama.
 
-The model computes what Llama computes: the same norms, rotation of halves, SwiGLU and tied
+The model is equivalent to Llama: it has the same norms, rotary embeddings, SwiGLU and tied
 embeddings. vLLM, transformers and other programs for Llama serve the directory unchanged.
 """
 
@@ -65,7 +65,7 @@ def llama_config(model: Gpt) -> dict[str, Any]:
         "head_dim": model.head_width,
         "max_position_embeddings": model.context,
         "hidden_act": "silu",
-        # nn.RMSNorm without eps uses that of its input.
+        # Without eps, nn.RMSNorm uses that of its input's type.
         "rms_norm_eps": torch.finfo(dtype).eps,
         "rope_theta": 10_000.0,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -80,16 +80,16 @@ def llama_config(model: Gpt) -> dict[str, Any]:
 
 
 def llama_tensors(model: Gpt) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights under the names of Llama."""
+    """Yield the weights under their names in Llama."""
     state = model.state_dict()
     for ours, theirs in _names(len(model.blocks)):
         yield from zip(theirs, state[ours].chunk(len(theirs)), strict=True)
 
 
 def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return the weights of a Llama under the names of a `gpt`; others keep their names.
+    """Return the weights of a Llama under their names in `gpt`; others keep their names.
 
-    Tensors that follow from others are left out: tied embeddings and rotary frequencies.
+    Tensors that can be derived from others are left out: tied embeddings and rotary frequencies.
     """
     left = {name: each for name, each in tensors.items() if not name.endswith("inv_freq")}
     if {_HEAD, _EMBEDDING} <= left.keys() and torch.equal(left[_HEAD], left[_EMBEDDING]):
@@ -113,11 +113,11 @@ LLAMA_LAYERS: Final = {
     "feed_forward.out": ("mlp.down_proj",),
     "feed_forward_norm": ("post_attention_layernorm",),
 }
-"""Layers of a block of `gpt`, and those of Llama of which each consists."""
+"""Layers of a block of `gpt`, each with the Llama layers that it combines."""
 
 
 def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each weight of a `gpt` with those of Llama of which it consists."""
+    """Yield the name of each weight of a `gpt` with those of the Llama weights it combines."""
     yield "embedding.weight", (_EMBEDDING,)
     yield "norm.weight", ("model.norm.weight",)
     for number in range(layers):
@@ -163,7 +163,7 @@ _COMPARED: Final = (
 
 
 def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
-    """Return config.json with the defaults that transformers has for Llama.
+    """Return config.json with the defaults of transformers for Llama.
 
     Releases before 5 write `rope_theta` and `rope_scaling` instead of `rope_parameters`. Raises
     ExportError if the latter is not an object.
@@ -190,7 +190,7 @@ def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the only file of weights, or those that the index names."""
+    """Return the file of weights, or the files that the index lists."""
     if not (folder / _INDEX_FILE).exists():
         return [folder / WEIGHTS_FILE]
     names = read_json(folder / _INDEX_FILE).get("weight_map")

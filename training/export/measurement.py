@@ -17,26 +17,26 @@ TIMING_RUNS: Final = (3, 30)
 """Minimum and maximum number of runs."""
 
 TIMING_SECONDS: Final = 3.0
-"""Seconds after which no additional run begins."""
+"""Seconds after which no further run starts."""
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median seconds of each model for these inputs.
+    """Return the median time in seconds of each model for these inputs.
 
-    The runs alternate, so that other load on the machine slows both alike.
+    The runs alternate, so that other load on the machine affects both equally.
     """
     seconds: tuple[list[float], list[float]] = ([], [])
-    began = time.perf_counter()
+    begin = time.perf_counter()
     with torch.no_grad():
         for model in (one, other):
             model(inputs)
         while len(seconds[0]) < TIMING_RUNS[0] or (
-            len(seconds[0]) < TIMING_RUNS[1] and time.perf_counter() - began < TIMING_SECONDS
+            len(seconds[0]) < TIMING_RUNS[1] and time.perf_counter() - begin < TIMING_SECONDS
         ):
-            for model, taken in zip((one, other), seconds, strict=True):
+            for model, durations in zip((one, other), seconds, strict=True):
                 started = time.perf_counter()
                 model(inputs)
-                taken.append(time.perf_counter() - started)
+                durations.append(time.perf_counter() - started)
     return statistics.median(seconds[0]), statistics.median(seconds[1])
 
 
@@ -47,7 +47,7 @@ EVALUATION_BATCH: Final = 32
 
 
 def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
-    """Return up to `count` evenly spaced samples: inputs as a model takes them, and targets."""
+    """Return up to `count` evenly spaced samples: inputs as models expect them, and targets."""
     inputs, targets = map(torch.from_numpy, samples.batch(spread(len(samples), count)))
     return (inputs.float() / samples.white if samples.white else inputs), targets
 
@@ -72,15 +72,15 @@ def evaluate_on(samples: Samples) -> functools.partial[dict[str, float]]:
     return functools.partial(evaluate_on_cpu, samples=samples)
 
 
-CLOSE: Final = 1e-3
-"""Maximum difference of an output of the same computation, relative to the largest output."""
+TOLERANCE: Final = 1e-3
+"""Maximum difference between outputs that should be equal, relative to the largest output."""
 
 
 @torch.no_grad()
 def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
     """Return the largest output difference, for the batch and for its first sample alone.
 
-    Raises ExportError when outputs are not finite, or differ although they should be equal.
+    Raises ExportError if outputs are not finite, or differ although they should be equal.
     """
     largest = 0.0
     for part in (inputs, inputs[:1]):
@@ -88,11 +88,11 @@ def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact:
         difference = float((outputs - expected).abs().max())
         if not math.isfinite(difference):
             raise ExportError("its outputs are not finite")
-        limit = CLOSE * max(1.0, float(expected.abs().max()))
+        limit = TOLERANCE * max(1.0, float(expected.abs().max()))
         if exact and difference > limit:
             raise ExportError(
                 f"its outputs differ by {difference:.2g} from the model's, which is more than "
-                f"{limit:.2g}: does the model compute the same in evaluation mode each time?"
+                f"{limit:.2g}: is the model deterministic in evaluation mode?"
             )
         largest = max(largest, difference)
     return largest

@@ -21,20 +21,20 @@ NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Makes torchrun create a new store for every start; training.launch sets it where possible."""
 
 
-PATIENCE: Final = timedelta(days=1)
-"""Timeout of the group for long waits. If a peer dies, an operation fails at once."""
+LONG_TIMEOUT: Final = timedelta(days=1)
+"""Timeout of the group for long waits. If a peer dies, its operations fail at once anyway."""
 
 POLL_SECONDS: Final = 0.05
-"""Seconds between two checks whether all processes have arrived."""
+"""Seconds between two checks of whether all processes have arrived."""
 
 
 @contextlib.contextmanager
 def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]:
-    """Join the process group inside: gloo on the CPU, plus NCCL with a GPU.
+    """Join the process group within the context: gloo on the CPU, plus NCCL with a GPU.
 
     Raises torch.distributed.DistError (a RuntimeError) when the other processes cannot be reached,
-    and ConfigurationError when the port of rank 0 is in use. Inside, an operation with a dead peer
-    fails at once or after `timeout` seconds.
+    and ConfigurationError if the port of rank 0 is in use. An operation with a dead peer fails at
+    once or after `timeout` seconds.
     """
     backend = "gloo"
     if device.type == "cuda":
@@ -47,7 +47,7 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
-            # NCCL connects at once, and knows the GPU of a barrier.
+            # With it, NCCL connects at once and knows the GPU of a barrier.
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
@@ -60,10 +60,10 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
 def _store(world: World, timeout: timedelta) -> Store:
     """Return the rendezvous store, at rank 0 or in torchrun's agent.
 
-    Not every launcher sets the variables that `env://` reads.
+    It has an explicit address because not every launcher sets the variables that `env://` reads.
 
     torchrun keeps its store when it restarts the processes, including the addresses of dead ones,
-    which PyTorch reads again (seen with 2.15). So every start uses its own prefix.
+    which PyTorch would read again (observed with 2.15). Therefore every start has its own prefix.
     """
     store: Store
     address = f"tcp://{world.master}"
@@ -80,13 +80,13 @@ def limit_operations(timeout: float) -> None:
 
 def patient_group() -> dist.ProcessGroup:
     """Return a group whose operations wait for files and data sets, which may take hours."""
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=LONG_TIMEOUT))
 
 
 def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
-    """Run an action, then wait for all processes and call `beat`: a slow peer is not a hang.
+    """Run an action, then call `beat` until all processes have: a slow peer is not a hang.
 
-    Raises torch.distributed.DistError (a RuntimeError) when one of them is dead.
+    Returns its result. Raises torch.distributed.DistError (a RuntimeError) if a process is dead.
     """
     try:
         return action()
@@ -102,7 +102,7 @@ def await_rank0(action: Callable[[], T], group: dist.ProcessGroup, beat: Callabl
     """Run an action on rank 0 that may take hours; return its result or raise its error everywhere.
 
     The other processes call `beat` meanwhile. Raises torch.distributed.DistError (a RuntimeError)
-    when one of them is dead.
+    if one of them is dead.
     """
 
     def mine() -> T | None:

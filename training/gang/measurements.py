@@ -1,4 +1,4 @@
-"""Measurements of a gang before its first step, which find a slow node.
+"""Measurements of a gang before its first step, to find slow nodes.
 
 Every measurement is limited in time, and the number of rounds between nodes does not grow with the
 gang. A gang of fewer than three processes is not measured.
@@ -34,18 +34,18 @@ from workload.report import emit
 from workload.run.ranks import gather
 
 SECONDS: Final = 0.25
-"""Seconds of a product or of an exchange: longer than two periods of a CPU quota."""
+"""Duration (s) of measuring products or an exchange: longer than two periods of a CPU quota."""
 
 ROUNDS: Final = 4
 """Maximum number of other nodes with which a node exchanges data."""
 
-TURNS: Final = 20
-"""Messages of a latency measurement, of which the fastest counts."""
+ROUND_TRIPS: Final = 20
+"""Number of messages of a latency measurement; the fastest counts."""
 
 CHUNKS: Final = 33
-"""Maximum number of chunks of a bandwidth measurement, whose median counts."""
+"""Maximum number of chunks of a bandwidth measurement; the median counts."""
 
-CLOCK_TURNS: Final = 3
+CLOCK_READINGS: Final = 3
 DISK_BYTES: Final = 2**20
 
 
@@ -56,7 +56,7 @@ def check_gang(
 
     `beat` is called before each attempt.
     """
-    # Measurements on GPUs take memory of the run, and have not run on a GPU yet.
+    # On GPUs, measurements use memory that the run needs, and they have not run on a GPU yet.
     automatic = "off" if device.type == "cuda" else "report"
     mode = automatic if config.preflight == "auto" else config.preflight
     if mode == "off" or world.size < MIN_RANKS:
@@ -96,7 +96,7 @@ def matmul_speed(device: torch.device) -> float:
     """Return the GFLOP/s of matrix products, which all processes compute at the same time."""
     on_gpu = device.type == "cuda"
     size, dtype = (8192, torch.float16) if on_gpu else (512, torch.float32)
-    # No random numbers: the run's own must not depend on this.
+    # No random numbers: those of the run must not depend on this.
     factor = torch.ones(size, size, device=device, dtype=dtype)
     product = torch.mm(factor, factor)
     _await(device)
@@ -113,8 +113,8 @@ def matmul_speed(device: torch.device) -> float:
 def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
     """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes of other nodes.
 
-    A slow peer makes only one exchange slow; a process is slow if all its exchanges are. Processes
-    exchange with those that have the same index on their nodes.
+    A slow peer makes only one exchange slow; a process is slow if all its exchanges are. Each
+    process exchanges data with those that have the same index on other nodes.
     """
     members = [[i for i, node in enumerate(nodes) if node == name] for name in dict.fromkeys(nodes)]
     found = []
@@ -132,10 +132,10 @@ def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, fl
 def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, float]:
     """Send messages to a peer and back; return the latency (ms) and the bandwidth (MB/s).
 
-    Both processes return the measurement of the first one. Latency is that of gloo.
+    Both processes return the measurement of the first one. Latency is measured with gloo.
     """
 
-    def turn(message: torch.Tensor) -> float:
+    def round_trip(message: torch.Tensor) -> float:
         began = time.perf_counter()
         for sends in (first, not first):
             if sends:
@@ -146,15 +146,15 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
         return time.perf_counter() - began
 
     ping = torch.zeros(1)
-    latency = min(turn(ping) for _ in range(TURNS)) / 2
+    latency = min(round_trip(ping) for _ in range(ROUND_TRIPS)) / 2
     size = 2**25 if device.type == "cuda" else 2**20
     chunk = torch.zeros(size, dtype=torch.uint8, device=device)
     seconds: list[float] = []
     began = time.perf_counter()
     while not chunk[0].item():
         if first and (len(seconds) == CHUNKS - 1 or time.perf_counter() - began > SECONDS):
-            chunk[0] = 1  # The last one.
-        seconds.append(turn(chunk))
+            chunk[0] = 1  # marks the last one
+        seconds.append(round_trip(chunk))
     result = torch.tensor([latency * 1e3, 2e-6 * size / statistics.median(seconds)])
     if first:
         dist.send(result, peer)
@@ -181,7 +181,7 @@ def all_reduce_bandwidth(device: torch.device) -> float:
 def clock_offset(rank: int) -> float:
     """Return the seconds by which the clock differs from the median of the gang."""
     offsets = []
-    for _ in range(CLOCK_TURNS):
+    for _ in range(CLOCK_READINGS):
         dist.barrier()
         clocks = gather(time.time())
         offsets.append(abs(clocks[rank] - statistics.median(clocks)))
@@ -200,7 +200,7 @@ def memory_limits() -> dict[str, float]:
 
 
 def disk_seconds(run_dir: Path) -> dict[str, float]:
-    """Return the seconds in which 1 MiB reaches the disk; later checks report an error."""
+    """Return the seconds until 1 MiB is on disk; a later check reports errors."""
     began = time.perf_counter()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

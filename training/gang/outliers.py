@@ -1,7 +1,7 @@
 """Comparison of the processes of a gang with each other. Imports no torch.
 
 A process is an outlier if it is worse than the median of its gang by a factor and by a difference.
-Measurements are noisy: an outlier must be one in every attempt. Its best value is reported.
+Measurements are noisy, so it must be an outlier in every attempt. Its best value is reported.
 """
 
 import statistics
@@ -67,8 +67,8 @@ class Report:
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
     """Measure, and repeat while there are outliers.
 
-    Return the best values and the lasting outliers. `measure` returns the reports of all processes,
-    by rank, and must return the same in each of them.
+    Returns the best values and those outliers that remain. `measure` returns the reports of all
+    processes, by rank, and must return the same in each of them.
     """
     best = measure()
     found = list(outliers(best))
@@ -131,7 +131,7 @@ def node_indices(nodes: Sequence[str]) -> list[int]:
 
 
 def medians(reports: Sequence[Report]) -> dict[str, float]:
-    """Return the median of each measurement that a process has made."""
+    """Return the median of each measurement that at least one process has made."""
     return {
         name: statistics.median(found)
         for name in MEASUREMENTS
@@ -140,7 +140,7 @@ def medians(reports: Sequence[Report]) -> dict[str, float]:
 
 
 def described(found: Sequence[SlowNode]) -> str:
-    """Return one line for each slow node, which begins with `slow node NODE: `."""
+    """Return a line for each slow node, starting with `slow node NODE: `."""
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for slow in found:
         lines[slow.node].append(
@@ -153,12 +153,12 @@ def described(found: Sequence[SlowNode]) -> str:
 def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
     """Return rounds of disjoint pairs of `count` nodes (circle method), at most `maximum`.
 
-    Each node is in at most one pair of a round and never meets another one twice.
+    Each node is in at most one pair of a round, and no pair occurs twice.
     """
     seats = count + count % 2
     schedule = []
     for turn in range(min(seats - 1, maximum)):
-        circle = [0, *(1 + (turn + place) % (seats - 1) for place in range(seats - 1))]
+        circle = [0, *(1 + (turn + seat) % (seats - 1) for seat in range(seats - 1))]
         pairs = zip(circle[: seats // 2], reversed(circle[seats // 2 :]), strict=True)
         # With an odd number, the partner of the last seat sits out.
         schedule.append([pair for pair in pairs if max(pair) < count])

@@ -1,6 +1,6 @@
 """Checks before the first step for problems that would appear hours later. Imports no torch.
 
-Every check raises ConfigurationError with one sentence and changes nothing.
+A failed check raises ConfigurationError; no check changes anything.
 """
 
 import errno
@@ -20,7 +20,7 @@ from workload.report import emit
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 
 PROBE: Final = bytes(4096)
-"""Written and removed to test whether a directory is writable; a full volume rejects even this."""
+"""Content of a file that tests whether a directory is writable; full volumes reject even this."""
 
 POLL_SECONDS: Final = 2.0
 """Seconds between two checks of a full volume; well below any peer_timeout."""
@@ -35,10 +35,9 @@ FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 def await_free_space(folder: Path, timeout: float) -> None:
     """Wait for free space if a run with checkpoints resumes on a full volume, and report it.
 
-    The volume may have been filled by others, and exiting would lose progress. Wait until there is
-    space for one checkpoint of the newest size, at most `timeout` seconds (0 waits forever); the
-    later checks report what is still wrong. Every process waits on its own, before it joins the
-    gang.
+    The volume may have been filled by others, and exiting would lose progress. Wait until a
+    checkpoint as large as the newest one fits, at most `timeout` seconds (0 waits forever); later
+    checks report what is still wrong. Every process waits by itself, before it joins the gang.
     """
     found = sorted((folder / "checkpoints").glob("step-*"))
     if not found:
@@ -66,8 +65,8 @@ def _is_full(folder: Path, needed: int) -> bool:
 
 
 def write_probe(folder: Path, content: bytes = PROBE) -> None:
-    """Write `content` to a new file in the directory and to the disk, and remove the file."""
-    # Processes of several pods may have the same number.
+    """Write `content` to a new file in the directory, flush it to disk, and remove the file."""
+    # Processes of several pods may have the same ID.
     probe = folder / f".probe-{secrets.token_hex(8)}"
     try:
         with probe.open("wb") as stream:
@@ -81,8 +80,9 @@ def write_probe(folder: Path, content: bytes = PROBE) -> None:
 def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
     """Report a limit of locked memory (RLIMIT_MEMLOCK) that is too low for RDMA.
 
-    RDMA pins the buffers that adapters read and write, and NCCL then fails with "Cannot allocate
-    memory", which names no cause. Container runtimes pass the limit of their systemd unit on.
+    RDMA pins the buffers that adapters read and write. If it cannot, NCCL fails with "Cannot
+    allocate memory", which names no cause. Containers inherit the limit of their runtime's systemd
+    unit.
     """
     uses_rdma = environment.get("NCCL_NET") == "IB" or environment.get("FI_PROVIDER") == "efa"
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -107,7 +107,7 @@ def check_run_dir(folder: Path) -> None:
 
 
 def _owner(folder: Path, error: OSError) -> str:
-    """Return who may write instead if a permission is missing, as on NFS with root_squash."""
+    """Return who may write instead if permission is denied, as on NFS with root_squash."""
     if error.errno != errno.EACCES:
         return ""
     # Path.exists raises an error below a directory that this process may not read.
@@ -115,7 +115,7 @@ def _owner(folder: Path, error: OSError) -> str:
     found = existing.stat()
     return (
         f" ({existing} belongs to user {found.st_uid} and group {found.st_gid} with mode "
-        f"{stat.S_IMODE(found.st_mode):04o}, and this process is user {os.geteuid()} in groups "
+        f"{stat.S_IMODE(found.st_mode):04o}, but this process is user {os.geteuid()} in groups "
         f"{', '.join(map(str, sorted({os.getegid(), *os.getgroups()})))})"
     )
 
@@ -123,9 +123,9 @@ def _owner(folder: Path, error: OSError) -> str:
 def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> None:
     """Check that a run's checkpoints will fit on the volume.
 
-    `state_bytes` is the size of one checkpoint. The newest `keep` are kept, also the one of the
-    best epoch if `best`, and one more exists while it is written. Existing checkpoints in `run_dir`
-    count.
+    `state_bytes` is the size of one checkpoint. The newest `keep` are kept, and the best one if
+    `best`; one more exists while it is written. The space of existing checkpoints in `run_dir`
+    counts as free.
     """
     count = keep + best + 1
     needed = state_bytes * count
@@ -137,7 +137,7 @@ def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> 
         raise ConfigurationError(
             f"run_dir {run_dir} has {_readable(available)} free"
             + (f" and checkpoints of {_readable(existing)}" if existing else "")
-            + f", but {count} checkpoints of {_readable(state_bytes)} will be there at once: "
+            + f", but {count} checkpoints of {_readable(state_bytes)} will exist at once: "
             "write a smaller keep_checkpoints (or keep_best false), or choose a larger volume"
         )
 
@@ -163,9 +163,9 @@ def check_shared_memory(
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the bytes that an ordinary user can still write; None if the file system does not say.
+    """Return the bytes that an ordinary user can still write; None if they are not known.
 
-    Per-user quotas are not visible. Raises ConfigurationError when the directory does not exist.
+    Per-user quotas are not visible. Raises ConfigurationError if the directory does not exist.
     """
     try:
         # See statvfs(3). Some network and user-space file systems report 0 for everything.

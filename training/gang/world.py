@@ -63,13 +63,13 @@ ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
 }
-"""By variable: the value for off, accelerate's flag, and the equivalent flag of this program."""
+"""Value for off, accelerate's flag, and the equivalent flag of this program, by variable."""
 
 
 def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
     """Return the variables that hold the rank of this process; None if it runs alone.
 
-    Raises ConfigurationError when they were meant for a launcher that was not used.
+    Raises ConfigurationError if they are meant for a launcher that was not used.
     """
     if "TORCHELASTIC_RUN_ID" in environment:
         return TORCHRUN
@@ -92,9 +92,9 @@ def check_accelerate(environment: Mapping[str, str]) -> None:
 
     Raises ConfigurationError.
     """
-    for variable, (nothing, flag, ours) in ACCELERATE_OPTIONS.items():
-        value = environment.get(variable, nothing)
-        if value.lower() != nothing:
+    for variable, (off, flag, ours) in ACCELERATE_OPTIONS.items():
+        value = environment.get(variable, off)
+        if value.lower() != off:
             raise ConfigurationError(
                 f"accelerate launch was given {flag} ({variable} is {value!r}), which this program "
                 f"does not read: leave it out there, and pass {ours} to this program instead"
@@ -103,14 +103,14 @@ def check_accelerate(environment: Mapping[str, str]) -> None:
 
 def _check_processes_of_pod(environment: Mapping[str, str]) -> None:
     """Refuse a PyTorchJob or TrainJob pod of several processes that did not start torchrun."""
-    each = environment.get("PET_NPROC_PER_NODE", "1")
+    processes = environment.get("PET_NPROC_PER_NODE", "1")
     nodes = environment.get("PET_NNODES", "1")
     # A PyTorchJob sets `auto` by default; `2:4` is the node range of an elastic job.
-    if "LOCAL_RANK" in environment or (each in {"1", "auto"} and nodes.isdecimal()):
+    if "LOCAL_RANK" in environment or (processes in {"1", "auto"} and nodes.isdecimal()):
         return
     raise ConfigurationError(
-        f"PET_NPROC_PER_NODE is {each} and PET_NNODES is {nodes}, which are for torchrun, but this "
-        "process was started without it: start it with python -m training.launch -m training"
+        f"PET_NPROC_PER_NODE is {processes} and PET_NNODES is {nodes}, which are for torchrun, but "
+        "this process was started without it: start it with python -m training.launch -m training"
     )
 
 
@@ -152,7 +152,7 @@ class World:
 def read_world(environment: Mapping[str, str]) -> World:
     """Read the rank from the variables of torchrun, accelerate, Open MPI or a pod scheduler.
 
-    Raises ConfigurationError when the variables are incomplete or contradictory.
+    Raises ConfigurationError if the variables are incomplete or contradictory.
     """
     check_accelerate(environment)
     names = launcher_variables(environment)
@@ -173,7 +173,7 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
     if not isinstance(error, torch.distributed.DistNetworkError) or "EADDRINUSE" not in str(error):
         return None
     return ConfigurationError(
-        f"MASTER_PORT of {world.master} is taken by another program on this machine: write another"
+        f"MASTER_PORT of {world.master} is in use by another program on this machine: write another"
     )
 
 

@@ -32,9 +32,9 @@ Activity = Literal["start", "data", "step", "checkpoint", "evaluation", "export"
 
 
 class Activities(Collector):
-    """Counters of seconds by activity; exactly one activity is current, so the sum is all time.
+    """Counters of seconds by activity; exactly one is current, so the sum is the total time.
 
-    Plain floats until they are scraped, since `switch` is called several times per step.
+    They are plain floats until they are scraped, since `switch` is called several times per step.
     """
 
     def __init__(self) -> None:
@@ -51,12 +51,12 @@ class Activities(Collector):
 
     @contextlib.contextmanager
     def doing(self, activity: Activity) -> Iterator[None]:
-        """Count the time inside for `activity`."""
-        around = self.switch(activity)
+        """Attribute the time within the context to `activity`."""
+        previous = self.switch(activity)
         try:
             yield
         finally:
-            self.switch(around)
+            self.switch(previous)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the counters, including the time of the current activity so far."""
@@ -75,7 +75,7 @@ class Activities(Collector):
 class SharedMemory(Collector):
     """Size and use of the pod's shared memory, read when scraped.
 
-    If full, a process dies of SIGBUS.
+    If it is full, processes die of SIGBUS.
     """
 
     def __init__(self, folder: Path = SHARED_MEMORY) -> None:
@@ -103,7 +103,7 @@ SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics(contextlib.ExitStack):
-    """Metrics of one process, always updated, and served after `serve` was called.
+    """Metrics of one process, which are always updated, and served after a call of `serve`.
 
     Loss and gradient norm stay on the device until they are scraped: a copy at every step would
     stall a GPU.
@@ -160,7 +160,7 @@ class Metrics(contextlib.ExitStack):
         )
         self._custom = gauge(
             "training_custom_metric",
-            "Custom metric on held-out data after the last epoch, by its name",
+            "Custom metric on held-out data after the last epoch, by name",
             ["metric"],
         )
         self._learning_rate = gauge("training_learning_rate", "Learning rate of the last step")
@@ -186,7 +186,7 @@ class Metrics(contextlib.ExitStack):
     def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
         """Serve the metrics at `metrics_port` until exit, on the first process of a node only.
 
-        Raises ConfigurationError when the port is in use.
+        Raises ConfigurationError if the port is in use.
         """
         if not config.metrics_port or world.local_rank:
             return
@@ -195,7 +195,7 @@ class Metrics(contextlib.ExitStack):
         except OSError as error:
             raise ConfigurationError(
                 f"metrics_port {config.metrics_port} is not available: {error.strerror}; "
-                "write another, or 0 for none"
+                "write another port, or 0 to disable it"
             ) from None
         self.callback(thread.join)
         self.callback(server.server_close)
@@ -207,23 +207,23 @@ class Metrics(contextlib.ExitStack):
         """Yield the batches, and record the wait for each and the duration of its step."""
         source, switch = iter(batches), self.activities.switch
         while True:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             switch("data")
             try:
                 batch = next(source)
             except StopIteration:
                 switch("other")
                 return
-            self._data_wait.observe(time.perf_counter() - begun)
+            self._data_wait.observe(time.perf_counter() - started)
             seen = self._total
             switch("step")
             yield batch
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - started
             self._step_seconds.observe(seconds)
             self._rate.set((self._total - seen) / seconds)
 
     def resumed(self, epochs: int, step: int) -> None:
-        """Record that the run resumes from a checkpoint after so many epochs and steps."""
+        """Record that the run resumes from a checkpoint after `epochs` epochs and `step` steps."""
         self._epoch.set(epochs)
         self._step.set(step)
         self._saved_step.set(step)
@@ -246,7 +246,7 @@ class Metrics(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def checkpoint_pause(self) -> Iterator[None]:
-        """Record the time inside as the pause of training for a checkpoint."""
+        """Record the time within the context as the pause of training for a checkpoint."""
         with self.activities.doing("checkpoint"), self.checkpoint_seconds.time():
             yield
 

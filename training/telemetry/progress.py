@@ -50,7 +50,7 @@ class ProgressOutputs(contextlib.ExitStack):
         return self
 
     def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
-        """Report a step with its loss, the mean of this process's samples, and gradient norm.
+        """Report a step with its loss (the mean over this process's samples) and gradient norm.
 
         A loss that is not finite is not logged: all processes raise DivergedError after the vote.
         """
@@ -65,7 +65,7 @@ class ProgressOutputs(contextlib.ExitStack):
             if not math.isfinite(value):
                 run.give_up = True
                 return
-            # The end of a long log shows the progress on its own.
+            # Every line includes the epochs, so that the end of a long log shows the progress.
             line = {"step": step, "loss": value, **self._epochs("done_epochs")}
             line |= {"learning_rate": rate, "gradient_norm": float(norm)}
             emit(Step.model_validate(line | self._throughput.since_last(done)))
@@ -73,9 +73,10 @@ class ProgressOutputs(contextlib.ExitStack):
     def evaluated(
         self, evaluation: Evaluation, seconds: float, epoch: tuple[float, int] | None = None
     ) -> None:
-        """Report an evaluation; at the end of an epoch with its mean loss and number of samples.
+        """Report an evaluation; `epoch` has the mean loss and sample count of a finished epoch.
 
-        Interruptions are included. `seconds` is the time of the epoch, or of the evaluation.
+        These cover the complete epoch even if it was interrupted. `seconds` is the time of the
+        epoch, or of the evaluation.
         """
         position, metrics = self._run.position, evaluation.metrics
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}
@@ -114,7 +115,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 class Throughput:
-    """Samples, tokens and model FLOPs per second between two lines of progress."""
+    """Samples, tokens and model FLOPs per second between two progress lines."""
 
     def __init__(self, run: Run) -> None:
         self._device, data = run.device, run.data
@@ -132,7 +133,7 @@ class Throughput:
     def since_last(self, done: int) -> dict[str, float]:
         """Return the values since the previous call, `done` samples after the start of the run.
 
-        The caller has waited for the device.
+        The caller must have waited for the device.
         """
         now, (then, before) = time.perf_counter(), self._last
         self._last = (now, done)

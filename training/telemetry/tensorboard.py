@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 KEPT: Final = 100
-"""Steps whose losses stay on the device until they are copied together; each copy stalls it."""
+"""Number of losses that stay on the device until they are copied together; a copy stalls it."""
 
 
 class EventFiles(contextlib.ExitStack):
-    """Event files of a run; without a folder nothing is written or imported.
+    """Event files of a run; without a directory nothing is written or imported.
 
     `step` is the number of steps before this process: TensorBoard hides later steps, which an
-    earlier process wrote before it was killed. Raises ConfigurationError when the package is not
+    earlier process wrote before it was killed. Raises ConfigurationError if the package is not
     installed.
     """
 

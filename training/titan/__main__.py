@@ -34,18 +34,21 @@ HUGGING_FACE: Final = "huggingface"
 """Directory of the export for servers that read Hugging Face directories, such as vLLM."""
 
 MISTAKES: Final = (ValueError, AssertionError, FileNotFoundError, NotImplementedError)
-"""What torchtitan raises for a configuration that cannot work, on every attempt."""
+"""Exceptions of torchtitan for a configuration that would fail on every attempt."""
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
-    """torchtitan's trainer inside a run."""
+    """torchtitan's trainer as a run of the platform."""
 
     run: Run
     loaded: int | None = None
     loss: float | None = None
 
     def should_continue_training(self) -> bool:
-        """Report the last step, save and exit if the run has to stop; False after the last step."""
+        """Report the previous step; save and exit if the run has to stop.
+
+        Returns False after the last step.
+        """
         if self.loaded is None:
             self.loaded = self.step
             self.run.resumed(self.step)
@@ -67,7 +70,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             raise
 
     def export(self, folder: Path) -> None:
-        """Write the weights, all ranks together, as Hugging Face has them if torchtitan can."""
+        """Write the weights with all ranks, in Hugging Face's format if torchtitan supports it."""
         manager, adapter = self.checkpointer, self.config.model_spec.state_dict_adapter
         dtype = TORCH_DTYPE_MAP[self.config.checkpoint.export_dtype]
         weights = {
@@ -82,7 +85,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         )
 
     def _report_checkpoint(self) -> None:
-        """Report the newest complete checkpoint; a later one waits for an asynchronous save."""
+        """Report the newest complete checkpoint: if saving is asynchronous, the previous one."""
         step, interval = self.step, self.config.checkpoint.interval
         if self.config.checkpoint.async_mode != AsyncMode.DISABLED:
             step -= interval
@@ -101,7 +104,7 @@ def main(arguments: list[str]) -> None:
     """Train, and export the weights."""
     ours, options = parse(arguments)
     init_logger()
-    with mistakes():
+    with exit_on_bad_input():
         config = configure(options)
         trainer = RunTrainer(config)
     with Run(
@@ -111,7 +114,7 @@ def main(arguments: list[str]) -> None:
         metrics_port=ours.metrics_port,
     ) as run:
         trainer.run = run
-        report(trainer)
+        keep_losses(trainer)
         trainer.train()
         folder = run.directory / f".export-{config.training.steps}.tmp"
         trainer.export(folder)
@@ -135,9 +138,12 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--module", help="torchtitan's module of the model, such as llama3")
     parser.add_argument("--config", help="configuration of the module, such as llama3_8b")
-    parser.add_argument("--metrics-port", type=int, default=0, help="0 serves no metrics")
+    parser.add_argument("--metrics-port", type=int, default=0, help="0 disables metrics")
     parser.add_argument(
-        "--hang-timeout", type=float, default=1800, help="seconds without a step until exit code 76"
+        "--hang-timeout",
+        type=float,
+        default=1800,
+        help="seconds without a step before the process exits with 76",
     )
     ours, options = parser.parse_known_args(arguments)
     if not ours.module and {"-h", "--help"} & set(options):
@@ -161,7 +167,7 @@ def configure(options: list[str]) -> Any:
 
 
 @contextmanager
-def mistakes() -> Iterator[None]:
+def exit_on_bad_input() -> Iterator[None]:
     """Exit with 64 for a configuration that would fail on every attempt."""
     try:
         yield
@@ -175,8 +181,8 @@ def mistakes() -> Iterator[None]:
         raise SystemExit(code) from error
 
 
-def report(trainer: RunTrainer) -> None:
-    """Let the trainer keep the loss that torchtitan computes for its own log."""
+def keep_losses(trainer: RunTrainer) -> None:
+    """Make the trainer keep the loss that torchtitan computes for its own log."""
     log = trainer.metrics_processor.log
 
     def keep_loss(step: int, loss: float, *rest: Any, **named: Any) -> None:

@@ -44,7 +44,7 @@ def use_cpu() -> None:
     set_factor = FSDPModule.set_gradient_divide_factor
 
     def set_factor_for_gloo(module: FSDPModule, factor: float) -> None:
-        # gloo cannot multiply while it adds.
+        # gloo cannot scale values while it adds them.
         module.set_force_sum_reduction_for_comms(True)
         set_factor(module, factor)
 

@@ -14,8 +14,8 @@ from workload.custom import find
 def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]) -> nn.Module:
     """Build a model with new weights: inputs N x `shape` to logits N x `outputs`.
 
-    A text model returns N x T x `outputs`. Raises ConfigurationError when an option is wrong, when
-    a model of this project does not take this shape, and when a custom factory cannot be found or
+    A text model returns N x T x `outputs`. Raises ConfigurationError if an option is wrong, if a
+    model of this project does not take this shape, or if a custom factory cannot be found or
     called.
     """
     if ":" in name:
@@ -40,7 +40,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigurationError(
-            f"model {name} needs the package torchvision, of the version that fits this PyTorch: "
+            f"model {name} needs the package torchvision in the version that fits this PyTorch: "
             f"{error}"
         ) from error
     model: nn.Module = getattr(module, attribute)(outputs, **checked)
@@ -64,7 +64,7 @@ def _custom_model(
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"model {name} cannot be called with {given}: {error} "
-            "(it gets outputs, input_shape and each of model_options by name)"
+            "(it is called with outputs, input_shape and each of model_options by name)"
         ) from None
     try:
         model = factory(**arguments, **options)

@@ -41,7 +41,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(weight, std=INIT / math.sqrt(2 * layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next token at each position. Raises ValueError for too many."""
+        """Return the logits of the next token at each position. Raises ValueError if too long."""
         length = tokens.shape[1]
         if length > self.context:
             raise ValueError(f"{length} tokens are more than the context of {self.context}")
@@ -71,7 +71,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention with the fastest kernel of the device."""
+    """Causal multi-head attention with the fastest kernel available on the device."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -86,14 +86,14 @@ class Attention(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.queries_keys_values(x).chunk(3, dim=-1)
         )
-        seen = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             rotated(queries, rotation),
             rotated(keys, rotation),
             values,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=True,
         )
-        mixed: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        mixed: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return mixed
 
 

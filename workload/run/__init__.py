@@ -1,4 +1,4 @@
-"""Library for any training program: what the platform expects of a run, with torch alone.
+"""Library that makes any training program a run of the platform; it needs only torch.
 
 `Run` handles the run's directory, atomic checkpoints, SIGTERM, exit codes, lines of progress,
 metrics, hangs and the manifest of the export, for one process or a gang.
@@ -39,8 +39,8 @@ class Run:
     """A run of `steps` steps, entered after the process group is initialized.
 
     All ranks call all methods in the same order. `directory` is shared by all processes; the
-    default is $RUN_DIR. A process without a step in `hang_timeout` seconds exits with 76. The first
-    process of a node serves metrics on `metrics_port`. 0 disables either.
+    default is $RUN_DIR. A process without a step for `hang_timeout` seconds exits with 76. The
+    first process of a node serves metrics on `metrics_port`. 0 disables either.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Run:
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
-        # Not earlier: until then there is nothing to save, and a lost peer would be waited for.
+        # Not earlier: there is nothing to save, and the process would wait for a lost peer.
         self._handlers = self._vote.listen()
         return self
 
@@ -105,8 +105,8 @@ class Run:
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
         """Report a step, and save with `save(directory)` if it is due or the run has to stop.
 
-        In the latter case the process exits with 75. Raises FatalError, in all processes, if a loss
-        that rank 0 logs or one that a process saves is NaN.
+        If the run has to stop, the process exits with 75. Raises FatalError, in all processes, if a
+        loss that rank 0 logs or the last one before a save is NaN.
         """
         self.report(step, loss)
         stop = self.should_stop()
@@ -126,7 +126,7 @@ class Run:
         self._values["step_seconds_sum"] = seconds + self._progressed()
         self._values["step"] = step
         if loss is not None:
-            # The graph of a step must not live as long as the next one.
+            # Detached, so that the graph of a step is freed before the next one.
             self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
             if rank() == 0 and (step % self._log_every == 0 or step == self._steps):
                 try:
@@ -144,7 +144,7 @@ class Run:
     def save(self, step: int, write: Action) -> None:
         """Save a checkpoint: each rank writes its files with `write(directory)`, in any format.
 
-        The directory has its name only when all files are on disk. Raises FatalError, in all
+        The directory gets its final name when all files are on disk. Raises FatalError, in all
         processes, if the loss of one of them is NaN.
         """
 
@@ -182,8 +182,8 @@ class Run:
     ) -> None:
         """Export the model: rank 0 writes it with `write(directory)`, then its manifest.
 
-        For the model server, write model.safetensors, and give model, options, input_shape, and
-        classes or outputs. Raises FatalError for a metric or a loss that is not finite.
+        For the model server, write model.safetensors, and pass model, options, input_shape, and
+        classes or outputs as arguments. Raises FatalError if a metric or a loss is not finite.
         """
         all_or_none(self._finite_loss, self._group)
         results = {name: float(value) for name, value in metrics.items()}
@@ -243,7 +243,7 @@ class Run:
             self._leave(code)
 
     def _progressed(self) -> float:
-        """Record progress; return the seconds since the previous one."""
+        """Record progress; return the seconds since the previous call."""
         before, self._stepped = self._stepped, time.monotonic()
         self._watchdog.beat()
         return self._stepped - before
@@ -267,7 +267,7 @@ class Run:
             conclude(event, **fields)
 
     def _leave(self, code: int) -> NoReturn:
-        """Exit; a gang without the interpreter's shutdown, where threads of the group may abort."""
+        """Exit; in a gang, skip the interpreter's shutdown, where threads may abort."""
         sys.stdout.flush()
         sys.stderr.flush()
         if joined():

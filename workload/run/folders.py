@@ -40,11 +40,11 @@ def publish(written: Path, target: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Rename the directory first, so that a partly removed one is never found."""
-    nameless = path.with_name(f".{path.name}.old.tmp")
-    shutil.rmtree(nameless, ignore_errors=True)
-    path.rename(nameless)
-    shutil.rmtree(nameless, ignore_errors=True)
+    """Remove a directory; it is renamed first, so that a partly removed one is never found."""
+    renamed = path.with_name(f".{path.name}.old.tmp")
+    shutil.rmtree(renamed, ignore_errors=True)
+    path.rename(renamed)
+    shutil.rmtree(renamed, ignore_errors=True)
 
 
 def remove_unfinished(folder: Path) -> None:

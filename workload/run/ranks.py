@@ -70,7 +70,7 @@ class Vote:
         self._pending: dist.Work | None = None
 
     def listen(self) -> dict[int, Any]:
-        """Vote to stop after SIGTERM or the first Ctrl-C; return the handlers before, by signal."""
+        """Vote to stop after SIGTERM or the first Ctrl-C; return the previous handlers."""
         return {
             number: signal.signal(number, self._request)
             for number in (signal.SIGTERM, signal.SIGINT)
@@ -78,7 +78,7 @@ class Vote:
 
     def _request(self, number: int, _: object) -> None:
         self._requested = True
-        # torchrun passes on the Ctrl-C that its processes have got as well.
+        # torchrun forwards a Ctrl-C, which its processes also receive from the terminal.
         if number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -90,12 +90,12 @@ class Vote:
         decided = self._result()
         if not decided:
             self._flag.fill_(float(stop))
-            most = dist.ReduceOp.MAX
-            self._pending = dist.all_reduce(self._flag, most, self._group, async_op=True)
+            maximum = dist.ReduceOp.MAX
+            self._pending = dist.all_reduce(self._flag, maximum, self._group, async_op=True)
         return decided
 
     def close(self) -> None:
-        """Wait for the last vote, whose result is not needed any more."""
+        """Wait for the last vote, whose result is no longer needed."""
         self._result()
 
     def _result(self) -> bool:

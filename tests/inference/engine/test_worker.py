@@ -162,7 +162,7 @@ def test_a_custom_model_is_loaded_only_if_allowed_by_name(
         {name: torch.zeros(shape) for name, shape in tensors.items()}, export / "model.safetensors"
     )
     seal(export)
-    with pytest.raises(ExportError, match="it is not allowed to be loaded here"):
+    with pytest.raises(ExportError, match="it must not be loaded here"):
         loaded(export)
     with pytest.raises(ExportError, match="only other:net may be loaded here"):
         loaded(export, own="other:net")

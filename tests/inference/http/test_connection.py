@@ -30,7 +30,7 @@ class Computing:
         request.limit = 1 << 20
         return None
 
-    def name(self, request: Request) -> None:
+    def assign_id(self, request: Request) -> None:
         request.request_id = "1"
 
     def answer(

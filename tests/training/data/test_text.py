@@ -75,7 +75,7 @@ def test_loader_processes_read_the_same_samples(tmp_path: Path) -> None:
     [
         ({}, r"text has no \*.txt file"),
         ({"a.md": 900}, r"text has no \*.txt file"),
-        ({"a.txt": 11}, "10 tokens to train on in one piece, and a sample of 10 needs 11"),
+        ({"a.txt": 11}, "10 tokens to train on in one piece, but a sample of 10 needs 11"),
         ({"a.txt": 100}, "10 tokens held out in one piece"),
         ({"a.txt": 0}, "0 tokens to train on"),
     ],

@@ -88,7 +88,7 @@ def test_unchecked_damage_is_reported_when_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train-00000.bin has a token above 999"):
         train.batch(np.array([0]))
     path.write_bytes(b"short")
-    with pytest.raises(DataError, match=r"train-00000.bin cannot be read any more"):
+    with pytest.raises(DataError, match=r"train-00000.bin can no longer be read"):
         train.batch(np.array([1]))
 
 

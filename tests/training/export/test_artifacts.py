@@ -129,7 +129,9 @@ def test_an_artifact_with_different_outputs_is_not_listed(
     folder, manifest = export(trained, export_formats="pt2")
     assert manifest.artifacts == ()
     [message] = warned(capsys)
-    assert message.startswith("export_formats pt2: no model.pt2 is exported: its outputs differ by")
+    assert message.startswith(
+        "export_formats pt2: model.pt2 is not exported: its outputs differ by"
+    )
     assert not (folder / "model.pt2").exists()
     assert finished_export(folder) == manifest
 
@@ -140,7 +142,7 @@ def test_an_artifact_with_different_outputs_is_not_listed(
         ({"quantize": "static"}, "quantize static is for models with convolutions"),
         (
             {"quantize": "dynamic"},
-            "quantize dynamic changes linear layers, and this model has",
+            "quantize dynamic changes linear layers, but this model has",
         ),
         ({"prune": 0.5}, "prune 0.5: .* has no linear layer and no convolution"),
     ],

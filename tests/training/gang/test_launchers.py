@@ -97,7 +97,7 @@ def test_the_launcher_reports_saved_only_if_its_process_did(
 def test_a_process_that_a_library_aborts_leaves_a_message(tmp_path: Path) -> None:
     launcher = launch(tmp_path / "output", "kill -ABRT $$$$")
     assert launcher.exit_code() == 128 + signal.SIGABRT
-    assert '"message": "rank 0 was ended by SIGABRT: a library aborted' in launcher.text
+    assert '"message": "rank 0 was killed by SIGABRT: a library aborted' in launcher.text
 
 
 def test_a_process_that_is_killed_by_torchrun_has_not_saved(tmp_path: Path) -> None:

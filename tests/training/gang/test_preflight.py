@@ -198,7 +198,7 @@ def test_a_directory_of_another_user_is_reported_with_its_owner(mode: int, run_d
         )
     assert done.stdout == (
         f"run_dir {volume / run_dir} cannot be written: Permission denied ({volume} belongs to "
-        f"user 65534 and group 65533 with mode {mode:04o}, and this process is user 10001 in "
+        f"user 65534 and group 65533 with mode {mode:04o}, but this process is user 10001 in "
         "groups 2000, 10001); mount a writable volume there or choose another directory\n"
     )
 

@@ -141,7 +141,7 @@ def test_a_master_port_in_use_differs_from_an_unreachable_master() -> None:
         world = World(0, 2, 0, f"127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(dist.DistNetworkError) as caught:
             dist.TCPStore("127.0.0.1", taken.getsockname()[1], 2, is_master=True)
-    assert f"MASTER_PORT of {world.master} is taken" in str(port_taken(world, caught.value))
+    assert f"MASTER_PORT of {world.master} is in use" in str(port_taken(world, caught.value))
     with pytest.raises(dist.DistError) as silent:
         dist.TCPStore(
             "127.0.0.1",

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from training.data.samples import DataError
 
-WHOLE: Final = ".txt"
-"""Suffix of the files that are one text each."""
+TEXT_SUFFIX: Final = ".txt"
+"""Suffix of files that contain one text each."""
 _ROWS_AT_A_TIME: Final = 256
 
 
@@ -26,8 +26,8 @@ def find(folder: Path) -> list[Path]:
 def texts(path: Path, field: str) -> Iterator[bytes | None]:
     """Yield the texts of a file in UTF-8, and None for each that cannot be read.
 
-    A text is a whole *.txt, `field` of a line of *.jsonl, or the column `field` of a row of
-    *.parquet. Raises DataError if Parquet cannot be read for lack of a package.
+    A text is a complete *.txt file, `field` of a *.jsonl line, or the column `field` of a *.parquet
+    row. Raises DataError if the package that reads Parquet is not installed.
     """
     try:
         yield from _READERS[path.suffix](path, field)
@@ -35,7 +35,7 @@ def texts(path: Path, field: str) -> Iterator[bytes | None]:
         yield None
 
 
-def _whole(path: Path, field: str) -> Iterator[bytes | None]:
+def _read_text(path: Path, field: str) -> Iterator[bytes | None]:
     text = path.read_bytes()
     try:
         text.decode()
@@ -45,7 +45,7 @@ def _whole(path: Path, field: str) -> Iterator[bytes | None]:
         yield text
 
 
-def _lines(path: Path, field: str) -> Iterator[bytes | None]:
+def _read_lines(path: Path, field: str) -> Iterator[bytes | None]:
     with path.open("rb") as file:
         for line in file:
             if line.strip():
@@ -60,8 +60,8 @@ def _field_of(line: bytes, field: str) -> bytes | None:
         return None
 
 
-def _rows(path: Path, field: str) -> Iterator[bytes | None]:
-    """Yield the texts of a Parquet file; None once if it is none or has no such column."""
+def _read_rows(path: Path, field: str) -> Iterator[bytes | None]:
+    """Yield the texts of a Parquet file; None once if it is invalid or lacks the column."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -92,7 +92,7 @@ def _encoded(text: object) -> bytes | None:
 
 
 _READERS: Final[Mapping[str, Callable[[Path, str], Iterator[bytes | None]]]] = {
-    WHOLE: _whole,
-    ".jsonl": _lines,
-    ".parquet": _rows,
+    TEXT_SUFFIX: _read_text,
+    ".jsonl": _read_lines,
+    ".parquet": _read_rows,
 }

@@ -61,8 +61,8 @@ def from_folder(
 ) -> Source:
     """Read images from one directory per class, cropped and scaled to `shape`.
 
-    An image's pixels decide whether it is held out, so additional images do not change the split of
-    existing ones. Raises DataError when there is no image.
+    Only an image's pixels decide whether it is held out, so additional images do not change the
+    split of existing ones. Raises DataError if there is no image.
     """
     try:
         classes = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
@@ -75,7 +75,7 @@ def from_folder(
         if path.is_file() and not path.name.startswith(".")
     ]
     if not files:
-        raise DataError(f"{folder} has no file in a folder: write one that has a folder per class")
+        raise DataError(f"{folder} has no images: it needs a directory of images per class")
 
     def picture(file: tuple[Path, int]) -> Picture | Dropped:
         return _from_file(*file, shape, minimum, held_out)
@@ -90,7 +90,7 @@ def from_folder(
 
 
 def from_dataset(name: DatasetName, data_dir: Path) -> Source:
-    """Read all images of a known data set with its own split. Raises DataError."""
+    """Read all images of a known data set, keeping its split. Raises DataError."""
     data = load(name, data_dir, None, seed=0)
     channels, height, width = data.shape
     shape: ImageShape = (1 if channels == 1 else 3, height, width)
@@ -128,7 +128,7 @@ def _from_file(
             if min(image.size) < minimum:
                 return Dropped("too small")
             upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
-    # Decoders raise anything for a damaged file; it is counted and reported at the end.
+    # Decoders raise any exception for a damaged file; it is counted and reported at the end.
     except Exception:
         return Dropped("unreadable")
     picture = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
@@ -170,8 +170,8 @@ def prepare_images(
 ) -> ShardsManifest:
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    Raises DataError when no image is left for training or to hold out, or `target` is not empty;
-    OSError. `target` is then unchanged.
+    Raises DataError if no image is left to train on or to hold out, or if `target` is not empty,
+    and OSError. `target` is then unchanged.
     """
     dropped: Counter[str] = Counter()
     progress = Progress("images prepared", source.total, report)
@@ -190,10 +190,10 @@ def prepare_images(
                 writer = held_out if picture.held_out else train
                 writer.add(picture.content, "png", picture.label)
             progress.advance(1, f", {dropped.total():,} dropped")
-        for writer, what in ((train, "to train on"), (held_out, "to hold out")):
+        for writer, use in ((train, "to train on"), (held_out, "to hold out")):
             if not writer.count:
                 raise DataError(
-                    f"no image of {source.total} is left {what}, {_counts(dropped)} were dropped: "
+                    f"none of {source.total} images is left {use} (dropped: {_counts(dropped)}): "
                     "add images, or change --held-out or --min-size"
                 )
         manifest = ShardsManifest(

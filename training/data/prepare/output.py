@@ -1,4 +1,4 @@
-"""Output of a prepared data set: files of limited size in a directory that appears complete."""
+"""Output of a prepared data set: files of limited size, published when all are complete."""
 
 import fcntl
 import io
@@ -19,7 +19,7 @@ from training.data.shards import LABEL, scan
 from workload.files import sha256_of, sync_folder
 
 UNFINISHED: Final = ".unfinished"
-"""Inside the target, which may be a mounted volume, so that publishing only renames files."""
+"""Directory inside the target, which may be a mounted volume: publishing only renames files."""
 
 
 @contextmanager
@@ -27,8 +27,8 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
     """Provide an empty directory whose files and manifest are moved to `target` at the end.
 
     An interrupted earlier attempt is removed, or completed if only the renames were left. With
-    `force` a data set in `target` is replaced at the end; other files stay. Raises DataError when
-    `target` is not empty, or another process prepares a data set in it; OSError.
+    `force` a data set in `target` is replaced at the end; other files stay. Raises DataError if
+    `target` is not empty or another process is preparing a data set in it, and OSError.
     """
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
@@ -39,7 +39,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
         found = sorted(path.name for path in target.iterdir() if path.name != "lost+found")
         if found and not force:
             raise DataError(
-                f"{target} is not empty, it has {found[0]}: choose another directory, "
+                f"{target} is not empty, it contains {found[0]}: choose another directory, "
                 "or write --force to replace a data set"
             )
         unfinished.mkdir()
@@ -52,7 +52,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
 
 
 def check_apart(source: Path, target: Path) -> None:
-    """Raise DataError if the target would be read as part of its own source."""
+    """Raise DataError if the target is inside its source."""
     if target.resolve().is_relative_to(source.resolve()):
         raise DataError(f"{target} is inside the source {source}: choose another directory")
 
@@ -71,14 +71,14 @@ def _locked(target: Path) -> Iterator[None]:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataError(f"another process prepares a data set in {target}") from None
+            raise DataError(f"another process is preparing a data set in {target}") from None
         yield
     finally:
         os.close(folder)
 
 
 def _publish(unfinished: Path, target: Path) -> None:
-    """Replace the old files, then the manifest. It can be repeated after an interruption."""
+    """Replace the old files, then the manifest. Safe to repeat after an interruption."""
     if (target / MANIFEST_FILE).exists():
         try:
             old = [part.file for part in read_manifest(target).parts()]
@@ -98,7 +98,7 @@ def _publish(unfinished: Path, target: Path) -> None:
 class ShardWriter:
     """WebDataset tar files PREFIX-00000.tar and so on, and their index.
 
-    The same images produce the same bytes: no time and no user is stored.
+    The same images produce the same bytes: no time or user is stored.
     """
 
     def __init__(self, folder: Path, prefix: str, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Preparation of text files as files of tokens."""
+"""Conversion of text files to files of tokens."""
 
 import hashlib
 from collections import Counter
@@ -18,15 +18,16 @@ from training.data.samples import DataError
 from training.data.text import BYTES, DTYPES, train_length
 
 PIECE: Final = 2**18
-"""Minimum bytes that are encoded at a time, extended to the end of a line."""
+"""Minimum number of bytes to encode at a time, extended to the end of a line."""
 TOKENIZER_FILE: Final = "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder of UTF-8; `content` is that of tokenizer.json, empty if each byte is a token.
+    """Encoder of UTF-8 text.
 
-    `end` has the token that ends a text, or nothing.
+    `content` is the content of tokenizer.json, empty if each byte is a token. `end` contains the
+    token that ends a text, if there is one.
     """
 
     encode: Callable[[bytes], NDArray[Any]]
@@ -85,12 +86,12 @@ def prepare_text(
     settings: Mapping[str, str | int | float],
     report: Report,
 ) -> TokensManifest:
-    """Write all texts below `folder` as tokens to `target`; `documents.texts` says which.
+    """Write all texts below `folder` as tokens to `target`; see `documents.texts`.
 
-    Files have at most `limit` bytes. The last share `held_out` of every *.txt is held out, and this
-    share of the lines of *.jsonl and the rows of *.parquet, whose text is in `field`. Raises
-    DataError when there is nothing to train on, or `target` is not empty; OSError. `target` is then
-    unchanged.
+    Files have at most `limit` bytes. The share `held_out` is held out: the end of every *.txt file,
+    and that share of *.jsonl lines and *.parquet rows, whose text is in `field`. Raises DataError
+    if there is nothing to train on or to hold out, or if `target` is not empty, and OSError.
+    `target` is then unchanged.
     """
     paths = documents.find(folder)
     dropped: Counter[str] = Counter()
@@ -135,8 +136,7 @@ def prepare_text(
 def _cut(text: bytes, held_out: float, is_file: bool) -> int:
     """Return where the held-out part of a text begins.
 
-    The digest of a line or row decides whether it is held out as a whole, so others do not change
-    it.
+    A line or row is held out completely or not at all: only its digest decides.
     """
     if is_file:
         return _character_start(text, train_length(len(text), held_out))
@@ -149,15 +149,15 @@ def _cleaned(
 ) -> Iterator[tuple[bytes, bool]]:
     """Yield the distinct texts that are UTF-8 and long enough, and whether each is a whole file.
 
-    Counts the others as dropped.
+    The others are counted as dropped.
     """
     seen: set[bytes] = set()
     sizes = {path: path.stat().st_size for path in paths}
     progress = Progress("bytes prepared", sum(sizes.values()), report)
     for path, size in sizes.items():
-        is_file, done = path.suffix == documents.WHOLE, 0
+        is_file, done = path.suffix == documents.TEXT_SUFFIX, 0
         for text in documents.texts(path, field):
-            # Texts are shorter than the lines that contain them, and longer than compressed rows.
+            # Texts are shorter than the lines that contain them, but longer than compressed rows.
             step = min(len(text or b""), size - done)
             done += step
             progress.advance(step, f", {dropped.total():,} texts dropped")
@@ -174,7 +174,7 @@ def _cleaned(
 
 
 def _character_start(text: bytes, offset: int) -> int:
-    """Return this offset, or a smaller one at which a UTF-8 character starts."""
+    """Return the last offset up to `offset` at which a UTF-8 character starts."""
     while 0 < offset < len(text) and text[offset] & 0b1100_0000 == 0b1000_0000:
         offset -= 1
     return offset

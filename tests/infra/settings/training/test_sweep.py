@@ -52,7 +52,7 @@ def test_an_unknown_model_is_named_with_what_to_write() -> None:
 
 def test_corners_of_the_space_are_checked_together() -> None:
     space = {"optimizer": SPACE["optimizer"], "betas": {"choices": ["0.9,0.95", "0.9,0.99"]}}
-    assert "betas is set, which only adamw has" in problem(space=space)
+    assert "betas is set, but only adamw uses it" in problem(space=space)
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,11 @@ def test_shards_contain_several_classes(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda _: None, "cannot be read: No such file"),
-        (lambda folder: folder.mkdir(), "has no file in a folder"),
-        (lambda folder: (folder / "cat").mkdir(parents=True), "has no file in a folder"),
+        (lambda folder: folder.mkdir(), "has no images: it needs a directory"),
+        (
+            lambda folder: (folder / "cat").mkdir(parents=True),
+            "has no images: it needs a directory",
+        ),
     ],
 )
 def test_a_directory_without_images_is_rejected(
@@ -141,7 +144,7 @@ def test_an_empty_training_set_is_rejected(
     (tmp_path / "pictures/cat/bad.png").write_text("no image")
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == 64
     said = capsys.readouterr().err
-    assert "no image of 1 is left to train on, 1 unreadable were dropped: add images" in said
+    assert "none of 1 images is left to train on (dropped: 1 unreadable): add images" in said
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -172,6 +175,6 @@ def test_an_image_of_two_classes_is_used_once(tmp_path: Path) -> None:
     picture = Picture(b"", b"same", 0, False)
     source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
     with pytest.raises(
-        DataError, match=r"no image of 2 is left to hold out, 1 duplicate were dropped"
+        DataError, match=r"none of 2 images is left to hold out \(dropped: 1 duplicate\)"
     ):
         prepare_images(source, tmp_path, limit=9999, force=False, settings={}, report=print)

@@ -53,7 +53,7 @@ def test_a_mounted_volume_counts_as_empty(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_rejected_and_kept(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(DataError, match=r"is not empty, it has notes: .* write --force"):
+    with pytest.raises(DataError, match=r"is not empty, it contains notes: .* write --force"):
         make(tmp_path, "one")
     assert names(tmp_path) == ["notes"]
 
@@ -115,7 +115,7 @@ def test_an_interrupted_replacement_is_completed_later(
 
 def test_concurrent_preparations_are_rejected(tmp_path: Path) -> None:
     with new_dataset(tmp_path, force=False) as unfinished:
-        with pytest.raises(DataError, match="another process prepares a data set in"):
+        with pytest.raises(DataError, match="another process is preparing a data set in"):
             make(tmp_path, "two")
         fill(unfinished, "one")
     assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]

@@ -38,6 +38,9 @@ ContainerRuntime = Literal["containerd"]
 Autoscaling = Literal["keda"]
 """KEDA; only tests run it."""
 
+NetworkPolicies = Literal["kube-router"]
+"""An enforcer of network policies; only tests run it."""
+
 OldVolcano = Literal["volcano-1.10"]
 """The release of Volcano from which tests upgrade."""
 
@@ -45,7 +48,15 @@ Languages = Literal["languages"]
 """Language hosts of Pulumi programs that are not in Python; only tests have such programs."""
 
 Extra = (
-    Operator | Gateway | Monitoring | Gpus | ContainerRuntime | Autoscaling | OldVolcano | Languages
+    Operator
+    | Gateway
+    | Monitoring
+    | Gpus
+    | ContainerRuntime
+    | Autoscaling
+    | NetworkPolicies
+    | OldVolcano
+    | Languages
 )
 """Tools outside the groups, requested by name."""
 

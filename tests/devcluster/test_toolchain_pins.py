@@ -61,6 +61,7 @@ def test_an_operator_is_in_no_group(operator: pins.Operator):
         ("languages", "pulumi-language-yaml"),
         ("containerd", "containerd-2"),
         ("keda", "keda-adapter"),
+        ("kube-router", "kube-router"),
         ("volcano-1.10", "vc-scheduler-1.10"),
     ],
 )

@@ -195,7 +195,7 @@ def test_a_killed_run_resumes_without_the_base_bit_by_bit(
     def gang(name: str, output: str, *more: str) -> Any:
         lora = {"lora_dropout": 0.2, "batch_size": 4, "ema_decay": 0.9, "parallel": kind}
         settings = of_gpt(tmp_path, tuple(LAYERS), **lora, run_dir=tmp_path / name)
-        flags = [*flags_of(settings), "--checkpoint-steps=2", "--log-every=1", *more]
+        flags = [*flags_of(settings), "--checkpoint-steps=4", "--log-every=1", *more]
         return start_gang(flags, 2, tmp_path / output)
 
     whole = gang("whole", "a")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import pulumi
 from pulumi.runtime.mocks import MockMonitor
@@ -14,6 +14,8 @@ from infra.manifests import Manifest, system_namespace
 from infra.settings.gpu_operator import GpuOperatorSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
+
+_SDK: Final = version("pulumi-kubernetes")
 
 
 class KubernetesObject(pulumi.CustomResource):
@@ -28,9 +30,7 @@ class KubernetesObject(pulumi.CustomResource):
             f"kubernetes:{group_version}:{kind}",
             resource_name,
             dict(manifest),
-            pulumi.ResourceOptions.merge(
-                pulumi.ResourceOptions(version=version("pulumi-kubernetes")), opts
-            ),
+            pulumi.ResourceOptions.merge(pulumi.ResourceOptions(version=_SDK), opts),
         )
 
 

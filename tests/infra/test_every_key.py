@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, get_args
 
-import pytest
 from pydantic import BaseModel
 
 from infra.settings import StackSettings, validate
 from infra.settings.training.step_checks import DECIDED_BY_STACK
-from tests.infra.conftest import Provision
 from tests.infra.every_key import stacks
 
 SECRET = frozenset({"registry_password"})
@@ -51,9 +49,3 @@ def test_every_key_is_used_by_one_of_the_stacks() -> None:
             keys -= set(used(getattr(settings, concern)))
     keys -= {("TrainingConfig", name) for name in DECIDED_BY_STACK}
     assert not keys, "add these keys to tests/infra/every_key.yaml"
-
-
-@pytest.mark.parametrize("number", range(len(stacks())))
-def test_every_stack_can_be_provisioned(provision: Provision, number: int) -> None:
-    values = stacks()[number]
-    assert provision(values, tuple(SECRET & values.keys())).resources

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,18 +28,16 @@ def group_left() -> Iterator[None]:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Train in this process as a gang of one; keywords are settings, run_dir is below tmp_path.
+    """Train in this process as a gang of one, below tmp_path; see `train_in`."""
+    return partial(train_in, tmp_path)
 
-    None removes a setting.
-    """
 
-    def start(run_dir: str = "run", **settings: object) -> int:
-        small = {"model": "digits-net", "dataset": "digits", "epochs": 2, "device": "cpu"}
-        values = small | settings | {"run_dir": str(tmp_path / run_dir)}
-        values = {name: value for name, value in values.items() if value is not None}
-        try:
-            return run(TrainingConfig.model_validate(values), ALONE)
-        finally:
-            leave_group()
-
-    return start
+def train_in(folder: Path, run_dir: str = "run", **settings: object) -> int:
+    """Train in this process as a gang of one; keywords are settings. None removes a setting."""
+    small = {"model": "digits-net", "dataset": "digits", "epochs": 2, "device": "cpu"}
+    values = small | settings | {"run_dir": str(folder / run_dir)}
+    values = {name: value for name, value in values.items() if value is not None}
+    try:
+        return run(TrainingConfig.model_validate(values), ALONE)
+    finally:
+        leave_group()

@@ -47,6 +47,20 @@ class Normalized(nn.Module):
         return logits
 
 
+class Dropping(nn.Module):
+    """A small model with dropout, whose random numbers must resume as well."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first = nn.Linear(prod(input_shape), 32)
+        self.dropout = nn.Dropout(0.5)
+        self.last = nn.Linear(32, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.dropout(self.first(x.flatten(1)).relu()))
+        return logits
+
+
 class Wrapped(Frozen):
     """A model that returns its logits in an object, like those of transformers."""
 

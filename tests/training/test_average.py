@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
+from tests.training.custom_models import Deep
 from tests.training.programs import start_gang
 from tests.training.test_custom_models import held_out_metrics
 from training.config import TrainingConfig
@@ -79,7 +80,8 @@ def test_a_resumed_gang_has_the_average_of_an_undisturbed_one(
     parallel: str, tmp_path: Path
 ) -> None:
     def start(run: str, epochs: int) -> None:
-        flags = ["--dataset=digits", "--model=digits-net", "--device=cpu", f"--epochs={epochs}"]
+        flags = ["--dataset=digits", f"--model={Deep.__module__}:Deep", f"--epochs={epochs}"]
+        flags += ["--batch-size=256", "--device=cpu"]
         flags += ["--schedule=constant", "--warm-up=0", f"--ema-decay={DECAY}"]
         flags += [f"--parallel={parallel}", f"--run-dir={tmp_path / run}"]
         gang = start_gang(flags, 2, tmp_path / f"{run}-{epochs}")

@@ -63,7 +63,7 @@ def test_mistakes_of_a_model_are_reported_before_the_first_step(
 
 
 def test_a_later_mistake_of_a_model_is_fatal(tmp_path: Path) -> None:
-    flags = [f"--model={MODELS}:Fragile", "--dataset=synthetic", f"--run-dir={tmp_path / 'run'}"]
+    flags = [f"--model={MODELS}:Fragile", "--dataset=digits", f"--run-dir={tmp_path / 'run'}"]
     [program] = start_gang(flags, 1, tmp_path / "out")
     assert program.exit_code() == exit_codes.BAD_INPUT
     program.says("error in the program: TypeError: only two at a time")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.training.custom_models import Dropping
 from tests.training.programs import Program, start_gang, until
 from training import evaluation
 from training import train as training
@@ -23,13 +24,14 @@ from workload.manifest import read_manifest
 from workload.run import folders
 
 Train = Callable[..., int]
+DROPPING = f"--model={Dropping.__module__}:Dropping"
 KINDS: dict[str, list[str]] = {
-    "dropout": ["--model=mnist-net"],
+    "dropout": [DROPPING],
     "batch norm and an average": [
         "--model=tests.training.custom_models:Normalized", "--ema-decay=0.9", "--accumulate=2",
     ],
-    "fsdp and an average": ["--parallel=fsdp", "--ema-decay=0.9", "--model=mnist-net"],
-    "fp16": ["--model=mnist-net", "--precision=fp16"],
+    "fsdp and an average": ["--parallel=fsdp", "--ema-decay=0.9", DROPPING],
+    "fp16": [DROPPING, "--precision=fp16"],
 }  # fmt: skip
 
 
@@ -53,7 +55,7 @@ def finish(programs: list[Program]) -> str:
 
 
 def gang(run_dir: Path, size: int, *more: str) -> list[Program]:
-    flags = ["--dataset=synthetic", "--train-steps=12", "--batch-size=32", f"--run-dir={run_dir}"]
+    flags = ["--dataset=digits", "--train-steps=12", "--batch-size=32", f"--run-dir={run_dir}"]
     return start_gang([*flags, *more], size, run_dir.with_suffix(".output"))
 
 
@@ -82,7 +84,7 @@ def test_a_part_is_the_same_for_every_number_of_processes(tmp_path: Path) -> Non
 
 
 def test_a_killed_run_has_the_evaluations_of_an_undisturbed_one(tmp_path: Path) -> None:
-    flags = ["--model=mnist-net", "--evaluate-steps=2", "--evaluate-samples=50", "--log-every=1"]
+    flags = [DROPPING, "--evaluate-steps=2", "--evaluate-samples=50", "--log-every=1"]
     undisturbed = gang(tmp_path / "whole", 2, *flags)
     killed = gang(tmp_path / "parts", 2, *flags, "--checkpoint-steps=3", "--step-delay=0.2")
     saved = tmp_path / "parts/checkpoints"

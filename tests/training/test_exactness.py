@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.custom_models import Dropping
 from tests.training.programs import Program, start_gang, until
 from workload import exit_codes
 from workload.manifest import read_manifest
 
-DIGITS = ["--model=digits-net", "--dataset=synthetic", "--epochs=1", "--batch-size=64"]
-"""16 steps of two processes."""
+DIGITS = ["--model=digits-net", "--dataset=synthetic", "--batch-size=64"]
+STEPS = 16
+"""One epoch of two processes with synthetic data, and more than one with digits."""
 
-DROPOUT = "--model=mnist-net"
-"""A larger model whose dropout must resume as well."""
+DROPOUT = [f"--model={Dropping.__module__}:Dropping", "--dataset=digits"]
+"""A custom model whose dropout must resume as well."""
 
 KINDS = {
-    "ddp with dropout": [DROPOUT],
+    "ddp with dropout": DROPOUT,
     "fsdp": ["--parallel=fsdp"],
     "fp16 with accumulation, clipping and compression": [
-        "--precision=fp16", "--accumulate=2", "--batch-size=32", "--clip-norm=1",
+        *DROPOUT, "--precision=fp16", "--accumulate=2", "--batch-size=32", "--clip-norm=1",
         "--gradient-compression=bf16",
     ],
     "fsdp with bf16, accumulation and checkpointed activations": [
@@ -49,9 +51,10 @@ def finish(programs: list[Program]) -> dict[int, float]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_resumes_with_equal_losses(kind: str, tmp_path: Path) -> None:
-    uninterrupted = gang(tmp_path / "whole", 2, tmp_path / "a", *KINDS[kind])
+    flags = [*KINDS[kind], f"--train-steps={STEPS}"]
+    uninterrupted = gang(tmp_path / "whole", 2, tmp_path / "a", *flags)
     step = 4 + secrets.randbelow(11)
-    killed = gang(tmp_path / "parts", 2, tmp_path / "b", *KINDS[kind], "--step-delay=0.1")
+    killed = gang(tmp_path / "parts", 2, tmp_path / "b", *flags, "--step-delay=0.1")
     saved = tmp_path / "parts/checkpoints"
     until(lambda: step in losses(killed[0]) and any(saved.glob("step-*")))
     # An asynchronous save may be in any state now.
@@ -59,7 +62,7 @@ def test_a_killed_run_resumes_with_equal_losses(kind: str, tmp_path: Path) -> No
         program.signal(signal.SIGKILL)
     for program in killed:
         program.exit_code()
-    resumed = gang(tmp_path / "parts", 2, tmp_path / "c", *KINDS[kind])
+    resumed = gang(tmp_path / "parts", 2, tmp_path / "c", *flags)
     rest, whole = finish(resumed), finish(uninterrupted)
     assert '"event": "resume"' in resumed[0].text
     assert min(rest) > 1
@@ -77,7 +80,7 @@ def weights(run_dir: Path) -> str:
 def test_another_number_of_processes_sees_each_remaining_sample_once(
     before: int, after: int, parallel: str, tmp_path: Path
 ) -> None:
-    flags = [f"--parallel={parallel}", "--batch-size=50"]
+    flags = [f"--parallel={parallel}", "--batch-size=50", "--epochs=1"]
     killed = gang(tmp_path / "run", before, tmp_path / "a", *flags, "--step-delay=0.1")
     until(lambda: 8 in losses(killed[0]))
     for program in killed:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.training.custom_models import Dropping
 from tests.training.programs import events, start_gang
 from training.checkpoints.storage import Position
 from training.config import TrainingConfig
@@ -116,7 +117,8 @@ def test_an_interrupted_run_ends_after_the_same_step(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = {"model": "mnist-net", "epochs": None, "train_steps": 9, "log_every": 1}
+    model = f"{Dropping.__module__}:Dropping"
+    settings = {"model": model, "epochs": None, "train_steps": 9, "log_every": 1}
     train("whole", batch_size=256, **settings)
     before, check = signal.getsignal(signal.SIGTERM), Run.check_step
 

@@ -63,19 +63,28 @@ CASES: dict[str, tuple[int, dict[str, Any], tuple[str, ...], float]] = {
 Train = Callable[..., int]
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    """Return the export of a language model with random weights."""
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text/a.txt").write_text("the quick brown fox jumps over it. " * 14)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a text and the export of a language model with random weights. Read-only."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "text").mkdir()
+    (folder / "text/a.txt").write_text("the quick brown fox jumps over it. " * 14)
     torch.manual_seed(3)
     values = {"model": "gpt", "dataset": "text", "model_options": SIZE}
-    config = TrainingConfig.model_validate(values | {"data_dir": str(tmp_path)})
-    data = load("text", tmp_path, (SIZE["context"],), seed=0)
+    config = TrainingConfig.model_validate(values | {"data_dir": str(folder)})
+    data = load("text", folder, (SIZE["context"],), seed=0)
     model = build("gpt", config.model_options, data.outputs, data.shape)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.3)
-    write_export(tmp_path / "base", model, config, data, {})
+    write_export(folder / "base", model, config, data, {})
+    return folder
+
+
+@pytest.fixture
+def base(written: Path, tmp_path: Path) -> Path:
+    """Return a copy of the export next to a copy of the text."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    torch.manual_seed(4)
     return tmp_path / "base"
 
 
@@ -186,7 +195,7 @@ def test_a_killed_run_resumes_without_the_base_bit_by_bit(
     def gang(name: str, output: str, *more: str) -> Any:
         lora = {"lora_dropout": 0.2, "batch_size": 4, "ema_decay": 0.9, "parallel": kind}
         settings = of_gpt(tmp_path, tuple(LAYERS), **lora, run_dir=tmp_path / name)
-        flags = [*flags_of(settings), "--checkpoint-steps=2", "--log-every=1", *more]
+        flags = [*flags_of(settings), "--checkpoint-steps=4", "--log-every=1", *more]
         return start_gang(flags, 2, tmp_path / output)
 
     whole = gang("whole", "a")

@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.training.custom_models import Dropping
 from tests.training.programs import all_events, events
 from training.checkpoints import storage
 from training.config import TrainingConfig
@@ -28,6 +29,8 @@ from workload.run import folders
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
 """As in the dev stack, where two processes have half of these samples each."""
+
+DROPPING = f"{Dropping.__module__}:Dropping"
 
 
 def digest(run_dir: Path) -> str:
@@ -59,7 +62,7 @@ def test_digits_are_learnt_and_the_export_has_the_accuracy(
 
 @pytest.mark.parametrize("model", ["mnist-net", "simple-cnn"])
 def test_larger_models_learn_digits_as_well(model: str, train: Train, tmp_path: Path) -> None:
-    train(model=model, epochs=2, batch_size=32, learning_rate=0.003)
+    train(model=model, epochs=1, batch_size=32, learning_rate=0.003)
     assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > 0.8
 
 
@@ -100,8 +103,8 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The MNIST net has dropout: its random numbers must go on as well.
-    settings = {"model": "mnist-net", "epochs": 2, "batch_size": 128}
+    # The random numbers of dropout must resume as well.
+    settings = {"model": DROPPING, "epochs": 2, "batch_size": 128}
     train("whole", **settings)
     before, check = signal.getsignal(signal.SIGTERM), Run.check_step
 
@@ -132,7 +135,7 @@ def test_a_run_interrupted_within_an_epoch_resumes_with_equal_losses(
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_loader_workers_do_not_change_the_weights(train: Train, tmp_path: Path) -> None:
-    settings = {"model": "mnist-net", "epochs": 2, "batch_size": 128}
+    settings = {"model": DROPPING, "epochs": 2, "batch_size": 128}
     train("alone", **settings)
     train("ahead", loader_workers=2, **settings)
     assert digest(tmp_path / "ahead") == digest(tmp_path / "alone")

@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from tests.training.conftest import train_in
 from tests.training.programs import start_gang
 from training.config import TrainingConfig
 from workload import exit_codes
@@ -32,19 +33,36 @@ def start_event(output: str) -> dict[str, Any]:
     return found
 
 
+def write_texts(folder: Path) -> str:
+    (folder / "text").mkdir()
+    (folder / "text/a.txt").write_text("one two three four five six seven " * 40)
+    return str(folder)
+
+
 @pytest.fixture
 def texts(tmp_path: Path) -> str:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text/a.txt").write_text("one two three four five six seven " * 40)
-    return str(tmp_path)
+    return write_texts(tmp_path)
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-@pytest.mark.parametrize("source", ["first", "first/export"])
+@pytest.fixture(scope="module")
+def trained_net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a small trained classifier. Read-only: copy it to change it."""
+    folder = tmp_path_factory.mktemp("net")
+    train_in(folder, "first", epochs=1)
+    return folder / "first"
+
+
+@pytest.fixture
+def first(trained_net: Path, tmp_path: Path) -> Path:
+    """A copy of the run directory of the small trained classifier."""
+    return shutil.copytree(trained_net, tmp_path / "first")
+
+
+@pytest.mark.parametrize(("parallel", "source"), [("ddp", "first"), ("fsdp", "first/export")])
+@pytest.mark.usefixtures("first")
 def test_every_process_starts_with_the_weights_of_the_export(
-    parallel: str, source: str, train: Train, tmp_path: Path
+    parallel: str, source: str, tmp_path: Path
 ) -> None:
-    train("first", epochs=1)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in STILL.items()]
     flags += ["--model=digits-net", "--dataset=digits", "--epochs=1", f"--parallel={parallel}"]
     flags += [f"--init-from={tmp_path / source}", f"--run-dir={tmp_path / 'second'}", "--seed=1"]
@@ -59,13 +77,12 @@ def test_every_process_starts_with_the_weights_of_the_export(
 
 
 def test_a_run_that_resumes_does_not_need_the_export(
-    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train("first", epochs=1)
-    warm = {"init_from": str(tmp_path / "first")}
+    warm = {"init_from": str(first)}
     train("second", epochs=1, **warm)
     train("third", epochs=1, **warm)
-    shutil.rmtree(tmp_path / "first")
+    shutil.rmtree(first)
     shutil.rmtree(tmp_path / "third/export")
     capsys.readouterr()
     assert train("third", epochs=1, **warm) == exit_codes.DONE
@@ -77,11 +94,11 @@ def test_a_run_that_resumes_does_not_need_the_export(
     assert digests[0] == digests[1]
 
 
+@pytest.mark.usefixtures("llama")
 def test_tensors_that_fit_are_loaded_and_the_others_reported(
     train: Train, tmp_path: Path, texts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpt = GPT | {"data_dir": texts}
-    train("first", **gpt, model_options=SMALL)
     other = gpt | {"model_options": SMALL | {"layers": 2}, "init_from": str(tmp_path / "first")}
     with pytest.raises(ConfigurationError, match="with init_partial true") as failure:
         train("second", **other)
@@ -98,24 +115,22 @@ def test_tensors_that_fit_are_loaded_and_the_others_reported(
 
 
 def test_a_model_without_any_fitting_tensor_is_refused(
-    train: Train, tmp_path: Path, texts: str
+    first: Path, train: Train, texts: str
 ) -> None:
-    train("first", epochs=1)
     with pytest.raises(ConfigurationError, match="correct init_from"):
         train(
             "second",
             **GPT,
             data_dir=texts,
             model_options=SMALL,
-            init_from=str(tmp_path / "first"),
+            init_from=str(first),
             init_partial=True,
         )
 
 
-def test_other_weights_than_expected_are_refused(train: Train, tmp_path: Path) -> None:
-    train("first", epochs=1)
-    digest = read_manifest(tmp_path / "first/export").weights.sha256
-    warm = {"init_from": str(tmp_path / "first"), "epochs": 1}
+def test_other_weights_than_expected_are_refused(first: Path, train: Train) -> None:
+    digest = read_manifest(first / "export").weights.sha256
+    warm = {"init_from": str(first), "epochs": 1}
     with pytest.raises(ConfigurationError, match=f"have sha256 {digest}, not init_sha256 aaaa"):
         train("second", **warm, init_sha256="a" * 64)
     assert train("second", **warm, init_sha256=digest) == exit_codes.DONE
@@ -129,12 +144,11 @@ def test_other_weights_than_expected_are_refused(train: Train, tmp_path: Path) -
     ],
 )
 def test_a_missing_or_damaged_export_is_refused(
-    damage: Callable[[Path], object], problem: str, train: Train, tmp_path: Path
+    damage: Callable[[Path], object], problem: str, first: Path, train: Train
 ) -> None:
-    train("first", epochs=1)
-    damage(tmp_path / "first/export")
+    damage(first / "export")
     with pytest.raises(ConfigurationError, match=problem):
-        train("second", init_from=str(tmp_path / "first"))
+        train("second", init_from=str(first))
 
 
 @pytest.mark.parametrize("alone", [{"init_partial": True}, {"init_sha256": "0" * 64}])
@@ -150,10 +164,18 @@ def test_a_warm_start_belongs_to_the_settings_that_determine_the_result() -> Non
     assert "init_from" not in TrainingConfig().decisive()
 
 
+@pytest.fixture(scope="module")
+def trained_gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a small trained model. Read-only: copy it to change it."""
+    folder = tmp_path_factory.mktemp("gpt")
+    train_in(folder, "first", **GPT, data_dir=write_texts(folder), model_options=SMALL)
+    return folder / "first"
+
+
 @pytest.fixture
-def llama(train: Train, tmp_path: Path, texts: str) -> Path:
-    """Return the Hugging Face directory of a small trained model."""
-    train("first", **GPT, data_dir=texts, model_options=SMALL)
+def llama(trained_gpt: Path, tmp_path: Path) -> Path:
+    """Return the Hugging Face directory of a copy of the small trained model."""
+    shutil.copytree(trained_gpt, tmp_path / "first")
     return tmp_path / "first/export/huggingface"
 
 

@@ -1,5 +1,7 @@
-"""Steps with outputs as processes: results, inputs of later steps, and what is skipped."""
+"""Steps with outputs: results, inputs of later steps, and what is skipped."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -8,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,6 +18,7 @@ from kube.kinds.volcano import TRAINING_STEP
 from workload import exit_codes
 from workload.manifest import Manifest, Weights, write_manifest
 from workload.results import RESULTS_FOLDER, TRAINING, StepManifest, collect
+from workload.step import main
 
 PREPARE = """
 import pathlib, sys
@@ -24,6 +28,20 @@ pathlib.Path(rows).write_text(f"{len(text.splitlines())}\\n")
 """
 COPY = "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text(sys.argv[1])"
 OUTPUTS = {"rows": "number", "table": "text/csv"}
+
+
+def run_here(arguments: list[str], env: dict[str, str]) -> tuple[int, str]:
+    """Run the program in this process and return its exit code and output."""
+    before, output = signal.getsignal(signal.SIGTERM), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", arguments),
+        mock.patch.dict(os.environ, env),
+        contextlib.redirect_stdout(output),
+        pytest.raises(SystemExit) as caught,
+    ):
+        main()
+    signal.signal(signal.SIGTERM, before)
+    return int(caught.value.code or 0), output.getvalue()
 
 
 class Claim:
@@ -54,12 +72,18 @@ class Claim:
     def step(
         self, run: str, name: str, program: str, *arguments: str, **more: Any
     ) -> dict[str, Any]:
-        """Run a step and return its last event, with its exit code as `code`."""
+        """Run a step and return its last event, with its exit code as `code`.
+
+        A step without outputs replaces its process, so it gets one.
+        """
         env = {**os.environ, **more.pop("env", {})}
         command = self.command(run, name, program, *arguments, **more)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-        lines = done.stdout.splitlines() or ["{}"]
-        return {"code": done.returncode, **json.loads(lines[-1])}
+        if more.get("outputs"):
+            code, output = run_here(command[2:], env)
+        else:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+            code, output = done.returncode, done.stdout
+        return {"code": code, **json.loads((output.splitlines() or ["{}"])[-1])}
 
     def prepare(self, run: str, text: str = "a\nb\n", **more: Any) -> dict[str, Any]:
         """Run a step that writes a table and the number of its rows."""

@@ -1,4 +1,4 @@
-"""torchrun as pods start it: its processes are new interpreters, which import PyTorch again."""
+"""torchrun and accelerate: their processes are new interpreters, which import PyTorch again."""
 
 import json
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.training.programs import SAVING, SLOWLY, arguments, digest, free_port, saved, until
+from tests.training.test_accelerate import TWO
 from workload import exit_codes
 from workload.manifest import read_manifest
 
@@ -72,3 +73,14 @@ def test_an_elastic_gang_continues_with_the_remaining_nodes(tmp_path: Path) -> N
 def listens(pid: int, port: int) -> bool:
     connections = psutil.Process(pid).net_connections("tcp")
     return any(one.laddr.port == port and one.status == "LISTEN" for one in connections)
+
+
+def test_accelerate_starts_the_same_program_with_two_processes(tmp_path: Path) -> None:
+    options = [*TWO, "-m", "training", *arguments(tmp_path / "run"), "--device=cpu"]
+    output = tmp_path / "output"
+    with running(output, "accelerate.commands.launch", *options) as launcher:
+        assert launcher.wait(180) == exit_codes.DONE, output.read_text()
+    said = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
+    assert (said[0]["event"], said[-1]["event"]) == ("start", "finished")
+    assert said[0]["processes"] == 2
+    assert said[-1]["accuracy"] > 0.5

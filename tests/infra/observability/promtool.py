@@ -61,7 +61,8 @@ Files = Iterable[tuple[Sequence[dict[str, Any]], Collection[str]]]
 def check(program: Path, folder: Path, *tests: dict[str, Any], alerts: Collection[str] = ()) -> str:
     """Return the errors that promtool finds in the rules with these tests.
 
-    All recording rules are evaluated, but only the named alerts, which take most of the time.
+    Without alerts, all recording rules are evaluated; otherwise only the named alerts and the
+    recording rules that they and the tests use.
     """
     return check_all(program, folder, [(tests, alerts)])
 
@@ -70,8 +71,9 @@ def check_all(program: Path, folder: Path, files: Files) -> str:
     """Return the errors of one promtool run with several test files."""
     names = []
     for number, (tests, alerts) in enumerate(files):
+        chosen = _used(tests, alerts) if alerts else _RECORDED
         groups = [
-            group | {"rules": [r for r in group["rules"] if r.get("alert") in (None, *alerts)]}
+            group | {"rules": [r for r in group["rules"] if _name(r) in chosen]}
             for group in rule_groups(SETTINGS)
         ]
         rules, name = f"rules-{number}.yaml", f"tests-{number}.yaml"
@@ -88,6 +90,26 @@ def check_all(program: Path, folder: Path, files: Files) -> str:
         text=True,
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def _name(rule: dict[str, Any]) -> str:
+    return str(rule.get("record") or rule["alert"])
+
+
+_RULES = [rule for group in rule_groups(SETTINGS) for rule in group["rules"]]
+_RECORDED = {_name(rule) for rule in _RULES if "record" in rule}
+
+
+def _used(tests: Sequence[dict[str, Any]], alerts: Collection[str]) -> set[str]:
+    """Return the alerts and the names of the recording rules that they or the tests query."""
+    found, texts = {*alerts}, [json.dumps(tests)]
+    texts += [rule["expr"] for rule in _RULES if _name(rule) in alerts]
+    while texts:
+        text = texts.pop()
+        more = {name for name in _RECORDED - found if name in text}
+        texts += [rule["expr"] for rule in _RULES if _name(rule) in more]
+        found |= more
+    return found
 
 
 def told(

@@ -77,7 +77,7 @@ GPUS: list[tuple[str, list[tuple[str, float]]]] = [
 
 def test_gpus_and_their_cost_are_of_the_pods_that_have_them(program: Path, tmp_path: Path) -> None:
     tests = (
-        told(SERIES, 120, name, *(of(f"{name}{labels}", value) for labels, value in samples))
+        told(SERIES, 10, name, *(of(f"{name}{labels}", value) for labels, value in samples))
         for name, samples in GPUS
     )
     assert check(program, tmp_path, *tests) == ""
@@ -128,7 +128,7 @@ def test_a_queue_is_known_by_a_label_or_by_an_annotation_or_not_at_all(
         of('gpu_platform:queue_gpus{queue="language"}', 4),
         of("gpu_platform:queue_gpus", 1),
     ]
-    assert check(program, tmp_path, told(series, 120, "gpu_platform:queue_gpus", *expected)) == ""
+    assert check(program, tmp_path, told(series, 10, "gpu_platform:queue_gpus", *expected)) == ""
 
 
 DEVICES = {
@@ -153,7 +153,7 @@ def test_accelerators_of_every_vendor_are_counted_and_no_other_device(
             for name, value in pod("a-0", "a", "vision", 8).items()
         }
         expected = [of('gpu_platform:team_gpus{namespace="ml"}', 8)] if counted else []
-        return told(series, 120, "gpu_platform:team_gpus", *expected)
+        return told(series, 10, "gpu_platform:team_gpus", *expected)
 
     assert check(program, tmp_path, *(test(*device) for device in DEVICES.items())) == ""
 

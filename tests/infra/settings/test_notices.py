@@ -217,5 +217,5 @@ def test_the_program_gives_notices_as_warnings(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", said.append)
-    provision(changed("volcano.priority_classes", TWO_CLASSES))
+    provision(changed("volcano.priority_classes", TWO_CLASSES), again=True)
     assert len(said) == 1

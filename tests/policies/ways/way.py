@@ -1,5 +1,6 @@
 """Ways around the rules: a good manifest and an edit that a rule must reject."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +13,7 @@ from policies.catalogue import RULES
 from policies.configuration import configure
 from policies.evaluation import applied
 from policies.resources import Resource
+from policies.rule import Rule, RuleConfig
 from policies.views import Stack, View
 from tests.policies.harness import Manifest, changed, type_of
 
@@ -44,7 +46,7 @@ class Way:
     def is_refused(self) -> bool:
         """True if one of the rules rejects the edited manifest and not the good one."""
         new = refusing(changed(documents(self.base), *self.edits), self.config)
-        new -= refusing(documents(self.base), self.config)
+        new -= _refusing_good(self.base, json.dumps(self.config))
         return bool(new & set(self.rules.split())) if self.rules else bool(new)
 
 
@@ -67,12 +69,24 @@ def refusing(manifests: list[Manifest], config: Manifest) -> set[str]:
     views = [View(_resource(manifest, existing)) for manifest in manifests]
     stack = Stack(views)
     found = set()
-    for rule, mandatory, settings in applied(configure(CONFIG | config, RULES), whole_stack=True):
+    for rule, mandatory, settings in _applied(json.dumps(config)):
         if mandatory and rule.scope == "stack" and any(rule.check(stack, settings)):
             found.add(rule.name)
         elif mandatory and rule.scope != "stack":
             found |= {rule.name for view in views if any(rule.violations(view, settings))}
     return found
+
+
+@cache
+def _refusing_good(base: str, config: str) -> frozenset[str]:
+    """Return the mandatory rules that a good manifest violates."""
+    return frozenset(refusing(documents(base), json.loads(config)))
+
+
+@cache
+def _applied(config: str) -> list[tuple[Rule[Any], bool, RuleConfig]]:
+    """Return the rules that apply with settings, which are JSON to be a key of the cache."""
+    return applied(configure(CONFIG | json.loads(config), RULES), whole_stack=True)
 
 
 def _resource(manifest: Manifest, existing: Sequence[str]) -> Resource:

@@ -87,7 +87,7 @@ class Replay:
         self.unsettled = False
         self._listing = 0.0
         actions = _actions(state.scheduler_configuration)
-        self.evicts = not {"preempt", "reclaim"}.isdisjoint(actions)
+        self.evicts = evicts(state.scheduler_configuration)
         self._enough = _PREEMPTING_SESSIONS if "preempt" in actions else _SESSIONS
         self.now = 0.0
         self.ends = 0
@@ -232,6 +232,11 @@ class Replay:
                 )
             )
         run.before = run.before and not whole
+
+
+def evicts(configuration: str | None) -> bool:
+    """Return whether a scheduler with this configuration evicts pods."""
+    return not {"preempt", "reclaim"}.isdisjoint(_actions(configuration))
 
 
 def _actions(configuration: str | None) -> list[str]:

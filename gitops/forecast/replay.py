@@ -10,17 +10,18 @@ import yaml
 
 from gitops.forecast import objects
 from gitops.forecast.answer import Victim
+from gitops.forecast.capacity import free, may_fit
 from gitops.forecast.sandbox import Sandbox
 from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
 """Sessions without a change after which a decision is final. The first may have begun before."""
-_PREEMPTING_SESSIONS: Final = 16
-"""The same with preemption, which Volcano 1.14 misses in some sessions if there are several queues
-(https://github.com/volcano-sh/volcano/issues/5140)."""
+_PREEMPTING_SESSIONS: Final = 24
+"""The same if a gang may preempt: with several queues, Volcano 1.14 considers only one of them in
+each session, which it chooses at random (https://github.com/volcano-sh/volcano/issues/5140)."""
 _LISTS: Final = 5
-"""Minimum time between two polls, as a multiple of the time that listing the pods takes: on a busy
+"""Minimum time without a change, as a multiple of the time that listing the pods takes: on a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _POLL: Final = 0.02
 _PATIENCE: Final = 120.0
@@ -86,9 +87,8 @@ class Replay:
         self._all: list[dict[str, Any]] = []
         self.unsettled = False
         self._listing = 0.0
-        actions = _actions(state.scheduler_configuration)
         self.evicts = evicts(state.scheduler_configuration)
-        self._enough = _PREEMPTING_SESSIONS if "preempt" in actions else _SESSIONS
+        self._preempts = "preempt" in _actions(state.scheduler_configuration)
         self.now = 0.0
         self.ends = 0
         # Volcano orders gangs of equal priority by time of creation (in seconds), then by name.
@@ -159,29 +159,55 @@ class Replay:
 
     def _settle(self, last: Placement | None = None) -> None:
         """Wait until the placement of pods, which was `last` if given, no longer changes."""
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            before, least = self._sandbox.sessions(), time.monotonic() + _LISTS * self._listing
-            while time.monotonic() < deadline and (
-                self._sandbox.sessions() < before + self._enough or time.monotonic() < least
-            ):
-                time.sleep(_POLL)
-            begun = time.monotonic()
+        begun = time.monotonic()
+        since, changed, enough = self._sandbox.sessions(), begun, _SESSIONS
+        while time.monotonic() < begun + _PATIENCE:
+            sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
-            self._listing = time.monotonic() - begun
+            self._listing = time.monotonic() - listed
             seen = _placement(self._all)
             ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._all)
-            if seen == last and not ending:
+            if seen != last or ending:
+                last, enough = seen, _SESSIONS
+                since, changed = self._sandbox.sessions(), time.monotonic()
+                continue
+            if sessions < since + enough or listed < changed + _LISTS * self._listing:
+                continue
+            self._assign()
+            if enough == _PREEMPTING_SESSIONS or not self._may_preempt():
                 break
-            last = seen
+            enough = _PREEMPTING_SESSIONS
         else:
+            self._assign()
             self.unsettled = True
+
+    def _wait_for_session(self) -> int:
+        """Return the number of sessions after the next one, or after some time without one."""
+        deadline = time.monotonic() + _PATIENCE
+        before = self._sandbox.sessions()
+        while (now := self._sandbox.sessions()) == before and time.monotonic() < deadline:
+            time.sleep(_POLL)
+        return now
+
+    def _assign(self) -> None:
         placed = defaultdict(list)
         for pod in self._all:
             if pod["spec"].get("nodeName"):
                 placed[group_of(pod)].append(pod)
         for run in self.runs:
             run.pods = placed[objects.NAMESPACE, run.name]
+
+    def _may_preempt(self) -> bool:
+        """Return whether later sessions may preempt: with one queue, the first session does so."""
+        present = [run for run in self.runs if run.end is None]
+        if not self._preempts or len({run.gang.queue for run in present}) == 1:
+            return False
+        for run in present:
+            missing = run.gang.minimum - len(run.pods)
+            stays = (pod for other in present if not _yields(other, run) for pod in other.pods)
+            if missing > 0 and may_fit(free(self.state.nodes, stays), run.gang.pods, missing):
+                return True
+        return False
 
     def _restart_victims(self) -> bool:
         """Submit evicted pods again, as controllers do; return whether there were any.
@@ -232,6 +258,16 @@ class Replay:
                 )
             )
         run.before = run.before and not whole
+
+
+def _yields(run: Run, other: Run) -> bool:
+    """Return whether a gang may be preempted by another one in its queue."""
+    gang, preemptor = run.gang, other.gang
+    return (
+        gang.queue == preemptor.queue
+        and gang.priority < preemptor.priority
+        and gang.preemptable is not False
+    )
 
 
 def evicts(configuration: str | None) -> bool:

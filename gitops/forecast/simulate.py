@@ -8,11 +8,10 @@ from random import Random
 from typing import Final
 
 from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer, Victim
+from gitops.forecast.capacity import fragmented, free, free_devices
 from gitops.forecast.combine import combine
-from gitops.forecast.objects import amounts
 from gitops.forecast.replay import Replay, Run, evicts
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
-from gitops.forecast.shapes import add
 from gitops.forecast.state import State
 from gitops.runs.snapshot import devices
 
@@ -109,8 +108,10 @@ def _answer(played: _Played, without: Replay | None, base: State, now: datetime)
 
 def _play(replay: Replay, horizon: int) -> _Played:
     replay.start()
-    state, runs = replay.state, replay.runs
-    played = _Played(replay, replay.used_by_queue(), _free(state, runs), _fragmented(state, runs))
+    left = free(replay.state.nodes, (pod for run in replay.runs for pod in run.pods))
+    waiting = [shape for run in replay.runs if run.start is None for shape in run.gang.pods]
+    counts = free_devices(left), fragmented(left, waiting)
+    played = _Played(replay, replay.used_by_queue(), *counts)
     while replay.ends < horizon and any(run.start is None for run in replay.runs):
         if not replay.advance():
             break
@@ -168,40 +169,6 @@ def _suspended(state: State) -> list[GangAnswer]:
         for gang in state.gangs
         if gang.state == "suspended"
     ]
-
-
-def _left_on_nodes(state: State, runs: list[Run]) -> dict[str, dict[str, object]]:
-    left = {n.name: add(amounts(n.allocatable), amounts(n.reserved), sign=-1) for n in state.nodes}
-    for pod in (pod for run in runs for pod in run.pods):
-        node = pod["spec"]["nodeName"]
-        for container in pod["spec"]["containers"]:
-            used = amounts(container["resources"].get("requests", {}))
-            left[node] = add(left.get(node, {}), used, sign=-1)
-    # Nothing can start on a cordoned node.
-    return {node.name: dict(left[node.name]) for node in state.nodes if not node.unschedulable}
-
-
-def _free(state: State, runs: list[Run]) -> int:
-    free = _left_on_nodes(state, runs)
-    return sum(_gpus(each) for each in free.values())
-
-
-def _gpus(amounts_left: dict[str, object]) -> int:
-    texts = {name: str(value) for name, value in amounts_left.items()}
-    return devices(texts).total()
-
-
-def _fragmented(state: State, runs: list[Run]) -> int:
-    """Return the free GPUs on nodes whose free resources no waiting pod fits."""
-    shapes = [amounts(s.requests) for run in runs if run.start is None for s in run.gang.pods]
-    if not shapes:
-        return 0
-    total = 0
-    for free in _left_on_nodes(state, runs).values():
-        left = amounts(free)
-        if not any(all(left.get(n, 0) >= a for n, a in shape.items()) for shape in shapes):
-            total += _gpus(free)
-    return total
 
 
 def _assumptions(replay: Replay, now: datetime) -> list[str]:

@@ -166,8 +166,7 @@ class Replay:
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
             seen = _placement(self._all)
-            ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._all)
-            if seen != last or ending:
+            if seen != last or any(map(_moves, self._all)):
                 last, enough = seen, _SESSIONS
                 since, changed = self._sandbox.sessions(), time.monotonic()
                 continue
@@ -283,6 +282,14 @@ def _actions(configuration: str | None) -> list[str]:
         return []
     text = found.get("actions") if isinstance(found, dict) else None
     return [action.strip() for action in str(text or "").split(",")]
+
+
+def _moves(pod: dict[str, Any]) -> bool:
+    """Return whether a pod ends, or has a node and does not run, so that nothing can preempt it."""
+    placed = "nodeName" in pod["spec"]
+    return "deletionTimestamp" in pod["metadata"] or (
+        placed and pod["status"].get("phase") != "Running"
+    )
 
 
 def _placement(pods: list[dict[str, Any]]) -> Placement:

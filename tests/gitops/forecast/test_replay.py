@@ -18,10 +18,10 @@ class Scheduler:
     volcano = "v1"
     generation = 0
 
-    def __init__(self, session: int, victim: str = "gang-0-00000") -> None:
+    def __init__(self, session: int, starts_after: int = 0) -> None:
         self.count = 0
         self._session = session
-        self._victim = victim
+        self._starts_after = starts_after
         self._pods: dict[str, dict[str, Any]] = {}
 
     def load(self, _: State) -> None:
@@ -40,8 +40,10 @@ class Scheduler:
         self._pods |= {pod["metadata"]["name"]: pod for pod in pods}
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return copies of the pods."""
-        return [{**pod, "spec": dict(pod["spec"])} for pod in self._pods.values()]
+        """Return copies of the pods. Those on nodes run, new ones only after some sessions."""
+        late = self._session <= self.count < self._session + self._starts_after
+        status = {"phase": "Pending" if late else "Running"}
+        return [{**pod, "spec": dict(pod["spec"]), "status": status} for pod in self._pods.values()]
 
     def end(self, name: str, *, pods_only: bool = False) -> None:
         """Delete the pods of a gang."""
@@ -51,7 +53,7 @@ class Scheduler:
         """Run the next session."""
         self.count += 1
         if self.count == self._session:
-            self.end(self._victim)
+            self.end("gang-0-00000")
             for pod in self._pods.values():
                 pod["spec"].setdefault("nodeName", "gpu-0")
         return self.count
@@ -104,3 +106,8 @@ def test_a_decision_needs_few_sessions_if_no_session_misses_a_preemption(
     assert cluster.count < 12
 
 
+def test_a_decision_is_not_final_before_the_placed_pods_run() -> None:
+    # Volcano preempts running pods only, so the next session may preempt these as well.
+    cluster = Scheduler(session=4, starts_after=40)
+    decided(cluster, snapshot("vision"))
+    assert cluster.count >= 44

@@ -197,10 +197,10 @@ class Replay:
             run.pods = placed[objects.NAMESPACE, run.name]
 
     def _may_preempt(self) -> bool:
-        """Return whether later sessions may preempt: with one queue, the first session does so."""
-        present = [run for run in self.runs if run.end is None]
-        if not self._preempts or len({run.gang.queue for run in present}) == 1:
+        """Return whether a waiting gang fits if all gangs that it may preempt are evicted."""
+        if not self._preempts:
             return False
+        present = [run for run in self.runs if run.end is None]
         for run in present:
             missing = run.gang.minimum - len(run.pods)
             stays = (pod for other in present if not _yields(other, run) for pod in other.pods)

@@ -10,7 +10,7 @@ import yaml
 
 from gitops.forecast import objects
 from gitops.forecast.answer import Victim
-from gitops.forecast.capacity import free, may_fit
+from gitops.forecast.capacity import Free, free, may_fit
 from gitops.forecast.sandbox import Sandbox
 from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
@@ -201,10 +201,15 @@ class Replay:
         if not self._preempts:
             return False
         present = [run for run in self.runs if run.end is None]
+        left: dict[tuple[str, int], Free] = {}
         for run in present:
-            missing = run.gang.minimum - len(run.pods)
-            stays = (pod for other in present if not _yields(other, run) for pod in other.pods)
-            if missing > 0 and may_fit(free(self.state.nodes, stays), run.gang.pods, missing):
+            if (missing := run.gang.minimum - len(run.pods)) <= 0:
+                continue
+            key = run.gang.queue, run.gang.priority
+            if key not in left:
+                stays = (pod for other in present if not _yields(other, run) for pod in other.pods)
+                left[key] = free(self.state.nodes, stays)
+            if may_fit(left[key], run.gang.pods, missing):
                 return True
         return False
 

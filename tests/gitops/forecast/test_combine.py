@@ -2,9 +2,15 @@
 
 import pytest
 
+from devcluster.paths import CHECKOUT
 from gitops.forecast.answer import Answer, Range, Victim, render
 from gitops.forecast.combine import combine
 from gitops.forecast.gantt import svg
+from gitops.forecast.simulate import orders
+from gitops.forecast.state import State
+from infra.settings.volcano import SchedulerSettings
+from infra.volcano import scheduler_configuration
+from tests.gitops.forecast.states import state
 from tests.gitops.forecast.test_gantt import answer, gang
 
 
@@ -16,13 +22,13 @@ ONE = answer(
     gang("a", "runs", 0, 3600),
     gang("new", "starts at once", 0, 1800),
     gang("late", "starts later", 1800, 3600),
-    victims=[victim("b"), victim("b", at=60)],
+    victims=[victim("late"), victim("late", at=60)],
 )
 OTHER = answer(
     gang("late", "starts later", 3600, 5400),
     gang("new", "waits", None, None, reason="Unschedulable"),
     gang("a", "starts later", 1800, None),
-    victims=[victim("a", at=30, hours=9), victim("b", at=60, pods=1, hours=2)],
+    victims=[victim("a", at=30, hours=9), victim("late", at=60, pods=1, hours=2)],
     assumptions=["assumed"],
 )
 
@@ -74,12 +80,12 @@ def test_a_gang_that_one_simulation_moves_is_listed_with_its_range() -> None:
 def test_evictions_have_counts_and_the_worst_loss() -> None:
     found = combine([ONE, OTHER])
     first, second, third = found.victims
-    assert (first.name, first.simulations, first.lost) == ("b", 2, "2.0 to 4.0")
+    assert (first.name, first.simulations, first.lost) == ("late", 2, "2.0 to 4.0")
     assert (first.at_seconds, first.pods, first.gpu_hours) == (0, 2, 4)
-    assert (second.name, second.simulations, second.at_seconds) == ("b", 1, 60)
+    assert (second.name, second.simulations, second.at_seconds) == ("late", 1, 60)
     assert (third.name, third.simulations) == ("a", 1)
     assert "SIMULATIONS" in render(found)
-    assert "ml/b" in render(found)
+    assert "ml/late" in render(found)
     assert "2 of 2" in render(found)
 
 
@@ -92,3 +98,22 @@ def test_an_unknown_loss_is_the_worst() -> None:
 def test_the_chart_names_the_number_of_simulations_that_differ(answers: list[Answer]) -> None:
     picture = svg(combine(answers))
     assert ("most typical of 2 simulations" in picture) == (len(answers) == 2)
+
+
+def test_the_example_of_the_page_has_several_outcomes() -> None:
+    section = (CHECKOUT / "docs/simulation.md").read_text().partition("### Several outcomes")[2]
+    shown = section.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert shown == render(combine([ONE, OTHER, ONE])).splitlines()[1 : len(shown) + 1]
+
+
+def without_evictions() -> State:
+    text = scheduler_configuration(SchedulerSettings(), hierarchical=False)
+    return state().model_copy(update={"scheduler_configuration": text})
+
+
+def test_a_scheduler_that_evicts_is_simulated_three_times_in_the_same_orders() -> None:
+    found = [order and order.random() for order in orders(state())]
+    assert len(set(found)) == 3
+    assert found == [order and order.random() for order in orders(state())]
+    assert [*orders(without_evictions())] == [None]
+    assert len([*orders(without_evictions(), 4)]) == 4

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -130,7 +129,7 @@ class Stated:
     """Gangs that start later in the other cluster and at any time in a simulation."""
     near_starts: int = 0
     """Those that start in the range of all simulations, extended by 20 % at both ends."""
-    misses: Counter[str] = field(default_factory=Counter)
+    misses: dict[str, int] = field(default_factory=dict)
     """Gangs whose verdict no simulation had, by the reason."""
     differences: list[str] = field(default_factory=list)
 
@@ -152,7 +151,7 @@ class Stated:
             self.certain_same += [*gang.verdicts] == [real.verdict]
             if real.verdict not in gang.verdicts:
                 reason = _reason(gang.title, victims, certain, evicted)
-                self.misses[reason] += 1
+                self.misses[reason] = self.misses.get(reason, 0) + 1
                 self._note(f"state {state}: {gang.title} {gang.outcome}, {real.verdict}: {reason}")
             if real.verdict == "starts later" and gang.start_range is not None:
                 really, found = real.start_seconds or 0.0, gang.start_range

@@ -17,9 +17,10 @@ from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
 """Sessions without a change after which a decision is final. The first may have begun before."""
-_PREEMPTING_SESSIONS: Final = 24
-"""The same if a gang may preempt: with several queues, Volcano 1.14 considers only one of them in
-each session, which it chooses at random (https://github.com/volcano-sh/volcano/issues/5140)."""
+_SESSIONS_PER_QUEUE: Final = 4
+"""The same for each queue if a gang may preempt: of several queues, Volcano 1.14 considers only one
+in each session, which it chooses at random (https://github.com/volcano-sh/volcano/issues/5140). So
+a decision misses a queue with a probability of about 2 %."""
 _LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time that listing the pods takes: on a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
@@ -160,22 +161,24 @@ class Replay:
     def _settle(self, last: Placement | None = None) -> None:
         """Wait until the placement of pods, which was `last` if given, no longer changes."""
         begun = time.monotonic()
-        since, changed, enough = self._sandbox.sessions(), begun, _SESSIONS
+        since, changed = self._sandbox.sessions(), begun
+        enough: int | None = None
         while time.monotonic() < begun + _PATIENCE:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
             seen = _placement(self._all)
             if seen != last or any(map(_moves, self._all)):
-                last, enough = seen, _SESSIONS
+                last, enough = seen, None
                 since, changed = self._sandbox.sessions(), time.monotonic()
                 continue
-            if sessions < since + enough or listed < changed + _LISTS * self._listing:
+            if sessions < since + _SESSIONS or listed < changed + _LISTS * self._listing:
                 continue
-            self._assign()
-            if enough == _PREEMPTING_SESSIONS or not self._may_preempt():
+            if enough is None:
+                self._assign()
+                enough = self._enough()
+            if sessions >= since + enough:
                 break
-            enough = _PREEMPTING_SESSIONS
         else:
             self._assign()
             self.unsettled = True
@@ -196,10 +199,15 @@ class Replay:
         for run in self.runs:
             run.pods = placed[objects.NAMESPACE, run.name]
 
+    def _enough(self) -> int:
+        """Return the sessions without a change after which this decision is final."""
+        queues = {run.gang.queue for run in self.runs if run.end is None}
+        if not self._preempts or len(queues) == 1 or not self._may_preempt():
+            return _SESSIONS
+        return _SESSIONS_PER_QUEUE * len(queues)
+
     def _may_preempt(self) -> bool:
         """Return whether a waiting gang fits if all gangs that it may preempt are evicted."""
-        if not self._preempts:
-            return False
         present = [run for run in self.runs if run.end is None]
         left: dict[tuple[str, int], Free] = {}
         for run in present:

@@ -87,7 +87,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_preemption_that_some_sessions_miss_is_waited_for() -> None:
-    cluster = Scheduler(session=20)
+    cluster = Scheduler(session=10)
     replay = decided(cluster, snapshot("language"))
     assert [victim.name for victim in replay.victims] == ["low"]
     assert {run.gang.name: run.start for run in replay.runs} == {
@@ -97,10 +97,13 @@ def test_a_preemption_that_some_sessions_miss_is_waited_for() -> None:
     }
 
 
-def test_a_decision_needs_few_sessions_if_preemption_frees_too_little() -> None:
+@pytest.mark.parametrize(("queue", "pods"), [("vision", 1), ("language", 2)])
+def test_a_decision_needs_few_sessions_with_one_queue_or_if_preemption_frees_too_little(
+    queue: str, pods: int
+) -> None:
     cluster = Scheduler(session=-1)
-    assert decided(cluster, snapshot("language", pods=2)).victims == []
-    assert cluster.count < 12
+    assert decided(cluster, snapshot(queue, pods)).victims == []
+    assert cluster.count < 8
 
 
 def test_a_decision_is_not_final_before_the_placed_pods_run() -> None:

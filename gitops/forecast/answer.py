@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 _HOUR = 3600
+Verdict = Literal["runs", "starts at once", "starts later", "waits", "suspended"]
 
 
 class _Model(BaseModel):
@@ -19,18 +20,34 @@ class _Model(BaseModel):
     )
 
 
+class Range(_Model):
+    """Smallest and largest value in several simulations."""
+
+    least: float
+    most: float
+
+
 class GangAnswer(_Model):
-    """Verdict on a gang. Times are seconds since the snapshot."""
+    """Verdict on a gang. Times are seconds since the snapshot.
+
+    Of several simulations, single times are those of the most typical one.
+    """
 
     namespace: str
     name: str
     queue: str
     gpus: int
-    verdict: Literal["runs", "starts at once", "starts later", "waits", "suspended"]
-    """`runs` since before the snapshot; `waits` longer than the horizon."""
+    verdict: Verdict
+    """`runs` since before the snapshot; `waits` longer than the horizon. The most frequent one."""
+    verdicts: dict[Verdict, int]
+    """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
+    start_range: Range | None = None
+    """Start in all simulations in which the gang starts; null if there is none."""
     end_seconds: float | None = None
     """Null if neither a deadline nor an estimate is known, or the end is beyond the horizon."""
+    end_range: Range | None = None
+    """End in all simulations in which it is known; null if there is none."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
     """Times without the change; null if the change adds the gang, or if they are unknown."""
@@ -44,9 +61,20 @@ class GangAnswer(_Model):
         """Namespace and name."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def outcome(self) -> str:
+        """Verdict, with counts if simulations differ: `waits (2 of 3), starts later (1 of 3)`."""
+        if len(self.verdicts) < 2:
+            return self.verdict
+        total = sum(self.verdicts.values())
+        return ", ".join(f"{verdict} ({n} of {total})" for verdict, n in self.verdicts.items())
+
 
 class Victim(_Model):
-    """Eviction of all or some pods of a gang."""
+    """Eviction of all or some pods of a gang.
+
+    Of several simulations, it has the earliest time, the most pods and the most GPU-hours.
+    """
 
     namespace: str
     name: str
@@ -55,8 +83,25 @@ class Victim(_Model):
     gpu_hours: float | None
     """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log has
     none; null if both are unknown."""
+    least_gpu_hours: float | None = None
+    """Fewest GPU-hours in a simulation with this eviction; null if all are unknown."""
+    simulations: int = 1
+    """Number of simulations with this eviction."""
     without_change: bool = False
     """True if the gang is also evicted without the change."""
+
+    @property
+    def title(self) -> str:
+        """Namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def lost(self) -> str:
+        """GPU-hours as text, with the fewest if simulations differ."""
+        if self.gpu_hours is None:
+            return "unknown"
+        least, most = f"{self.least_gpu_hours or 0:.1f}", f"{self.gpu_hours:.1f}"
+        return most if self.least_gpu_hours is None or least == most else f"{least} to {most}"
 
 
 class QueueAnswer(_Model):
@@ -86,13 +131,25 @@ class Answer(_Model):
     victims: list[Victim]
     queues: list[QueueAnswer]
     compared: bool = False
-    """True if the snapshot was also simulated without the change."""
+    """True if the snapshot was simulated without the change as well."""
+    simulations: int = 1
+    """Number of simulations. Queues, GPUs, ends and horizon are those of the most typical one."""
     assumptions: list[str]
 
     @property
     def affected(self) -> list[GangAnswer]:
-        """Gangs that start or wait."""
-        return [gang for gang in self.gangs if gang.verdict not in ("runs", "suspended")]
+        """Gangs that start or wait, or that the change moves, in at least one simulation."""
+        return [gang for gang in self.gangs if not {"runs", "suspended"}.issuperset(gang.verdicts)]
+
+    @property
+    def varies(self) -> bool:
+        """True if simulations differ in verdicts, starts or evictions."""
+        ranges = (gang.start_range for gang in self.gangs)
+        return (
+            any(len(gang.verdicts) > 1 for gang in self.gangs)
+            or any(each is not None and each.least < each.most for each in ranges)
+            or any(victim.simulations < self.simulations for victim in self.victims)
+        )
 
 
 def render(answer: Answer, width: int = 160) -> str:
@@ -108,28 +165,31 @@ def render(answer: Answer, width: int = 160) -> str:
             gang.title,
             gang.queue,
             str(gang.gpus),
-            gang.verdict,
-            duration(gang.start_seconds),
+            gang.outcome,
+            durations(gang.start_range),
             *([duration(gang.start_without_seconds)] if answer.compared else []),
-            duration(gang.end_seconds),
+            durations(gang.end_range),
             gang.reason,
         )
         for gang in answer.affected
     ]
     without = ["UNCHANGED"] if answer.compared else []
-    headers = ("GANG", "QUEUE", "GPUS", "VERDICT", "START", *without, "END", "REASON")
-    console.print(_table(headers, rows) if rows else "No gang waits or starts.")
+    heads: Sequence[str] = ("GANG", "QUEUE", "GPUS", "VERDICT", "START", *without, "END", "REASON")
+    console.print(_table(heads, rows) if rows else "No gang waits or starts.")
     if answer.victims:
         lost = [
             (
-                f"{victim.namespace}/{victim.name}",
+                victim.title,
                 str(victim.pods),
                 duration(victim.at_seconds),
-                "unknown" if victim.gpu_hours is None else f"{victim.gpu_hours:.1f}",
+                victim.lost,
+                *([f"{victim.simulations} of {answer.simulations}"] if answer.varies else []),
             )
             for victim in answer.victims
         ]
-        console.print(_table(("PREEMPTED OR RECLAIMED", "PODS", "AFTER", "GPU H AT MOST"), lost))
+        counts = ["SIMULATIONS"] if answer.varies else []
+        heads = ("PREEMPTED OR RECLAIMED", "PODS", "AFTER", "GPU H AT MOST", *counts)
+        console.print(_table(heads, lost))
     shares = [(q.queue, str(q.before), str(q.after), str(q.at_horizon)) for q in answer.queues]
     console.print(_table(("QUEUE", "GPUS BEFORE", "AFTER", "AT HORIZON"), shares))
     console.print(
@@ -155,3 +215,11 @@ def duration(seconds: float | None) -> str:
     if seconds < _HOUR:
         return f"{seconds / 60:.0f}m"
     return f"{int(seconds // _HOUR)}h{int(seconds % _HOUR // 60):02}m"
+
+
+def durations(found: Range | None) -> str:
+    """Return a range as `30m to 2h05m`, one duration if both ends are equal, or `-` for None."""
+    if found is None:
+        return "-"
+    least, most = duration(found.least), duration(found.most)
+    return least if least == most else f"{least} to {most}"

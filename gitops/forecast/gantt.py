@@ -1,4 +1,7 @@
-"""Gantt chart of a simulation: when each gang runs, with and without the change."""
+"""A simulation's answer as a Gantt chart: when each gang runs, with the change and without it.
+
+Of several simulations that differ, it shows the most typical one.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +92,7 @@ def _bars(answer: Answer, gang: GangAnswer, until: float) -> list[_Bar]:
     if answer.compared and not gang.added:
         start, end = gang.start_without_seconds, gang.end_without_seconds
         found.append(_bar(start, end, until, "without", f"{gang.title} without the change"))
-    evicted = any((v.namespace, v.name) == (gang.namespace, gang.name) for v in answer.victims)
+    evicted = any(victim.title == gang.title for victim in answer.victims)
     css = "evicted" if evicted else "runs" if gang.verdict == "runs" else "new"
     found.append(_bar(gang.start_seconds, gang.end_seconds, until, css, gang.title))
     return [bar for bar in found if bar is not None]

@@ -10,18 +10,19 @@ import yaml
 
 from gitops.forecast import objects
 from gitops.forecast.answer import Victim
+from gitops.forecast.capacity import Free, free, may_fit
 from gitops.forecast.sandbox import Sandbox
 from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
-"""Number of sessions without a change after which a decision is final, including one that may have
-begun earlier."""
-_PREEMPTING_SESSIONS: Final = 16
-"""The same with preemption, which Volcano 1.14 skips in some sessions if there are several queues
-(https://github.com/volcano-sh/volcano/issues/5140)."""
+"""Sessions without a change after which a decision is final. The first may have begun before."""
+_SESSIONS_PER_QUEUE: Final = 4
+"""The same for each queue if a gang may preempt: of several queues, Volcano 1.14 considers only one
+in each session, which it chooses at random (https://github.com/volcano-sh/volcano/issues/5140). So
+a decision misses a queue with a probability of about 2 %."""
 _LISTS: Final = 5
-"""Minimum time between two polls, as a multiple of the time that listing the pods takes: on a busy
+"""Minimum time without a change, as a multiple of the time that listing the pods takes: on a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
@@ -88,9 +89,8 @@ class Replay:
         self._all: list[dict[str, Any]] = []
         self.unsettled = False
         self._listing = 0.0
-        actions = _actions(state.scheduler_configuration)
-        self.evicts = not {"preempt", "reclaim"}.isdisjoint(actions)
-        self._enough = _PREEMPTING_SESSIONS if "preempt" in actions else _SESSIONS
+        self.evicts = evicts(state.scheduler_configuration)
+        self._preempts = "preempt" in _actions(state.scheduler_configuration)
         self.now = 0.0
         self.ends = 0
         # Volcano orders gangs of equal priority by time of creation (in seconds), then by name.
@@ -160,30 +160,67 @@ class Replay:
                 run.start = self.now
 
     def _settle(self, last: Placement | None = None) -> None:
-        """Wait until the placement of the pods no longer changes. `last` is the known placement."""
-        deadline = time.monotonic() + _TIMEOUT
-        while time.monotonic() < deadline:
-            before, earliest = self._sandbox.sessions(), time.monotonic() + _LISTS * self._listing
-            while time.monotonic() < deadline and (
-                self._sandbox.sessions() < before + self._enough or time.monotonic() < earliest
-            ):
-                time.sleep(_POLL)
-            begun = time.monotonic()
+        """Wait until the placement of pods, which was `last` if given, no longer changes."""
+        begun = time.monotonic()
+        since, changed = self._sandbox.sessions(), begun
+        enough: int | None = None
+        while time.monotonic() < begun + _PATIENCE:
+            sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
-            self._listing = time.monotonic() - begun
+            self._listing = time.monotonic() - listed
             seen = _placement(self._all)
-            ending = any(pod["metadata"].get("deletionTimestamp") for pod in self._all)
-            if seen == last and not ending:
+            if seen != last or any(map(_moves, self._all)):
+                last, enough = seen, None
+                since, changed = self._sandbox.sessions(), time.monotonic()
+                continue
+            if sessions < since + _SESSIONS or listed < changed + _LISTS * self._listing:
+                continue
+            if enough is None:
+                self._assign()
+                enough = self._enough()
+            if sessions >= since + enough:
                 break
-            last = seen
         else:
+            self._assign()
             self.unsettled = True
+
+    def _wait_for_session(self) -> int:
+        """Return the number of sessions after the next one, or after some time without one."""
+        deadline = time.monotonic() + _PATIENCE
+        before = self._sandbox.sessions()
+        while (now := self._sandbox.sessions()) == before and time.monotonic() < deadline:
+            time.sleep(_POLL)
+        return now
+
+    def _assign(self) -> None:
         placed = defaultdict(list)
         for pod in self._all:
             if pod["spec"].get("nodeName"):
                 placed[group_of(pod)].append(pod)
         for run in self.runs:
             run.pods = placed[objects.NAMESPACE, run.name]
+
+    def _enough(self) -> int:
+        """Return the sessions without a change after which this decision is final."""
+        queues = {run.gang.queue for run in self.runs if run.end is None}
+        if not self._preempts or len(queues) == 1 or not self._may_preempt():
+            return _SESSIONS
+        return _SESSIONS_PER_QUEUE * len(queues)
+
+    def _may_preempt(self) -> bool:
+        """Return whether a waiting gang fits if all gangs that it may preempt are evicted."""
+        present = [run for run in self.runs if run.end is None]
+        left: dict[tuple[str, int], Free] = {}
+        for run in present:
+            if (missing := run.gang.minimum - len(run.pods)) <= 0:
+                continue
+            key = run.gang.queue, run.gang.priority
+            if key not in left:
+                stays = (pod for other in present if not _yields(other, run) for pod in other.pods)
+                left[key] = free(self.state.nodes, stays)
+            if may_fit(left[key], run.gang.pods, missing):
+                return True
+        return False
 
     def _restart_victims(self) -> bool:
         """Re-create evicted pods, as controllers do, and return whether there were any.
@@ -236,6 +273,21 @@ class Replay:
         run.before = run.before and not restarts
 
 
+def _yields(run: Run, other: Run) -> bool:
+    """Return whether a gang may be preempted by another one in its queue."""
+    gang, preemptor = run.gang, other.gang
+    return (
+        gang.queue == preemptor.queue
+        and gang.priority < preemptor.priority
+        and gang.preemptable is not False
+    )
+
+
+def evicts(configuration: str | None) -> bool:
+    """Return whether a scheduler with this configuration evicts pods."""
+    return not {"preempt", "reclaim"}.isdisjoint(_actions(configuration))
+
+
 def _actions(configuration: str | None) -> list[str]:
     """Return the actions in a scheduler's configuration. Volcano's default has no preemption."""
     try:
@@ -244,6 +296,14 @@ def _actions(configuration: str | None) -> list[str]:
         return []
     text = found.get("actions") if isinstance(found, dict) else None
     return [action.strip() for action in str(text or "").split(",")]
+
+
+def _moves(pod: dict[str, Any]) -> bool:
+    """Return whether a pod ends, or has a node and does not run, so that nothing can preempt it."""
+    placed = "nodeName" in pod["spec"]
+    return "deletionTimestamp" in pod["metadata"] or (
+        placed and pod["status"].get("phase") != "Running"
+    )
 
 
 def _placement(pods: list[dict[str, Any]]) -> Placement:

@@ -8,14 +8,16 @@ from random import Random
 from typing import Final
 
 from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer, Victim
-from gitops.forecast.objects import amounts
-from gitops.forecast.replay import Replay, Run
+from gitops.forecast.capacity import fragmented, free, free_devices
+from gitops.forecast.combine import combine
+from gitops.forecast.replay import Replay, Run, evicts
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
-from gitops.forecast.shapes import add
 from gitops.forecast.state import State
 from gitops.runs.snapshot import devices
 
 HORIZON: Final = 20
+REPETITIONS: Final = 3
+"""Default number of simulations if the scheduler evicts pods, otherwise one."""
 _OLD: Final = 3600
 
 
@@ -30,11 +32,18 @@ class _Played:
 
 
 def simulate(
-    state: State, now: datetime, horizon: int = HORIZON, *, base: State | None = None
+    state: State,
+    now: datetime,
+    horizon: int = HORIZON,
+    *,
+    base: State | None = None,
+    repeat: int | None = None,
 ) -> Answer:
     """Simulate in a temporary cluster until nothing waits, or until `horizon` gangs have ended.
 
-    `base` is the snapshot without the change, which is simulated first for comparison.
+    `base` is the snapshot without the change, which is simulated once for comparison. The snapshot
+    itself is simulated `repeat` times, with gangs of the same age in the order of their names and
+    then in random orders.
 
     Raises:
         GitopsError: If the simulated cluster does not start or rejects the snapshot.
@@ -43,9 +52,20 @@ def simulate(
         without = None
         if base is not None:
             without = _play(Replay(cluster, base), horizon).replay
+        answers = []
+        for shuffle in orders(state, repeat):
             cluster.clear()
-        played = _play(Replay(cluster, state), horizon)
-    return _answer(played, without, base or state, now)
+            played = _play(Replay(cluster, state, shuffle), horizon)
+            answers.append(_answer(played, without, base or state, now))
+    return combine(answers)
+
+
+def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
+    """Yield the order of gangs of the same age for each repetition, the same ones in each run."""
+    default = REPETITIONS if evicts(state.scheduler_configuration) else 1
+    yield None
+    for seed in range(1, default if repeat is None else repeat):
+        yield Random(seed)  # noqa: S311  no secrets
 
 
 def simulate_in(
@@ -88,8 +108,10 @@ def _answer(played: _Played, without: Replay | None, base: State, now: datetime)
 
 def _play(replay: Replay, horizon: int) -> _Played:
     replay.start()
-    state, runs = replay.state, replay.runs
-    played = _Played(replay, replay.used_by_queue(), _free(state, runs), _fragmented(state, runs))
+    left = free(replay.state.nodes, (pod for run in replay.runs for pod in run.pods))
+    waiting = [shape for run in replay.runs if run.start is None for shape in run.gang.pods]
+    counts = free_devices(left), fragmented(left, waiting)
+    played = _Played(replay, replay.used_by_queue(), *counts)
     while replay.ends < horizon and any(run.start is None for run in replay.runs):
         if not replay.advance():
             break
@@ -107,6 +129,7 @@ def _verdicts(replay: Replay, without: Replay | None) -> Iterator[GangAnswer]:
                 "queue": run.gang.queue,
                 "gpus": run.gpus,
                 "verdict": _verdict(run),
+                "verdicts": {_verdict(run): 1},
                 "start_seconds": run.start,
                 "end_seconds": run.last,
                 "start_without_seconds": same and same.start,
@@ -141,44 +164,11 @@ def _suspended(state: State) -> list[GangAnswer]:
             queue=gang.queue,
             gpus=sum(devices(s.requests).total() * s.count for s in gang.pods),
             verdict="suspended",
+            verdicts={"suspended": 1},
         )
         for gang in state.gangs
         if gang.state == "suspended"
     ]
-
-
-def _left_on_nodes(state: State, runs: list[Run]) -> dict[str, dict[str, object]]:
-    left = {n.name: add(amounts(n.allocatable), amounts(n.reserved), sign=-1) for n in state.nodes}
-    for pod in (pod for run in runs for pod in run.pods):
-        node = pod["spec"]["nodeName"]
-        for container in pod["spec"]["containers"]:
-            used = amounts(container["resources"].get("requests", {}))
-            left[node] = add(left.get(node, {}), used, sign=-1)
-    # No pod can start on a cordoned node.
-    return {node.name: dict(left[node.name]) for node in state.nodes if not node.unschedulable}
-
-
-def _free(state: State, runs: list[Run]) -> int:
-    free = _left_on_nodes(state, runs)
-    return sum(_gpus(each) for each in free.values())
-
-
-def _gpus(amounts_left: dict[str, object]) -> int:
-    texts = {name: str(value) for name, value in amounts_left.items()}
-    return devices(texts).total()
-
-
-def _fragmented(state: State, runs: list[Run]) -> int:
-    """Return the number of free GPUs on nodes where no waiting pod fits."""
-    shapes = [amounts(s.requests) for run in runs if run.start is None for s in run.gang.pods]
-    if not shapes:
-        return 0
-    total = 0
-    for free in _left_on_nodes(state, runs).values():
-        left = amounts(free)
-        if not any(all(left.get(n, 0) >= a for n, a in shape.items()) for shape in shapes):
-            total += _gpus(free)
-    return total
 
 
 def _assumptions(replay: Replay, now: datetime) -> list[str]:
@@ -201,10 +191,10 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
         found.append(f"{endless} gangs have no known end and run beyond the horizon")
     found.append("all other gangs end as their logs estimate, or at their deadlines")
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
-    if unknown := sum(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
+    if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
         found.append(
-            f"the checkpoints of {unknown} evicted gangs are unknown; their lost GPU-hours count "
-            "from the start"
+            "the checkpoints of some evicted gangs are unknown; their lost GPU-hours count from "
+            "the start"
         )
     found.append("quotas, volumes, and new pods outside gangs are not simulated")
     if replay.evicts:

@@ -52,11 +52,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ENDS",
         help="stop when this many gangs have ended; default: 20",
     )
+    add_repeat(parser)
     parser.add_argument(
         "--compare", action="store_true", help="also simulate the snapshot without the changes"
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a Gantt chart")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_repeat(parser: argparse.ArgumentParser) -> None:
+    """Declare the number of simulations, which a preview has as well."""
+    parser.add_argument(
+        "--repeat",
+        type=_count,
+        metavar="N",
+        help="simulate N times, because the scheduler chooses among equal gangs and nodes at "
+        "random; default: 3 with preemption or reclaim in its configuration, otherwise 1",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of simulations: write 1, 2, 3 …")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -78,7 +96,11 @@ def run(options: argparse.Namespace) -> int:
     state, assumptions = changes.apply(base)
     sys.stderr.write("starting a simulated cluster…\n")
     answer = simulate(
-        state, datetime.now(UTC), options.horizon, base=base if options.compare else None
+        state,
+        datetime.now(UTC),
+        options.horizon,
+        base=base if options.compare else None,
+        repeat=options.repeat,
     )
     answer = answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]})
     if options.svg is not None:

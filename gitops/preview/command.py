@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gitops.engine import PROJECT, Ended, Pack, Preview, Stack, read_resources
 from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError, UsageError
+from gitops.forecast.simulate_command import add_repeat
 from workload.files import write_atomically
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SNAPSHOT",
         help="simulate the scheduler on a snapshot; default: a new snapshot of the cluster",
     )
+    add_repeat(parser)
     parser.add_argument(
         "--config-file", type=Path, metavar="FILE", help="default: Pulumi.NAME.yaml"
     )
@@ -149,6 +151,8 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--save-plan is about an update: leave out --refresh and --rendered")
     if options.simulate is not None and (options.refresh or options.rendered):
         raise UsageError("--simulate is about an update: leave out --refresh and --rendered")
+    if options.repeat is not None and options.simulate is None:
+        raise UsageError("--repeat is about a simulation: add --simulate")
     if options.refresh and options.base:
         raise UsageError("--refresh compares with the state, not with --base: leave one out")
     is_other_project = options.project.resolve() != PROJECT
@@ -233,7 +237,9 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     )
     answer = None
     if _mode(options) == "live":
-        plan, answer = with_simulation(plan, options.simulate, stack, pack.configuration)
+        plan, answer = with_simulation(
+            plan, options.simulate, stack, pack.configuration, options.repeat
+        )
     built = build(
         plan,
         stack=options.stack,

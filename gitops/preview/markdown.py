@@ -13,7 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from gitops.forecast.answer import duration
+from gitops.forecast.answer import duration, durations
 from gitops.preview.report import CostRow, PoolRow, Report, total
 from gitops.prices import HOST_RESOURCES
 
@@ -246,6 +246,7 @@ def _template() -> Any:
         hours=hours,
         amount=amount,
         duration=duration,
+        durations=durations,
         queue=_queue,
         gpu=_gpu,
         percent=lambda share: f"{share * 100:.0f}%",

@@ -31,13 +31,17 @@ _MINUTE: Final = 60
 
 
 def with_simulation(
-    plan: Plan, snapshot: str | None, stack: Stack, configuration: Path | None
+    plan: Plan,
+    snapshot: str | None,
+    stack: Stack,
+    configuration: Path | None,
+    repeat: int | None = None,
 ) -> tuple[Plan, Answer | None]:
     """Simulate a plan, and return it with the violations of the rules about simulations.
 
-    `snapshot` is a file, or empty for the current state of the stack's cluster; None skips the
-    simulation. A failed simulation adds a warning and violates the mandatory rules.
-    `configuration` is the configuration file of the policy pack.
+    `snapshot` is a file, or empty for the stack's cluster as it is now; None simulates nothing. If
+    the simulation fails, notes report it, and mandatory rules are violated. `configuration` is the
+    configuration file of the policy pack, and `repeat` the number of simulations.
 
     Raises:
         GitopsError: If the configuration is invalid.
@@ -49,7 +53,7 @@ def with_simulation(
         return (replace(plan, warnings=(*plan.warnings, skipped)) if names else plan), None
     try:
         state = load(Path(snapshot)) if snapshot else _current(stack)
-        answer = _simulate(changes(plan.steps), state)
+        answer = _simulate(changes(plan.steps), state, repeat)
     except GitopsError as error:
         text = f"The plan was not simulated: {error}"
         unknown = [_finding(rule, True, text) for rule, mandatory, _ in rules if mandatory]
@@ -85,12 +89,12 @@ def _current(stack: Stack) -> State:
     return capture(cluster, datetime.now(UTC).replace(microsecond=0))
 
 
-def _simulate(found: Sequence[Change], state: State) -> Answer:
+def _simulate(found: Sequence[Change], state: State, repeat: int | None) -> Answer:
     from gitops.forecast.simulate import simulate
 
     changed, assumptions = with_plan(found, state)
     sys.stderr.write("simulating the plan…\n")
-    answer = simulate(changed, datetime.now(UTC), base=state)
+    answer = simulate(changed, datetime.now(UTC), base=state, repeat=repeat)
     return answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]})
 
 
@@ -187,40 +191,50 @@ def _gang_keys(views: list[View]) -> set[tuple[str, str]]:
 
 
 def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[str]:
+    """Yield violations. The worst outcome of several simulations counts."""
     new = [gang for gang in answer.gangs if gang.added]
     if rule is simulated.FITS:
         for gang in new:
-            if gang.verdict == "waits":
-                yield f"{gang.title} does not start within {_horizon(answer)}. {gang.reason}"
+            if waiting := gang.verdicts.get("waits", 0):
+                count = _count(answer, waiting)
+                yield f"{gang.title} does not start within {_horizon(answer)}{count}. {gang.reason}"
     elif isinstance(config, simulated.WaitsConfig):
+        limit = config.minutes * _MINUTE
         for gang in new:
-            if _wait(answer, gang) > config.minutes * _MINUTE:
-                limit = duration(config.minutes * _MINUTE)
-                start = gang.start_seconds
-                waits = f"at least {_horizon(answer)}" if start is None else duration(start)
-                yield f"{gang.title} waits {waits}, and the limit is {limit}."
+            if wait := _wait(answer, gang, limit):
+                yield f"{gang.title} waits {wait}, and the limit is {duration(limit)}."
     elif isinstance(config, simulated.PreemptsConfig):
         queues = {gang.title: gang.queue for gang in answer.gangs}
         for victim in answer.victims:
-            name = f"{victim.namespace}/{victim.name}"
-            is_watched = not config.queues or queues[name] in config.queues
-            lost = victim.gpu_hours
+            queue, lost = queues[victim.title], victim.gpu_hours
+            is_watched = not config.queues or queue in config.queues
             if (
                 is_watched
                 and not victim.without_change
                 and (lost is None or lost > config.gpu_hours)
             ):
                 hours = "an unknown number of" if lost is None else f"at most {lost:.1f}"
+                count = _count(answer, victim.simulations)
                 yield (
-                    f"{name} in queue {queues[name]} is preempted after "
-                    f"{duration(victim.at_seconds)} and loses {hours} GPU-hours."
+                    f"{victim.title} in queue {queue} is preempted after "
+                    f"{duration(victim.at_seconds)}{count} and loses {hours} GPU-hours."
                 )
 
 
-def _wait(answer: Answer, gang: GangAnswer) -> float:
-    if gang.start_seconds is not None:
-        return gang.start_seconds
-    return answer.horizon_seconds if gang.verdict == "waits" else 0.0
+def _wait(answer: Answer, gang: GangAnswer, limit: float) -> str:
+    """Return the longest wait if it is unknown or above the limit, otherwise an empty string."""
+    if waiting := gang.verdicts.get("waits", 0):
+        return f"longer than {_horizon(answer)}{_count(answer, waiting)}"
+    found = gang.start_range
+    if found is None or found.most <= limit:
+        return ""
+    return duration(found.most) if found.least == found.most else f"up to {duration(found.most)}"
+
+
+def _count(answer: Answer, simulations: int) -> str:
+    if simulations == answer.simulations:
+        return ""
+    return f" in {simulations} of {answer.simulations} simulations"
 
 
 def _horizon(answer: Answer) -> str:

@@ -26,7 +26,10 @@ class WaitsConfig(RuleConfig):
     """Maximum waiting time of new gangs."""
 
     minutes: float = Field(
-        default=24 * 60, ge=0, description="Maximum waiting time of a new gang in minutes."
+        default=24 * 60,
+        ge=0,
+        description="Maximum waiting time of a new gang in minutes. A gang that does not start in "
+        "the simulation is above every limit.",
     )
 
 

@@ -9,7 +9,8 @@ from gitops.preview import command as preview
 def test_invalid_arguments_exit_with_their_own_status(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for arguments in ([], ["preview"], ["prewiev"], ["preview", "--stak", "x"]):
+    none = ["simulate", "--snapshot", "cluster.yaml", "--repeat", "0"]
+    for arguments in ([], ["preview"], ["prewiev"], ["preview", "--stak", "x"], none):
         with pytest.raises(SystemExit) as left:
             main(arguments)
         assert left.value.code == 64
@@ -45,6 +46,7 @@ def test_a_missing_package_is_named(
         (["--stack", "prod", "--refresh", "--base", "main"], 64, "leave one out"),
         (["--stack", "prod", "--rendered", "--save-plan", "x"], 64, "leave out --refresh"),
         (["--stack", "prod", "--rendered", "--simulate"], 64, "leave out --refresh"),
+        (["--stack", "prod", "--repeat", "2"], 64, "add --simulate"),
         (["--stack", "prod", "--rendered", "--project", ".."], 64, "leave them out"),
         (["--stack", "prod", "--refresh", "--rendered"], 64, "leave one out"),
         (["--stack", "prod", "--policy-pack-config", "none.json"], 1, "none.json does not exist"),

@@ -1,13 +1,15 @@
 """Accuracy and speed of simulations: `make bench-simulation`.
 
-Accuracy: random states of a cluster with random plans are simulated as `python -m gitops simulate`
-does. A second simulated cluster applies the same plans with different timing: its scheduler runs
-once per second, like a real one, and gangs of the same age are submitted in random order. A
-prediction is therefore compared with a simulation, not with a cluster that runs programs. Three
-results are compared: the verdict on each gang, the gangs that each plan preempts, and the start
-times of waiting gangs. Each prediction is also made twice with the same timing: the scheduler
-chooses among equal nodes and victims at random, so the agreement of the two predictions is an upper
-limit.
+Accuracy: random states of a cluster with random plans are simulated three times, as
+`python -m gitops simulate` does. A second simulated cluster applies the same plans with different
+timing: its scheduler runs once per second, as a real one does, and gangs of the same age are
+submitted in another random order. So a prediction is compared with a simulation, not with a cluster
+that runs programs. Two questions are answered:
+
+- How often does a single simulation agree with another one? The other one is a repetition, which
+  differs by the scheduler's random choices only, one with another order, one with the other period,
+  or the second cluster, which has both.
+- How often does the second cluster do what the three simulations state together?
 
 Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have ended. This
 includes starting and stopping the simulated cluster. Prints every difference and writes
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -27,9 +30,10 @@ from typing import Any, Final
 
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
-from gitops.forecast.answer import Answer
+from gitops.forecast.answer import Answer, durations
+from gitops.forecast.combine import combine
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
-from gitops.forecast.simulate import HORIZON, simulate_in
+from gitops.forecast.simulate import HORIZON, REPETITIONS, orders, simulate_in
 from gitops.forecast.state import State
 from tools.bench.outcome import Goal, conclude, say
 from tools.bench.random_states import DEFAULT, SCHEDULERS, random_plan, random_state
@@ -63,12 +67,8 @@ def main() -> None:
     goals: list[Goal] = []
     result: dict[str, Any] = {}
     if options.states:
-        compared, repeated = _truth(options.states, options.horizon, options.seed)
-        result["truth"] = asdict(compared) | {"states": options.states, "horizon": options.horizon}
-        result["repeated"] = asdict(repeated)
-        goals += compared.goals()
-        for share in repeated.goals():
-            say(f"two predictions: {share.name}: {share.value:.2f}")
+        result["truth"] = _truth(options.states, options.horizon, options.seed)
+        goals += result["truth"].pop("goals")
     if not options.no_speed:
         for nodes, gangs, scheduler, goal in _SIZES:
             kind = "default scheduler" if scheduler == DEFAULT else "with preemption"
@@ -80,7 +80,7 @@ def main() -> None:
 
 @dataclass
 class Compared:
-    """Predictions compared with the results of another cluster."""
+    """Single predictions, compared with other simulations of the same states."""
 
     title: str
     verdicts: int = 0
@@ -89,83 +89,172 @@ class Compared:
     same_victims: int = 0
     starts: int = 0
     near_starts: int = 0
-    differences: list[str] = field(default_factory=list)
 
-    def add(self, state: int, predicted: Answer, applied: Answer) -> None:
-        """Add the comparison of two results for the same state."""
-        other = {gang.title: gang for gang in applied.gangs}
+    def add(self, predicted: Answer, other: Answer) -> None:
+        """Compare the answers about one state."""
+        others = {gang.title: gang for gang in other.gangs}
         for gang in predicted.gangs:
-            real = other[gang.title]
+            real = others[gang.title]
             self.verdicts += 1
             self.same_verdicts += gang.verdict == real.verdict
-            if gang.verdict != real.verdict:
-                self._note(f"state {state}: {gang.title} {gang.verdict}, in fact {real.verdict}")
-            elif gang.verdict == "starts later":
+            if gang.verdict == real.verdict == "starts later":
                 at, really = gang.start_seconds or 0.0, real.start_seconds or 0.0
-                is_near = abs(at - really) <= _TOLERANCE * really
                 self.starts += 1
-                self.near_starts += is_near
-                if not is_near:
-                    self._note(f"state {state}: {gang.title} at {at:.0f} s, in fact {really:.0f} s")
-        victims, real_victims = _victims(predicted), _victims(applied)
+                self.near_starts += abs(at - really) <= _TOLERANCE * really
+        victims, real_victims = _victims(predicted), _victims(other)
         if victims or real_victims:
             self.preempting += 1
             self.same_victims += victims == real_victims
-            if victims != real_victims:
-                self._note(f"state {state}: preempts {victims}, in fact {real_victims}")
+
+
+@dataclass
+class Stated:
+    """Answers of several simulations, compared with the results of another cluster."""
+
+    gangs: int = 0
+    frequent: int = 0
+    """Gangs whose most frequent verdict the other cluster has."""
+    possible: int = 0
+    """Gangs whose verdict in the other cluster is that of at least one simulation."""
+    certain: int = 0
+    """Gangs with the same verdict in all simulations."""
+    certain_same: int = 0
+    """Certain gangs whose verdict the other cluster has."""
+    victims: int = 0
+    """Evicted gangs of the other cluster."""
+    possible_victims: int = 0
+    """Those that at least one simulation evicts."""
+    certain_victims: int = 0
+    """Gangs that all simulations evict."""
+    certain_victims_same: int = 0
+    """Those that the other cluster evicts."""
+    starts: int = 0
+    """Gangs that start later in the other cluster and at any time in a simulation."""
+    near_starts: int = 0
+    """Those that start in the range of all simulations, extended by 20 % at both ends."""
+    misses: dict[str, int] = field(default_factory=dict)
+    """Gangs whose verdict no simulation had, by the reason."""
+    differences: list[str] = field(default_factory=list)
+
+    def add(self, state: int, stated: Answer, applied: Answer) -> None:
+        """Compare the answers about one state."""
+        others = {gang.title: gang for gang in applied.gangs}
+        victims, certain = _victims(stated), _victims(stated, certain=True)
+        evicted = _victims(applied)
+        self.victims += len(evicted)
+        self.possible_victims += len(evicted & victims)
+        self.certain_victims += len(certain)
+        self.certain_victims_same += len(certain & evicted)
+        for gang in stated.gangs:
+            real = others[gang.title]
+            self.gangs += 1
+            self.frequent += gang.verdict == real.verdict
+            self.possible += real.verdict in gang.verdicts
+            self.certain += len(gang.verdicts) == 1
+            self.certain_same += [*gang.verdicts] == [real.verdict]
+            if real.verdict not in gang.verdicts:
+                reason = _reason(gang.title, victims, certain, evicted)
+                self.misses[reason] = self.misses.get(reason, 0) + 1
+                self._note(f"state {state}: {gang.title} {gang.outcome}, {real.verdict}: {reason}")
+            if real.verdict == "starts later" and gang.start_range is not None:
+                really, found = real.start_seconds or 0.0, gang.start_range
+                least, most = found.least * (1 - _TOLERANCE), found.most * (1 + _TOLERANCE)
+                self.starts += 1
+                self.near_starts += least <= really <= most
+                if not least <= really <= most:
+                    self._note(f"state {state}: {gang.title} {durations(found)}, {really:.0f} s")
+        for name in sorted((evicted - victims) | (certain - evicted)):
+            self._note(f"state {state}: {name} {'is' if name in evicted else 'is not'} evicted")
 
     def _note(self, text: str) -> None:
-        say(f"{self.title}: {text}")
+        say(text)
         self.differences.append(text)
 
     def goals(self) -> list[Goal]:
-        """Return the shares of agreeing predictions as goals."""
+        """Return the shares of statements that are true in the other cluster."""
         shares = {
-            "same verdict, share of gangs": (self.same_verdicts, self.verdicts),
-            "same victims, share of plans that preempt": (self.same_victims, self.preempting),
-            "start within 20 %, share of gangs that wait": (self.near_starts, self.starts),
+            "most frequent verdict, share of gangs": (self.frequent, self.gangs),
+            "certain verdict, share of gangs with one": (self.certain_same, self.certain),
+            "possible verdict, share of gangs": (self.possible, self.gangs),
+            "possible victim, share of victims": (self.possible_victims, self.victims),
+            "certain victim, share of them": (self.certain_victims_same, self.certain_victims),
+            "start in the range, share of gangs that wait": (self.near_starts, self.starts),
         }
         return [
             Goal(name, a / b if b else 1.0, _SAME, at_most=False) for name, (a, b) in shares.items()
         ]
 
 
-def _victims(answer: Answer) -> list[str]:
-    return sorted({victim.name for victim in answer.victims})
+def _victims(answer: Answer, *, certain: bool = False) -> set[str]:
+    least = answer.simulations if certain else 1
+    return {victim.title for victim in answer.victims if victim.simulations >= least}
 
 
-def _truth(states: int, horizon: int, seed: int) -> tuple[Compared, Compared]:
-    """Compare predictions with applied plans of different timing, and with repeated predictions."""
-    compared, repeated = Compared("applied"), Compared("repeated")
+def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str]) -> str:
+    """Return why no simulation had the verdict of the other cluster on a gang."""
+    if (name in evicted) != (name in possible):
+        return "the gang itself is evicted only in one of them"
+    if evicted != possible or possible != certain:
+        return "other gangs are evicted"
+    return "other order or node"
+
+
+def _truth(states: int, horizon: int, seed: int) -> dict[str, Any]:
+    """Simulate each state three times, and compare with simulations of other kinds."""
+    singles = {name: Compared(name) for name in ("repeated", "shuffled", "slower", "applied")}
+    stated = Stated()
+    for number, state, runs in _simulated(states, horizon, seed):
+        predictions, repeated, slower, applied = runs
+        others = (repeated, predictions[1], slower, applied)
+        for compared, other in zip(singles.values(), others, strict=True):
+            compared.add(predictions[0], other)
+        stated.add(number, combine(predictions), applied)
+        say(f"{number}: {len(state.nodes)} nodes, {len(state.gangs)} gangs")
+        say(", ".join(f"{n} {c.same_verdicts}/{c.verdicts}" for n, c in singles.items()))
+    return {
+        "states": states,
+        "horizon": horizon,
+        "single": [asdict(compared) for compared in singles.values()],
+        "combined": asdict(stated),
+        "goals": stated.goals(),
+    }
+
+
+_Runs = tuple[list[Answer], Answer, Answer, Answer]
+
+
+def _simulated(states: int, horizon: int, seed: int) -> Iterator[tuple[int, State, _Runs]]:
+    """Yield each state with its predictions, a repetition, a slower one, and the applied one."""
     random = Random(seed)  # noqa: S311  no secrets
     for kind, scheduler in enumerate(SCHEDULERS):
-        numbers = range(kind, states, len(SCHEDULERS))
         with ExitStack() as stack, ThreadPoolExecutor(3) as threads:
-            periods = (PERIOD, _REAL_PERIOD, PERIOD)
-            one, other, same = (stack.enter_context(sandbox(scheduler, each)) for each in periods)
-            for number in numbers:
+            periods = (PERIOD, _REAL_PERIOD, _REAL_PERIOD)
+            clusters = [stack.enter_context(sandbox(scheduler, each)) for each in periods]
+            for number in range(kind, states, len(SCHEDULERS)):
                 before = random_state(
                     random, random.randint(1, _MAX_NODES), random.randint(2, 60), scheduler
                 )
                 state = random_plan(random, before)
-                answers = [
-                    threads.submit(_answer, cluster, state, horizon, shuffle)
-                    for cluster, shuffle in (
-                        (one, None),
-                        (other, Random(number)),  # noqa: S311  no secrets
-                        (same, None),
-                    )
+                other = Random(number + 1000)  # noqa: S311  no secrets
+                fast = [*orders(state, REPETITIONS), None]
+                wanted: list[list[Random | None]] = [fast, [None], [other]]
+                simulations = [
+                    threads.submit(_answers, cluster, state, horizon, shuffles)
+                    for cluster, shuffles in zip(clusters, wanted, strict=True)
                 ]
-                predicted, applied, again = (each.result() for each in answers)
-                compared.add(number, predicted, applied)
-                repeated.add(number, predicted, again)
-                say(f"{number}: {len(state.nodes)} nodes, {len(state.gangs)} gangs")
-    return compared, repeated
+                found, (slower,), (applied,) = (each.result() for each in simulations)
+                yield number, state, (found[:-1], found[-1], slower, applied)
 
 
-def _answer(cluster: Sandbox, state: State, horizon: int, shuffle: Random | None) -> Answer:
+def _answers(
+    cluster: Sandbox, state: State, horizon: int, shuffles: Sequence[Random | None]
+) -> list[Answer]:
     cluster.clear(nodes=True)
-    return simulate_in(cluster, state, horizon, shuffle)
+    answers = []
+    for shuffle in shuffles:
+        answers.append(simulate_in(cluster, state, horizon, shuffle))
+        cluster.clear()
+    return answers
 
 
 def _speed(name: str, nodes: int, gangs: int, scheduler: str) -> dict[str, float]:

@@ -240,9 +240,9 @@ each violated rule.
 _SIMULATED = """\
 ## Simulations
 
-`python -m gitops preview --simulate` evaluates these rules on the simulated decisions of the
-scheduler ([Simulations](simulation.md#preview-a-plan)). The pack accepts their levels and settings,
-but does not evaluate them.
+`python -m gitops preview --simulate` evaluates these rules on what the scheduler will do
+([Simulations](simulation.md#preview-a-plan)). If several simulations differ, the worst outcome
+counts. The pack accepts their levels and settings, but does not evaluate them.
 """
 _SHARED = """\
 ## Shared settings

@@ -29,7 +29,7 @@ def simulated(folder: Path, capsys: pytest.CaptureFixture[str], *changes: str) -
 def test_gangs_start_in_the_gaps_and_after_the_ends_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = simulated(tmp_path, capsys)
+    answer = simulated(tmp_path, capsys, "--repeat", "1")
     gangs = {gang.name: gang for gang in answer.gangs}
     assert {name: gang.verdict for name, gang in gangs.items()} == {
         "a": "runs",
@@ -54,8 +54,10 @@ def test_an_urgent_job_preempts_and_the_victim_restarts(
     picture = tmp_path / "queue.svg"
     answer = simulated(tmp_path, capsys, *changes, "--compare", "--svg", str(picture))
     gangs = {gang.name: gang for gang in answer.gangs}
-    assert gangs["urgent"].verdict == "starts at once"
+    # Three simulations, which agree.
+    assert gangs["urgent"].verdicts == {"starts at once": 3}
     (victim,) = answer.victims
+    assert (answer.simulations, victim.simulations, answer.varies) == (3, 3, False)
     assert (victim.name, victim.pods, victim.at_seconds) == ("a", 2, 0)
     # Sixteen GPUs for the quarter of an hour since its checkpoint.
     assert victim.gpu_hours == 4
@@ -74,7 +76,7 @@ def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> 
     file.write_text(dump(state(), as_yaml=True))
     urgent = plans.step("create", new=yaml.safe_load(JOB))
     plan = events.plan([urgent, plans.judged(), plans.summary()])
-    done, answer = with_simulation(plan, str(file), Stack("prod"), None)
+    done, answer = with_simulation(plan, str(file), Stack("prod"), None, repeat=1)
     assert answer is not None
     gangs = {gang.name: gang for gang in answer.gangs}
     assert (gangs["urgent"].verdict, gangs["urgent"].added) == ("starts at once", True)
@@ -87,7 +89,7 @@ def test_a_plan_is_simulated_next_to_the_snapshot_without_it(tmp_path: Path) -> 
 def test_added_nodes_let_the_gang_start_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = simulated(tmp_path, capsys, "--nodes", "+2", "--horizon", "0")
+    answer = simulated(tmp_path, capsys, "--nodes", "+2", "--horizon", "0", "--repeat", "1")
     gangs = {gang.name: gang for gang in answer.gangs}
     assert gangs["large"].verdict == "starts at once"
     assert (answer.gpus, answer.ends) == (40, 0)

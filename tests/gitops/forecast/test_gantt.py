@@ -11,9 +11,15 @@ from gitops.forecast.gantt import svg
 def gang(
     name: str, verdict: str, start: float | None, end: float | None, **more: Any
 ) -> GangAnswer:
-    values = {"namespace": "ml", "queue": "vision", "gpus": 8, **more}
+    values = {"namespace": "ml", "queue": "vision", "gpus": 8, "verdicts": {verdict: 1}, **more}
     return GangAnswer.model_validate(
-        {**values, "name": name, "verdict": verdict, "start_seconds": start, "end_seconds": end}
+        {
+            **values,
+            "name": name,
+            "verdict": verdict,
+            "start_seconds": start,
+            "end_seconds": end,
+        }
     )
 
 

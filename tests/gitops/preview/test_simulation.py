@@ -12,6 +12,7 @@ from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.forecast import simulate
 from gitops.forecast.answer import Answer, Victim
+from gitops.forecast.combine import combine
 from gitops.forecast.state import State, dump
 from gitops.preview.changes import changes
 from gitops.preview.events import Plan, plan
@@ -126,7 +127,7 @@ def test_a_redacted_snapshot_is_rejected() -> None:
         after(of=state().model_copy(update={"redacted": True}))
 
 
-WAITING = answer(
+ALONE = answer(
     gang("urgent", "waits", None, None, added=True, reason="0/3 nodes are available"),
     gang("late", "starts later", 3600, 7200, added=True),
     gang("a", "starts later", 1800, 7200),
@@ -135,6 +136,7 @@ WAITING = answer(
         Victim(namespace="ml", name="a", at_seconds=9, pods=2, gpu_hours=1, without_change=True),
     ],
 )
+WAITING = combine([ALONE])
 
 
 @pytest.fixture
@@ -175,6 +177,11 @@ def test_rules_are_advisory_by_default(simulated: Path) -> None:
             False,
             "ml/a in queue vision is preempted after 0m and loses at most 48.0 GPU-hours.",
         ),
+        (
+            "plan-waits-at-most",
+            False,
+            "ml/urgent waits longer than 1 ends of others (1h00m), and the limit is 24h00m.",
+        ),
     ]
 
 
@@ -196,8 +203,32 @@ def test_rules_have_settings_for_each_environment(simulated: Path) -> None:
 
 
 def test_losses_below_the_limit_are_accepted(simulated: Path) -> None:
-    settings = {"plan-fits": "disabled", "plan-preempts-nothing-of": {"gpuHours": 48}}
-    assert found(simulated, settings)[1] == []
+    settings = {"plan-preempts-nothing-of": {"gpuHours": 48}}
+    assert "plan-preempts-nothing-of" not in [rule for rule, *_ in found(simulated, settings)[1]]
+
+
+def test_the_worst_of_several_simulations_counts(
+    simulated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = answer(
+        gang("urgent", "starts at once", 0, 60, added=True),
+        gang("late", "starts later", 600, 1200, added=True),
+        gang("a", "runs", 0, 7200),
+    )
+    varied = combine([better, ALONE, better])
+    monkeypatch.setattr(simulate, "simulate", lambda *_, **__: varied)
+    messages = [
+        message for *_, message in found(simulated, {"plan-waits-at-most": {"minutes": 45}})[1]
+    ]
+    assert messages == [
+        "ml/urgent does not start within 1 ends of others (1h00m) in 1 of 3 simulations. "
+        "0/3 nodes are available",
+        "ml/a in queue vision is preempted after 0m in 1 of 3 simulations and loses at most 48.0 "
+        "GPU-hours.",
+        "ml/urgent waits longer than 1 ends of others (1h00m) in 1 of 3 simulations, and the limit "
+        "is 45m.",
+        "ml/late waits up to 1h00m, and the limit is 45m.",
+    ]
 
 
 def test_a_mandatory_rule_is_violated_if_the_plan_cannot_be_simulated(simulated: Path) -> None:

@@ -1,0 +1,61 @@
+"""Free resources of nodes, and gangs that would fit into them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from gitops.forecast.objects import amounts
+from gitops.forecast.shapes import add, texts
+from gitops.forecast.state import Node, PodShape
+from gitops.runs.snapshot import devices
+
+Free = dict[str, dict[str, Decimal]]
+"""Free amounts by node and resource."""
+_ZERO: Final = Decimal(0)
+_MANY: Final = Decimal(10**6)
+
+
+def free(nodes: Iterable[Node], pods: Iterable[Mapping[str, Any]]) -> Free:
+    """Return what these pods leave free on nodes that are not cordoned."""
+    left = {
+        node.name: add(amounts(node.allocatable), amounts(node.reserved), sign=-1)
+        for node in nodes
+        if not node.unschedulable
+    }
+    for pod in pods:
+        if (name := pod["spec"]["nodeName"]) in left:
+            for container in pod["spec"]["containers"]:
+                used = amounts(container["resources"].get("requests", {}))
+                left[name] = add(left[name], used, sign=-1)
+    return left
+
+
+def free_devices(left: Free) -> int:
+    """Return the number of free GPUs and other devices."""
+    return sum(devices(texts(each)).total() for each in left.values())
+
+
+def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
+    """Return the free devices on nodes where no pod of these shapes fits, or 0 without shapes."""
+    wanted = [amounts(shape.requests) for shape in shapes]
+    if not wanted:
+        return 0
+    return free_devices({n: each for n, each in left.items() if not _count(each, wanted)})
+
+
+def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
+    """Return False if so many pods of these shapes certainly do not fit."""
+    wanted = [amounts(shape.requests) for shape in shapes]
+    return sum(_count(each, wanted) for each in left.values()) >= pods
+
+
+def _count(left: Mapping[str, Decimal], wanted: Iterable[Mapping[str, Decimal]]) -> int:
+    """Return how many pods of the smallest shape fit on a node."""
+    counts = (
+        min(
+            (left.get(name, _ZERO) / amount for name, amount in each.items() if amount),
+            default=_MANY,
+        )
+        for each in wanted
+    )
+    return max(int(max(counts)), 0)

@@ -1,0 +1,113 @@
+"""Decisions of a replay, with a scheduler that preempts in a chosen session."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from gitops.forecast.replay import Replay
+from gitops.forecast.sandbox import Sandbox
+from gitops.forecast.state import Gang, Queue, State
+from tests.gitops.forecast.states import gang, state
+
+
+class Scheduler:
+    """A cluster whose scheduler preempts `victim` for `preemptor` on gpu-0 in one session."""
+
+    volcano = "v1"
+    generation = 0
+
+    def __init__(self, session: int, starts_after: int = 0) -> None:
+        self.count = 0
+        self._session = session
+        self._starts_after = starts_after
+        self._pods: dict[str, dict[str, Any]] = {}
+
+    def load(self, _: State) -> None:
+        """Accept the state."""
+
+    @contextmanager
+    def before_the_scheduler(self) -> Iterator[None]:
+        """Accept the block."""
+        yield
+
+    def create_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Accept the groups."""
+
+    def create_pods(self, pods: list[dict[str, Any]]) -> None:
+        """Keep the pods."""
+        self._pods |= {pod["metadata"]["name"]: pod for pod in pods}
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return copies of the pods. Those on nodes run, new ones only after some sessions."""
+        late = self._session <= self.count < self._session + self._starts_after
+        status = {"phase": "Pending" if late else "Running"}
+        return [{**pod, "spec": dict(pod["spec"]), "status": status} for pod in self._pods.values()]
+
+    def end(self, name: str, *, pods_only: bool = False) -> None:
+        """Delete the pods of a gang."""
+        self._pods = {k: pod for k, pod in self._pods.items() if not k.startswith(name)}
+
+    def sessions(self) -> int:
+        """Run the next session."""
+        self.count += 1
+        if self.count == self._session:
+            self.end("gang-0-00000")
+            for pod in self._pods.values():
+                pod["spec"].setdefault("nodeName", "gpu-0")
+        return self.count
+
+
+def snapshot(other_queue: str, pods: int = 1) -> State:
+    """Return a state in which `high` waits, and may preempt `low` if it has one pod."""
+
+    def of(made: Gang, **more: Any) -> Gang:
+        return made.model_copy(update=more)
+
+    gangs = [
+        gang("low", 1, 8, "gpu-0", hour=7),
+        of(gang("other", 2, 8, "gpu-1", "gpu-2", hour=7), queue=other_queue),
+        of(gang("high", pods, 8, hour=8), priority=2000, priority_class="urgent"),
+    ]
+    queues = [Queue(name="vision"), Queue(name=other_queue)]
+    return state().model_copy(update={"gangs": gangs, "queues": queues})
+
+
+def decided(cluster: Scheduler, found: State) -> Replay:
+    replay = Replay(cast(Sandbox, cluster), found)
+    replay.start()
+    return replay
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gitops.forecast.replay._POLL", 0)
+    monkeypatch.setattr("gitops.forecast.replay._LISTS", 0)
+
+
+def test_a_preemption_that_some_sessions_miss_is_waited_for() -> None:
+    cluster = Scheduler(session=10)
+    replay = decided(cluster, snapshot("language"))
+    assert [victim.name for victim in replay.victims] == ["low"]
+    assert {run.gang.name: run.start for run in replay.runs} == {
+        "low": None,
+        "other": 0.0,
+        "high": 0.0,
+    }
+
+
+@pytest.mark.parametrize(("queue", "pods"), [("vision", 1), ("language", 2)])
+def test_a_decision_needs_few_sessions_with_one_queue_or_if_preemption_frees_too_little(
+    queue: str, pods: int
+) -> None:
+    cluster = Scheduler(session=-1)
+    assert decided(cluster, snapshot(queue, pods)).victims == []
+    assert cluster.count < 8
+
+
+def test_a_decision_is_not_final_before_the_placed_pods_run() -> None:
+    # Volcano preempts running pods only, so the next session may preempt these as well.
+    cluster = Scheduler(session=4, starts_after=40)
+    decided(cluster, snapshot("vision"))
+    assert cluster.count >= 44

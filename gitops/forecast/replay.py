@@ -164,7 +164,7 @@ class Replay:
         begun = time.monotonic()
         since, changed = self._sandbox.sessions(), begun
         enough: int | None = None
-        while time.monotonic() < begun + _PATIENCE:
+        while time.monotonic() < begun + _TIMEOUT:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
@@ -186,7 +186,7 @@ class Replay:
 
     def _wait_for_session(self) -> int:
         """Return the number of sessions after the next one, or after some time without one."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         before = self._sandbox.sessions()
         while (now := self._sandbox.sessions()) == before and time.monotonic() < deadline:
             time.sleep(_POLL)

@@ -13,7 +13,7 @@ import yaml
 
 from gitops.errors import BLOCKED, GitopsError, UsageError
 from gitops.runs.command import kubectl
-from gpu_platform.runs.submission import read_settings
+from gpu_platform.runs.findings import read_settings
 from infra.manifests import Manifest as Object
 from workload.promotion import parse_named
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gitops.errors import GitopsError
-from gpu_platform.runs.submission import findings
+from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest as Object
 from kube.names import RUN_LABEL
 from policies.catalogue import RULES

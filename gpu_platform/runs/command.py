@@ -120,10 +120,10 @@ def _refused(
     options: argparse.Namespace, runs: Sequence[Submission], description: Description
 ) -> bool:
     """Print the violations of policies, and return whether a mandatory one is violated."""
-    from gpu_platform.runs import submission
+    from gpu_platform.runs import findings, submission
 
     file = options.policy_config or _CONFIGURATIONS / f"{description.stack}.json"
-    settings = submission.read_settings(file) if options.policy_config or file.exists() else {}
+    settings = findings.read_settings(file) if options.policy_config or file.exists() else {}
     refused = False
     for run in runs:
         for found in submission.violations(run, description.platform, settings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,16 +18,13 @@ from gitops.preview.report import RunRow
 from gitops.prices import Prices
 from gitops.stack_file import document
 from gpu_platform.platform_stack import Platform, PlatformError
+from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest, with_metadata
 from infra.settings.problems import describe
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.training_run import manifests, run_name
-from policies.catalogue import RULES
-from policies.configuration import configure
-from policies.documents import read
-from policies.evaluation import Finding, evaluate, resource_of
-from policies.rule import ConfigurationError
+from policies.evaluation import Finding, resource_of
 from policies.views import View
 
 
@@ -92,19 +89,6 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
         ) from None
 
 
-def read_settings(file: Path) -> dict[str, Any]:
-    """Return the configuration of the policy pack in a file. Raises GitopsError."""
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise GitopsError(f"{file} cannot be read: {error}") from None
-    except ValueError as error:
-        raise GitopsError(f"{file} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise GitopsError(f"{file} is not a configuration of policies: write an object")
-    return found
-
-
 def submissions(
     jobs: Mapping[str, TrainingJobSettings], description: Description
 ) -> Iterator[Submission]:
@@ -138,32 +122,6 @@ def violations(
     """
     queues = platform.queues or ()
     return findings(submission.name, submission.manifests, platform.namespace, queues, settings)
-
-
-def findings(
-    run: str,
-    manifests: Sequence[Manifest],
-    namespace: Any,
-    queues: Iterable[str],
-    settings: Mapping[str, Any],
-) -> list[Finding]:
-    """Return the findings for the objects of a run in an existing namespace with queues."""
-    exists: dict[str, dict[str, Any]] = {
-        "namespace-default-deny": {"existingNamespaces": [namespace]},
-        "namespace-gpu-quota": {"existingNamespaces": [namespace]},
-        "training-queue-declared": {"existingQueues": [*queues]},
-    }
-    values = dict(settings)
-    for rule, known in exists.items():
-        stated = values.get(rule, {})
-        values[rule] = {**known, **stated} if isinstance(stated, dict) else known
-    try:
-        configuration = configure(values, RULES)
-    except ConfigurationError as error:
-        raise GitopsError(f"the configuration of the policies is not valid: {error}") from None
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*manifests]})
-    # The rest of the stack is elsewhere, so rules about the whole stack cannot be evaluated.
-    return evaluate(list(read(run, text.encode())), configuration, whole_stack=False)
 
 
 def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:

@@ -1,0 +1,55 @@
+"""Findings of the policies for the objects of a run, without Pulumi."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gitops.errors import GitopsError
+from infra.manifests import Manifest
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.documents import read
+from policies.evaluation import Finding, evaluate
+from policies.rule import ConfigurationError
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the configuration of the policy pack in a file. Raises GitopsError."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise GitopsError(f"{file} cannot be read: {error}") from None
+    except ValueError as error:
+        raise GitopsError(f"{file} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise GitopsError(f"{file} is not a configuration of policies: write an object")
+    return found
+
+
+def findings(
+    run: str,
+    manifests: Sequence[Manifest],
+    namespace: Any,
+    queues: Iterable[str],
+    settings: Mapping[str, Any],
+) -> list[Finding]:
+    """Return the findings for the objects of a run in an existing namespace with queues."""
+    exists: dict[str, dict[str, Any]] = {
+        "namespace-default-deny": {"existingNamespaces": [namespace]},
+        "namespace-gpu-quota": {"existingNamespaces": [namespace]},
+        "training-queue-declared": {"existingQueues": [*queues]},
+    }
+    values = dict(settings)
+    for rule, known in exists.items():
+        stated = values.get(rule, {})
+        values[rule] = {**known, **stated} if isinstance(stated, dict) else known
+    try:
+        configuration = configure(values, RULES)
+    except ConfigurationError as error:
+        raise GitopsError(f"the configuration of the policies is not valid: {error}") from None
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*manifests]})
+    # The rest of the stack is elsewhere, so rules about the whole stack cannot be evaluated.
+    return evaluate(list(read(run, text.encode())), configuration, whole_stack=False)

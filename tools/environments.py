@@ -26,8 +26,10 @@ def environment(name: str, *, inherits: bool = False) -> Path:
             options = ["--quiet", "--python", str(python), "--require-hashes", "-r", str(pins)]
             run([uv, "pip", "install", *options, *(["--no-deps"] if inherits else [])])
             if inherits:
+                # The environment may be shared by checkouts through links, which may be deleted.
+                packages = Path(sysconfig.get_path("purelib")).resolve()
                 (found,) = directory.glob("lib/python*/site-packages")
-                (found / "tests.pth").write_text(sysconfig.get_path("purelib"))
+                (found / "tests.pth").write_text(str(packages))
             stamp.write_text(pins.read_text())
     return python
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from policies.controllers import Workload
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
@@ -11,6 +11,9 @@ from policies.rules.notebooks import is_notebook
 from policies.rules.scheduling import SystemsConfig, training_pods
 from policies.rules.sweeps import is_sweep
 from policies.views import Stack
+from policies.workloads import Pod
+
+_KEY: Final = "app.kubernetes.io/name"
 
 
 @stack_rule(
@@ -23,7 +26,10 @@ from policies.views import Stack
     config=SystemsConfig,
 )
 def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
-    """A sweep may use its queue for days. Other runs should not wait behind its trials."""
+    """A sweep may use its queue for days. Other runs should not wait behind its trials.
+
+    The job of a trial that is kept has the priority of the sweep.
+    """
     yield from _not_below_others(stack, config, _is_sweep)
 
 
@@ -53,6 +59,8 @@ def _not_below_others(
         found.name: found.root["value"].value
         for found in stack.of_kind("scheduling.k8s.io", "PriorityClass")
     }
+    sweeps = [each for each in stack.workloads if _is_sweep(each)]
+    trials = {_job(pod) for each in sweeps for pod in each.pods} - {None}
     others: dict[str, int] = {}
     for workload in stack.workloads:
         if _is_sweep(workload) or is_notebook(workload):
@@ -60,7 +68,7 @@ def _not_below_others(
         for pod in training_pods(workload, config):
             value = classes.get(pod.spec["priorityClassName"].text or "", 0)
             queue = workload.queue(pod).text
-            if queue and isinstance(value, int):
+            if queue and isinstance(value, int) and _job(pod) not in trials:
                 others[queue] = min(value, others.get(queue, value))
     for workload in filter(is_low, stack.workloads):
         for pod in workload.pods:
@@ -74,6 +82,12 @@ def _not_below_others(
                 wanted = f"a priority class of this stack with a value{limit}"
                 yield Violation(name, wanted, resource=workload.resource)
                 break
+
+
+def _job(pod: Pod) -> tuple[str, str | None] | None:
+    """Return the key and the priority class of a job. Those of a sweep and its trials are equal."""
+    key = pod.metadata["labels"][_KEY].text
+    return (key, pod.spec["priorityClassName"].text) if key else None
 
 
 RULES: list[Rule[Any]] = [sweep_preemptible, notebook_preemptible]

@@ -1,6 +1,7 @@
 """Rules about the templates of sweeps, with the templates that the stack builds."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,14 @@ from policies.evaluation import evaluate
 from tests.infra.sweeps import described, sweep
 
 
-def found(configuration: dict[str, Any] | None = None, **changes: Any) -> dict[str, str]:
-    """The mandatory violations of a sweep next to its queues and classes, by rule."""
+def found(
+    configuration: dict[str, Any] | None = None, *others: dict[str, Any], **changes: Any
+) -> dict[str, str]:
+    """The mandatory violations of a sweep next to its queues, classes and others, by rule."""
     settings = described(**changes)
     objects = [
         template(sweep(settings)),
+        *others,
         *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
         *(
             volcano.priority_class(key, made)
@@ -72,3 +76,12 @@ def test_a_limit_on_money_requires_a_budget_of_money() -> None:
 
 def test_a_sweep_without_a_priority_class_is_refused() -> None:
     assert "sweep-preemptible" in found(job={"priority_class": None})
+
+
+@pytest.mark.parametrize("key", ["digits", "cifar"])
+def test_only_a_trial_of_the_sweep_itself_may_have_its_priority(key: str) -> None:
+    searched = sweep(described())
+    run = replace(searched, args=replace(searched.args, key=key)).manifest(
+        {"learning_rate": 0.01, "batch_size": 16, "optimizer": "adamw"}
+    )
+    assert ("sweep-preemptible" in found(None, run)) is (key != "digits")

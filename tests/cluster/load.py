@@ -32,10 +32,10 @@ class Seen:
         return {outcome: count for outcome, count in self.outcomes.items() if outcome != "200"}
 
 
-def question() -> dict[str, Any]:
-    """Return a request with sixteen held-out digits."""
-    images, _ = held_out_digits((1, 8, 8))
-    batch = np.asarray(images[:16])
+def question(shape: tuple[int, ...] = (1, 8, 8), part: slice = slice(16)) -> dict[str, Any]:
+    """Return a request with a part of the held-out digits, in a model's input shape."""
+    images, _ = held_out_digits(shape)
+    batch = np.asarray(images[part])
     data = batch.ravel().tolist()
     tensor = {"name": "images", "datatype": "FP32", "shape": list(batch.shape), "data": data}
     return {"inputs": [tensor], "outputs": [{"name": "class"}]}

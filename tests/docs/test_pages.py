@@ -34,8 +34,12 @@ GENERATED = ("configuration.md", "policies.md")
 
 FRAMEWORKS = "tests/engine/processes/test_frameworks.py"
 MODELS = "tests/gpu_platform/models/test_models.py"
+PRODUCTION = "tests/operators/test_11_data_to_production.py"
 RUN_BY = {
     "python -m gpu_platform models": MODELS,
+    "python -m gpu_platform sweeps": PRODUCTION,
+    "pulumi up --stack dev": PRODUCTION,
+    "git revert": PRODUCTION,
     "openssl ec": MODELS,
     "MODEL=": MODELS,
     "python -m gitops new-environment lab": "tests/gitops/environments/test_new_command.py",

@@ -1,0 +1,296 @@
+"""From data to production on real nodes: each change of the stack is a pull request.
+
+docs/data-to-production.md shows the settings of the pull requests, which this test reads there.
+"""
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from infra.sweep import template_name
+from kube.names import ROLLED_BACK_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
+from tests.cluster.load import Load, question
+from tests.cluster.platform import ROOT, Platform, await_
+from tests.operators import gateway, prometheus
+from tests.operators.pull_requests import POLICIES, UPDATE, Change, Repository, changes, remove_jobs
+from tests.operators.traffic import Traffic, draw, weights
+from training.data import held_out_digits
+from workload.manifest import Manifest, read_manifest
+
+INTERVAL = 2
+TRIALS = 24
+CLIENTS, PAUSE = 4, 0.1
+SHAPE = (3, 32, 32)
+SHARE, TOLERANCE, SAMPLE = 0.20, 0.08, 400
+BATCH = 30
+STACK, DATA, SEARCH, WINNER, CANARY, PROMOTION, CANDIDATES, WORSE, BAD = changes()
+KEPT = ROOT / ".bench" / "data-to-production"
+
+
+@dataclass
+class Team:
+    """A stack, the repository that describes it, and the address of its service."""
+
+    platform: Platform
+    checkpoints: Path
+    repository: Repository
+    url: str
+    runs: dict[str, str] = field(default_factory=dict)
+    """Names of runs by key of their jobs."""
+
+    @property
+    def infer(self) -> str:
+        return f"{self.url}/v2/models/digits/infer"
+
+    def change(self, title: str) -> Change:
+        return changes(self.runs)[title]
+
+    def merge(self, title: str, status: int = 0) -> tuple[str, str]:
+        """Merge a pull request and update the stack; return the comment and the output."""
+        comment = self.repository.merge(title, self.change(title))
+        return comment, self.repository.update(status)
+
+    def wait_for_export(self, key: str) -> Manifest:
+        """Wait until the current run of a job has succeeded, and return its manifest."""
+        self.runs[key] = self.platform.run_name(key)
+        self.wait_for_state(key, "succeeded")
+        return self.manifest(key)
+
+    def wait_for_state(self, key: str, state: str) -> None:
+        await_(lambda: self.states()[self.runs[key]] == state, 600, f"{key}: {state}")
+
+    def states(self) -> dict[str, str]:
+        """Return the states of the runs by name, as users see them."""
+        text = self.platform.shell("python -m gitops status --json || true")
+        return {run["name"]: run["state"] for run in json.loads(text)["runs"]}
+
+    def manifest(self, key: str) -> Manifest:
+        return read_manifest(self.checkpoints / self.runs[key] / "export")
+
+    def version(self, key: str) -> str:
+        """Return the short name of the weights of a run."""
+        return str(self.manifest(key).weights.sha256)[:12]
+
+    def accuracy(self) -> float:
+        """Return the share of the held-out digits that the service classifies correctly."""
+        images, labels = held_out_digits(SHAPE)
+        found: list[int] = []
+        for start in range(0, len(images), BATCH):
+            document = question(SHAPE, slice(start, start + BATCH))
+            answer = httpx.post(self.infer, json=document, timeout=60, trust_env=False)
+            assert answer.is_success, answer.text
+            found += answer.json()["outputs"][0]["data"]
+        return float((np.array(found) == labels).mean())
+
+    def job(self, run: str) -> dict[str, Any]:
+        found = self.platform.kubectl("get", "jobs.batch.volcano.sh", "-n", "ml-dev", run)
+        return dict(found)
+
+
+@pytest.fixture(scope="module")
+def team(
+    real: Platform, checkpoints: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Team]:
+    """The dev stack without a job and a service, with a gateway and a Prometheus."""
+    shutil.copyfile(ROOT / "Pulumi.dev.yaml", real.stack_file)
+    before = real.stack_file.read_text()
+    rules = (real.checkout / POLICIES).read_text()
+    real.edit(without_prometheus)
+    real.make("up", timeout=1800)
+    prometheus.push_images(real.state)
+    prometheus.namespace(real)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    try:
+        with gateway.running(real, tmp_path_factory.mktemp("gateway")) as url:
+            repository = Repository(real, KEPT)
+            repository.create()
+            made = Team(real, checkpoints, repository, url)
+            made.merge(STACK)
+            prometheus.start(real, INTERVAL)
+            yield made
+    finally:
+        shutil.rmtree(real.checkout / ".git", ignore_errors=True)
+        real.stack_file.write_text(before)
+        (real.checkout / POLICIES).write_text(rules)
+        real.shell(UPDATE)
+        prometheus.stop(real)
+
+
+def without_prometheus(config: dict[str, Any]) -> None:
+    """Name the base images, which `make up` builds. The namespace of Prometheus does not exist."""
+    remove_jobs(config)
+    changes()[STACK].apply(config)
+    del config["gpu-platform:monitoring"]["prometheus"]
+
+
+@pytest.fixture(scope="module")
+def traffic(team: Team) -> Iterator[Traffic]:
+    """Callers of the service from its first canary on."""
+    with (
+        Load(team.infer, question(SHAPE, slice(1)), CLIENTS, PAUSE) as load,
+        Traffic(team.platform, load) as found,
+    ):
+        yield found
+    names = {team.version(key): key for key in team.runs if (key in SERVED)}
+    found.save(KEPT / "traffic.json")
+    draw(found, names, KEPT / "traffic.svg")
+
+
+SERVED = ("baseline", "final", "grey")
+
+
+def test_data_are_prepared_and_validated_before_a_first_model_is_trained(team: Team) -> None:
+    comment, _ = team.merge(DATA)
+    assert "baseline" in comment
+    trained = team.wait_for_export("baseline")
+    folder = team.checkpoints / team.runs["baseline"]
+    report = json.loads((folder / "data.json").read_text())
+    assert report["problems"] == []
+    assert report["train"]["samples"] + report["held_out"]["samples"] > 1700
+    assert sorted(report["classes"]) == [str(digit) for digit in range(10)]
+    assert report["data_sha256"] == trained.data_sha256
+    (KEPT / "data.json").write_text(json.dumps(report))
+    await_(lambda: answers(team), 180, "the first model")
+    assert team.accuracy() == pytest.approx(trained.metrics["accuracy"], abs=0.01)
+
+
+def answers(team: Team) -> bool:
+    document = question(SHAPE, slice(1))
+    return httpx.post(team.infer, json=document, trust_env=False).is_success
+
+
+def summary(team: Team) -> dict[str, Any]:
+    name = template_name("digits")
+    found = team.platform.kubectl("get", "jobtemplates.flow.volcano.sh", name, "-n", "ml-dev")
+    annotations = found["metadata"].get("annotations", {})
+    return dict(json.loads(annotations.get(SWEEP_SUMMARY_ANNOTATION, "{}")))
+
+
+def test_a_sweep_of_24_trials_finds_a_better_model(team: Team) -> None:
+    comment, _ = team.merge(SEARCH)
+    assert "is a sweep" in comment
+    await_(lambda: summary(team).get("state") == "complete", 1800, "the end of the sweep")
+    found = summary(team)
+    assert len(found["trials"]) == TRIALS
+    phases = {trial["phase"] for trial in found["trials"]}
+    assert {"succeeded", "paused"} <= phases <= {"succeeded", "paused", "failed"}
+    winner = found["trials"][0]
+    assert winner["phase"] == "succeeded"
+    assert winner["value"] > team.manifest("baseline").metrics["accuracy"]
+    team.runs["digits"] = winner["run"]
+    command = f"python -m gpu_platform sweeps --namespace ml-dev --html {KEPT}/sweep.html"
+    (KEPT / "sweep.txt").write_text(team.platform.shell(command))
+    plots = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", (KEPT / "sweep.html").read_text())
+    for number, plot in enumerate(plots):
+        (KEPT / f"sweep-{number}.svg").write_bytes(base64.b64decode(plot))
+    assert len(plots) == 3
+
+
+def test_the_winner_is_the_run_of_a_job_and_the_start_of_another(team: Team) -> None:
+    winner = summary(team)["trials"][0]
+    before = team.job(winner["run"])["metadata"]["uid"]
+    change = team.change(WINNER)
+    job = change.settings["gpu-platform:training"]["jobs"]["digits"]
+    job["hyperparameters"].update(winner["hyperparameters"])
+    team.repository.merge(WINNER, change)
+    team.repository.update()
+    assert team.platform.run_name("digits") == winner["run"]
+    assert team.job(winner["run"])["metadata"]["uid"] == before
+    trained = team.wait_for_export("final")
+    assert trained.metrics["accuracy"] >= winner["value"] - 0.01
+
+
+def test_the_gate_admits_a_better_model_to_a_fifth_of_the_requests(
+    team: Team, traffic: Traffic
+) -> None:
+    traffic.mark("canary")
+    seen = traffic.load.during(lambda: team.merge(CANARY), at_least=50)
+    assert seen.failed == {}
+    assert weights(team.platform) == {"digits": 80, "digits-canary": 20}
+    pod = canary_pod(team)
+    text = team.platform.shell(f"kubectl logs -n ml-dev {pod['metadata']['name']} -c promote")
+    (KEPT / "gate.json").write_text(text)
+    decision = json.loads(text)
+    assert (decision["event"], decision["run"]) == ("promoted", team.runs["final"])
+    final = team.version("final")
+    await_(lambda: final in shown(traffic).versions, 120, "the canary")
+    there = traffic.load.during(lambda: None, at_least=SAMPLE)
+    assert there.failed == {}
+    assert abs(there.versions[final] / there.answered - SHARE) < TOLERANCE
+
+
+def shown(traffic: Traffic) -> Any:
+    return traffic.load.during(lambda: None, at_least=40)
+
+
+def canary_pod(team: Team) -> dict[str, Any]:
+    selector = "gpu-platform.dev/service=digits-canary"
+    found = team.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)["items"]
+    (pod,) = (each for each in found if "deletionTimestamp" not in each["metadata"])
+    return dict(pod)
+
+
+def test_the_promoted_model_answers_and_no_request_is_lost(team: Team, traffic: Traffic) -> None:
+    traffic.mark("promotion")
+    seen = traffic.load.during(lambda: team.merge(PROMOTION), at_least=50)
+    final = team.version("final")
+    await_(lambda: set(shown(traffic).versions) == {final}, 180, "the promoted model alone")
+    assert seen.failed == {}
+    assert traffic.load.seen().failed == {}
+    assert team.accuracy() == pytest.approx(team.manifest("final").metrics["accuracy"], abs=0.01)
+
+
+def test_a_worse_model_is_refused_by_the_gate(team: Team, traffic: Traffic) -> None:
+    team.merge(CANDIDATES)
+    worse = team.wait_for_export("hasty")
+    incumbent = team.manifest("final")
+    assert worse.metrics["accuracy"] < incumbent.metrics["accuracy"] - 0.002
+    traffic.mark("worse model")
+    said: list[str] = []
+    seen = traffic.load.during(lambda: said.extend(team.merge(WORSE, status=1)), at_least=50)
+    assert f"{team.runs['hasty']} is not promoted: accuracy is" in said[1]
+    assert seen.failed == {}
+    assert set(seen.versions) == {team.version("final")}
+    assert weights(team.platform) == {"digits": 100}
+    team.repository.revert()
+    team.repository.update()
+
+
+def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traffic) -> None:
+    team.wait_for_export("grey")
+    before = traffic.load.seen()
+    assert before.failed == {}
+    traffic.mark("bad model")
+    team.merge(BAD)
+    await_(lambda: weights(team.platform) == {"digits": 100}, 180, "the rollback")
+    traffic.mark("rolled back")
+    route = team.platform.kubectl("get", "httproute", "digits", "-n", "ml-dev")
+    reason = route["metadata"]["annotations"][ROLLED_BACK_ANNOTATION]
+    (KEPT / "rolled-back.txt").write_text(reason)
+    assert "share of failed requests" in reason
+    await_(lambda: shown(traffic).failed == {}, 30, "the end of the failures")
+    failed = traffic.load.since(before).failed
+    # The model with another input answers 400; the served one has not failed.
+    assert set(failed) == {"400"}
+    quiet = traffic.load.during(lambda: None, at_least=SAMPLE)
+    assert quiet.failed == {}
+    assert set(quiet.versions) == {team.version("final")}
+    events = team.platform.kubectl(
+        "get", "events", "-n", "ml-dev", "--field-selector=reason=CanaryRolledBack"
+    )
+    (KEPT / "events.json").write_text(json.dumps(events))
+    assert events["items"]
+    traffic.mark("removed")
+    team.repository.revert()
+    team.repository.update()
+    assert weights(team.platform) == {"digits": 100}
+    assert shown(traffic).failed == {}

@@ -127,16 +127,17 @@ def _difference(title: str, old: View | None, new: View | None) -> Difference:
 
 def _yaml(resource: Resource) -> list[str]:
     text: str = yaml.dump(
-        _shown(resource.properties), Dumper=yaml.CSafeDumper, sort_keys=True, width=100
+        shown(resource.properties), Dumper=yaml.CSafeDumper, sort_keys=True, width=100
     )
     return text.splitlines()
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
+    """Return plain data with a text for each unknown value."""
     if isinstance(value, dict):
-        return {key: _shown(item) for key, item in value.items()}
+        return {key: shown(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_shown(item) for item in value]
+        return [shown(item) for item in value]
     return _UNKNOWN_SHOWN if value is UNKNOWN else value
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from gitops.preview.changes import Change
+from gitops.preview.changes import Change, shown
 from policies.values import UNKNOWN
 
 _LONGEST: Final = 120
@@ -39,6 +39,6 @@ def _shown(value: Any) -> str:
     if value is _MISSING:
         return "none"
     if value is UNKNOWN:
-        return "(known after the update)"
-    text = json.dumps(value, default=str, ensure_ascii=False, sort_keys=True)
+        return str(shown(value))
+    text = json.dumps(shown(value), default=str, ensure_ascii=False, sort_keys=True)
     return f"`{text}`" if len(text) <= _LONGEST else f"`{text[: _LONGEST - 1]}…`"

@@ -4,7 +4,7 @@ import pytest
 
 from gitops import prices
 from gitops.preview.build import build
-from gitops.preview.events import SIGNATURE
+from gitops.preview.events import SIGNATURE, UNKNOWN_TEXT
 from gitops.preview.markdown import render
 from gitops.preview.report import Report
 from tests.gitops import plans
@@ -62,6 +62,15 @@ def test_changed_outputs_are_a_change() -> None:
     assert found.status == "changes"
     assert found.outputs == ['`images.new`: none → `"b"`', '`queues`: `["one"]` → `["two"]`']
     assert '### Outputs\n\n- `images.new`: none → `"b"`' in render(found)
+
+
+def test_unknown_values_in_outputs_are_described() -> None:
+    after = {"url": UNKNOWN_TEXT, "startedRuns": ["digits-0a1b2c3d", UNKNOWN_TEXT]}
+    found = report(outputs({"startedRuns": []}, after))
+    assert found.outputs == [
+        '`startedRuns`: `[]` → `["digits-0a1b2c3d", "(known after the update)"]`',
+        "`url`: none → (known after the update)",
+    ]
 
 
 def test_equal_outputs_are_no_change() -> None:

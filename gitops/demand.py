@@ -12,6 +12,7 @@ from decimal import Decimal
 
 from kube.names import (
     GPU_PRODUCT_LABEL,
+    RUN_LABEL,
     SWEEP_EPOCHS_ANNOTATION,
     SWEEP_GPU_HOURS_ANNOTATION,
 )
@@ -35,6 +36,8 @@ class Demand:
     """Sum of the requests of all pods with one pod specification."""
 
     workload: str
+    run: str
+    """Name of the run, with its step if it has several; without a run, that of the workload."""
     namespace: str
     queue: str
     role: Role
@@ -86,6 +89,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         min_pods, pods = None, Decimal(0)
     return Demand(
         workload=f"{resource.kind} {resource.name}",
+        run=_run(resource.name, pod.metadata["labels"][RUN_LABEL].text),
         namespace=resource.namespace or "default",
         queue=queue_of(stack, workload, pod),
         role=pod.role(_ROLES),
@@ -100,6 +104,14 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         gpu_hours=quantity_or_none(resource.annotations[SWEEP_GPU_HOURS_ANNOTATION].value),
         expected_epochs=quantity_or_none(resource.annotations[SWEEP_EPOCHS_ANNOTATION].value),
     )
+
+
+def _run(workload: str, run: str | None) -> str:
+    if run is None or run == workload:
+        return workload
+    # The template of a step begins with the digits of the run.
+    step = workload.removeprefix(f"{run.rpartition('-')[2]}-")
+    return f"{run} ({step})"
 
 
 def seconds(node: Node | None) -> Decimal | None:

@@ -40,7 +40,7 @@ def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
     if budget is not None:
         hours = budget / gpus
     return RunRow(
-        run=pods[0].workload.rpartition(" ")[2],
+        run=pods[0].run,
         queue=pods[0].queue,
         gpus=gpus,
         hours=hours,
@@ -72,13 +72,13 @@ def waiting(
     """Yield a sentence for each queue that lacks capacity for the new and the earlier runs."""
     for row in limits:
         kind, _, queue = row.what.partition(" ")
-        runs = sorted({demand.workload for demand in new if demand.queue == queue})
+        runs = sorted({demand.run for demand in new if demand.queue == queue})
         if kind != "queue" or not runs:
             continue
         inside = [demand for demand in earlier if demand.queue == queue]
         held = sum((demand.total(demand.requests, row.resource) for demand in inside), Decimal(0))
         if row.asked + held > row.allowed:
-            names = ", ".join(f"`{run.rpartition(' ')[2]}`" for run in runs)
+            names = ", ".join(f"`{run}`" for run in runs)
             older = f", {held:f} of them for earlier runs that may continue" if held else ""
             yield (
                 f"Queue `{queue}` allows {row.allowed:f} of `{row.resource}`, and "

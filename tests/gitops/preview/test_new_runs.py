@@ -134,3 +134,10 @@ def test_a_new_notebook_has_its_cost_per_hour(gpus: int) -> None:
     (row,) = report(*(plans.step("create", new=made) for made in created)).new_runs
     assert (row.run, row.queue, row.gpus) == ("job-0123abcd", "research", gpus)
     assert float(row.cost_hour or 0) == pytest.approx(gpus * 2.40)
+
+
+def test_a_run_with_steps_is_listed_by_its_name() -> None:
+    steps = {"prepare": {"command": ["true"]}}
+    created = jobs.objects(jobs.job("volcano", steps=steps, after=["prepare"], gpu_product=A800))
+    found = report(*(plans.step("create", new=made) for made in created))
+    assert [row.run for row in found.new_runs] == ["job-0123abcd (train)"]

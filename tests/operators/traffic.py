@@ -14,7 +14,7 @@ from tests.cluster.background import Background
 from tests.cluster.load import Load
 from tests.cluster.platform import Platform
 
-SECONDS = 1.0
+SECONDS = 2.0
 COLOURS = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b")
 FAILED = "#d62728"
 

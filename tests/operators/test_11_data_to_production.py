@@ -187,8 +187,9 @@ def test_a_sweep_of_24_trials_finds_a_better_model(team: Team) -> None:
     assert winner["phase"] == "succeeded"
     assert winner["value"] > team.manifest("baseline").metrics["accuracy"]
     team.runs["digits"] = winner["run"]
-    command = f"python -m gpu_platform sweeps --namespace ml-dev --html {KEPT}/sweep.html"
+    command = "python -m gpu_platform sweeps --namespace ml-dev"
     (KEPT / "sweep.txt").write_text(team.platform.shell(command))
+    team.platform.shell(f"{command} --html {KEPT}/sweep.html")
     plots = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", (KEPT / "sweep.html").read_text())
     for number, plot in enumerate(plots):
         (KEPT / f"sweep-{number}.svg").write_bytes(base64.b64decode(plot))

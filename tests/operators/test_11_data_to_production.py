@@ -258,12 +258,22 @@ def test_a_worse_model_is_refused_by_the_gate(team: Team, traffic: Traffic) -> N
     traffic.mark("worse model")
     said: list[str] = []
     seen = traffic.load.during(lambda: said.extend(team.merge(WORSE, status=1)), at_least=50)
-    assert f"{team.runs['hasty']} is not promoted: accuracy is" in said[1]
+    assert "digits-canary" in said[1]
+    message = refusal(canary_pod(team))
+    (KEPT / "refused.txt").write_text(message)
+    assert f"{team.runs['hasty']} is not promoted: accuracy is" in message
     assert seen.failed == {}
     assert set(seen.versions) == {team.version("final")}
     assert weights(team.platform) == {"digits": 100}
     team.repository.revert()
     team.repository.update()
+
+
+def refusal(pod: dict[str, Any]) -> str:
+    """Return the message of the gate, whose container has ended or waits for a restart."""
+    (status,) = pod["status"]["initContainerStatuses"]
+    ended = status["state"].get("terminated") or status["lastState"]["terminated"]
+    return str(ended["message"])
 
 
 def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traffic) -> None:

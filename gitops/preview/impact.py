@@ -1,7 +1,7 @@
 """The most important facts for a reviewer: deletions, replacements and losses."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -17,6 +17,8 @@ from policies.settings import RoleConfig
 from policies.workloads import Pod
 
 _ROLES = RoleConfig()
+_GATEWAY_API = "gateway.networking.k8s.io"
+_IDLE = "Its route sends the requests to the stable version first."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 
@@ -31,7 +33,8 @@ class Impact:
 def impacts(found: Iterable[Change]) -> list[Impact]:
     """Return the changes that lose data or work, the most severe first."""
     all_changes = list(found)
-    single = {impact for change in all_changes if (impact := _impact(change)) is not None}
+    idle = {*_idle_canaries(all_changes)}
+    single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}
     renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
     return sorted(single | renamed | {*_untrained(all_changes)})
 
@@ -64,7 +67,22 @@ def gpus_by_queue(found: Iterable[Demand]) -> dict[str, Decimal]:
     return {queue: gpus for queue, gpus in sorted(held.items()) if gpus}
 
 
-def _impact(change: Change) -> Impact | None:
+def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
+    """Yield namespace and name of the canary of each route that sends no requests to it."""
+    for change in found:
+        route = change.resource
+        if change.new is not None and route.group == _GATEWAY_API:
+            canary = f"{route.name}-canary"
+            backends = (
+                each
+                for rule in route.root["spec"]["rules"].items()
+                for each in rule["backendRefs"].items()
+            )
+            if canary not in {backend["name"].text for backend in backends}:
+                yield route.namespace, canary
+
+
+def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact | None:
     if _is_halted(change):
         return Impact(_RUNS, f"{_word(change.resource)} `{change.resource.name}` {_HALTED}")
     if (text := claims.shrunk(change)) is not None:
@@ -75,6 +93,8 @@ def _impact(change: Change) -> Impact | None:
         return None
     resource = change.old.resource
     rank, sentences = _sentences(change, resource)
+    if rank == _SERVICES and (resource.namespace, resource.name) in idle:
+        sentences = [_IDLE]
     if rank == _OTHER and change.is_retained:
         return None  # part of a run that stays
     return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))

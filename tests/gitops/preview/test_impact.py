@@ -5,7 +5,9 @@ import pytest
 
 from gitops.preview.changes import Change, changes
 from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts
+from infra.inference_service import routes
 from tests.gitops import plans
+from tests.infra.serving import examples
 
 
 def told(*steps: dict[str, Any]) -> list[str]:
@@ -219,3 +221,19 @@ def test_a_deleted_chart_deletes_objects_of_its_kinds(operation: str) -> None:
     (text,) = told(plans.step(operation, release, new, keys=["namespace"]))
     assert text.startswith("Chart release `volcano` is ")
     assert "custom resource definitions may be deleted too" in text
+
+
+@pytest.mark.parametrize("weight", [20, 0])
+def test_requests_do_not_fail_when_a_canary_is_removed(weight: int) -> None:
+    settings: dict[str, Any] = {"job": None, "run": "digits-0123abcd", "route": examples.GATEWAY}
+    before = examples.serving(**settings, canary={**examples.CANARY, "weight": weight})
+    (old,), (new,) = routes(before), routes(examples.serving(**settings))
+    canary = examples.canary_objects(before)["Deployment"]
+    change = plans.step("update", old, new) if old != new else plans.same(new)
+    (text,) = told(change, plans.step("delete", canary))
+    assert text == (
+        "Deployment `digits-canary` is deleted. Its route sends the requests to the stable version "
+        "first."
+    )
+    (text,) = told(plans.step("delete", canary))
+    assert "Requests fail" in text

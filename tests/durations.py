@@ -1,4 +1,4 @@
-"""Durations of a test run: tests, tiers, and setup of fixtures that several tests share.
+"""Durations of a test run: tests, tiers, processes, and fixtures that several tests share.
 
 CPU seconds include the test and the programs that it started and waited for. Programs of clusters
 outlive the tests and are not counted.
@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ class Phase:
     stop: float
     fixtures: list[tuple[str, float]] = field(default_factory=list)
     cpu: float = 0.0
+    process: str = ""
 
 
 def tier_of(path: Path) -> str:
@@ -91,7 +93,16 @@ class Durations:
         when = report.when or ""
         cpu = sum(float(str(seconds)) for name, seconds in report.user_properties if name == "cpu")
         self._phases.append(
-            Phase(report.nodeid, tier, when, report.start, report.stop, fixtures, cpu)
+            Phase(
+                test=report.nodeid,
+                tier=tier,
+                when=when,
+                start=report.start,
+                stop=report.stop,
+                fixtures=fixtures,
+                cpu=cpu,
+                process=getattr(report, "worker_id", ""),
+            )
         )
 
     def pytest_terminal_summary(self, config: pytest.Config) -> None:
@@ -121,11 +132,26 @@ def summary(phases: Iterable[Phase]) -> Iterator[str]:
     if fixtures := [entry for phase in known for entry in phase.fixtures]:
         yield "setup of shared fixtures, clusters and stacks among them (seconds):"
         yield from _table(sorted(fixtures, key=lambda item: -item[1])[:SLOWEST])
+    if others := [phase for phase in known if phase.tier != "unit"]:
+        yield "tests of each process by directory, except unit tests (seconds):"
+        yield from _table(_directories(others))
     yield "wall and CPU time of each tier (seconds; tiers of one process group overlap):"
     for tier, found in tiers.items():
         wall = max(phase.stop for phase in found) - min(phase.start for phase in found)
         used = sum(phase.cpu for phase in found)
         yield f"{wall:8.1f} {used:8.1f}  {tier}: {len({phase.test for phase in found})} tests"
+
+
+def _directories(phases: Iterable[Phase]) -> Iterator[tuple[str, float]]:
+    """Yield the process, start and directory of consecutive tests, with their wall time."""
+    known = sorted(phases, key=lambda phase: (phase.process, phase.start))
+    begin = min(phase.start for phase in known)
+    for (process, directory), group in groupby(
+        known, key=lambda phase: (phase.process, phase.test.rpartition("/")[0])
+    ):
+        found = [*group]
+        name = f"{process} from {found[0].start - begin:.0f} s: {directory}"
+        yield name, found[-1].stop - found[0].start
 
 
 def _cpu_seconds() -> float:

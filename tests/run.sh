@@ -38,7 +38,7 @@ case "$tier $* " in
   " "*)
     part -m unit -n 3 "$shared" "$@"
     tools
-    part -m "engine or cluster" -o "$others" -n 4 "$shared" "$@"
+    part -m "engine or cluster" -o "$others" -n 5 "$shared" "$@"
     ;;
   "cluster "*)
     tools

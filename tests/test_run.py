@@ -13,7 +13,7 @@ RUN = Path(__file__).parent / "run.sh"
 UNIT = "-m pytest -m unit -n 3 --no-loadscope-reorder"
 TOOLS = "-m devcluster.toolchain auto --languages"
 PATHS = "-o testpaths=tests/cluster tests/engine tests/faults tests/operators"
-OTHERS = f"-m pytest -m engine or cluster {PATHS} -n 4 --no-loadscope-reorder"
+OTHERS = f"-m pytest -m engine or cluster {PATHS} -n 5 --no-loadscope-reorder"
 
 Run = Callable[..., tuple[int, list[str]]]
 

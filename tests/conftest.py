@@ -1,6 +1,9 @@
 """Assignment of tests to tiers, their order and distribution, and the report of durations."""
 
+import gc
 import os
+from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from zlib import crc32
 
@@ -50,6 +53,20 @@ settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude modules and collected tests, which live until the end, from garbage collection.
+
+    Searching them takes a third of the collection's CPU time, and a tenth of that of the tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if file := os.environ.get(VARIABLE):
         config.pluginmanager.register(Durations(Path(file)))
@@ -77,6 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _order(item.path))
 
 
+@cache
 def _order(path: Path) -> tuple[bool, bool, int]:
     """Return the sort key for the tests of a file.
 

@@ -13,8 +13,8 @@ from decimal import Decimal
 from kube.names import (
     GPU_PRODUCT_LABEL,
     RUN_LABEL,
-    SWEEP_EPOCHS_ANNOTATION,
     SWEEP_GPU_HOURS_ANNOTATION,
+    SWEEP_SHARE_ANNOTATION,
 )
 from kube.quantities import quantity_or_none
 from kube.workloads.record import Role
@@ -57,8 +57,8 @@ class Demand:
     """True if the deadline applies to each attempt."""
     gpu_hours: Decimal | None = None
     """Budget of the sweep if this is the template of its trials; None for everything else."""
-    expected_epochs: Decimal | None = None
-    """Fraction of the epochs of all trials of the sweep that is expected to be trained."""
+    expected_share: Decimal | None = None
+    """Fraction of the length of all trials of the sweep that is expected to be trained."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
@@ -102,7 +102,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         deadline=seconds(workload.deadline) or seconds(pod.spec["activeDeadlineSeconds"]),
         each_attempt=seconds(workload.deadline) is None or workload.has_pod_deadline,
         gpu_hours=quantity_or_none(resource.annotations[SWEEP_GPU_HOURS_ANNOTATION].value),
-        expected_epochs=quantity_or_none(resource.annotations[SWEEP_EPOCHS_ANNOTATION].value),
+        expected_share=quantity_or_none(resource.annotations[SWEEP_SHARE_ANNOTATION].value),
     )
 
 

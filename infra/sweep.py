@@ -13,10 +13,10 @@ from infra.settings.training.sweep import Parameters, SweepControllerSettings, S
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds.volcano import COMMAND, JOB, TEMPLATE
 from kube.names import (
-    SWEEP_EPOCHS_ANNOTATION,
     SWEEP_GPU_HOURS_ANNOTATION,
     SWEEP_MONEY_ANNOTATION,
     SWEEP_PARALLEL_ANNOTATION,
+    SWEEP_SHARE_ANNOTATION,
     SWEEP_TRIALS_ANNOTATION,
 )
 
@@ -84,7 +84,7 @@ def template(sweep: Sweep) -> Manifest:
         SWEEP_PARALLEL_ANNOTATION: str(settings.parallel),
         SWEEP_TRIALS_ANNOTATION: str(settings.trials),
         SWEEP_GPU_HOURS_ANNOTATION: f"{sweep.gpu_hours:g}",
-        SWEEP_EPOCHS_ANNOTATION: f"{settings.expected_epochs:.2f}",
+        SWEEP_SHARE_ANNOTATION: f"{settings.expected_share:.2f}",
     }
     if settings.budget.money is not None:
         bounds[SWEEP_MONEY_ANNOTATION] = f"{settings.budget.money:g}"

@@ -12,7 +12,7 @@ SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
 SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
 SWEEP_MONEY_ANNOTATION: Final = "gpu-platform.dev/sweep-money"
-SWEEP_EPOCHS_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-epochs"
+SWEEP_SHARE_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-share"
 """Annotations of the template of a sweep's trials: the number that run at once, the total number,
 the budget, and the share of all epochs that early stopping is expected to train."""
 SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"

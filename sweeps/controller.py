@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from httpx2 import HTTPStatusError, codes
 from lightkube import Client
@@ -37,7 +37,7 @@ from sweeps.decisions import (
 from sweeps.study import Study, lock
 from sweeps.summary import summarize
 from workload.manifest import ExportError, read_manifest
-from workload.progress import PROGRESS_FILE, Epoch, parse
+from workload.progress import PROGRESS_FILE, Epoch, Evaluated, parse
 
 _Job = create_namespaced_resource(JOB.group, JOB.version, JOB.kind, JOB.plural)
 _Command = create_namespaced_resource(COMMAND.group, COMMAND.version, COMMAND.kind, COMMAND.plural)
@@ -177,7 +177,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Return the objective by complete epochs."""
+        """Return the objective by complete epochs or, unless the job counts epochs, by steps."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:
@@ -185,11 +185,13 @@ class Controller:
         metric, found = self._sweep.settings.objective.metric, {}
         for line in text.splitlines():
             event = parse(line)
-            if isinstance(event, Epoch) and event.epoch == int(event.epoch):
-                known = {"accuracy": event.accuracy, "held_out_loss": event.held_out_loss}
-                value = {**known, **(event.metrics or {})}.get(metric)
-                if value is not None:
-                    found[int(event.epoch)] = value
+            if not isinstance(event, (Epoch, Evaluated)):
+                continue
+            known = {"accuracy": event.accuracy, "held_out_loss": event.held_out_loss}
+            value = {**known, **(event.metrics or {})}.get(metric)
+            position = _position(event, self._sweep.settings.unit)
+            if value is not None and position is not None:
+                found[position] = value
         return found
 
     def _result(self, run: str) -> float | None:
@@ -277,6 +279,15 @@ class Controller:
             field_manager=CONTROLLER,
         )
         self._written = text
+
+
+def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
+    """Return the position of an evaluation; None if it is not at a complete epoch."""
+    if unit == "steps":
+        return event.step
+    if isinstance(event, Epoch) and event.epoch == int(event.epoch):
+        return int(event.epoch)
+    return None
 
 
 def _phase(job: Object) -> Phase:

@@ -21,25 +21,26 @@ def summarize(
     rows: list[dict[str, Any]] = []
     for number, trial in enumerate(trials):
         known = recorded[trial.run]
-        epochs = max(trial.values, default=0)
-        value = known.value if known.value is not None else known.intermediate_values.get(epochs)
+        trained = max(trial.values, default=0)
+        value = known.value if known.value is not None else known.intermediate_values.get(trained)
         rows.append(
             {
                 "number": number,
                 "run": trial.run,
                 "phase": trial.phase,
-                "epochs": epochs,
+                "trained": trained,
                 "value": value,
                 "hyperparameters": known.params,
             }
         )
     sign = -1.0 if settings.objective.goal == "maximize" else 1.0
     # A trial that was trained longer is better than one whose early value is better.
-    rows.sort(key=lambda row: (-row["epochs"], row["value"] is None, sign * (row["value"] or 0.0)))
+    rows.sort(key=lambda row: (-row["trained"], row["value"] is None, sign * (row["value"] or 0.0)))
     return {
         "state": state,
         "objective": settings.objective.model_dump(),
-        "maximum_epochs": settings.config.epochs,
+        "unit": settings.unit,
+        "length": settings.length,
         "chosen": len(trials),
         "maximum_trials": settings.trials,
         "gpu_hours": round(gpu_seconds / 3600, 2),

@@ -48,7 +48,7 @@ def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
         cost_hour=hourly,
         cost=None if hourly is None or hours is None else hourly * hours,
         gpu_hours=budget,
-        expected_epochs=pods[0].expected_epochs,
+        expected_share=pods[0].expected_share,
     )
 
 

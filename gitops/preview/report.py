@@ -100,8 +100,8 @@ class RunRow(_Model):
     """Maximum cost until the deadline; null if the price or the deadline is unknown."""
     gpu_hours: Number | None = None
     """Budget of a sweep; the row counts its parallel trials. Null for a run."""
-    expected_epochs: Number | None = None
-    """Fraction of the epochs of all trials of the sweep that is expected to be trained."""
+    expected_share: Number | None = None
+    """Fraction of the length of all trials of the sweep that is expected to be trained."""
 
 
 class LimitRow(_Model):

@@ -34,13 +34,13 @@ def _cost(summary: Mapping[str, Any]) -> str:
 
 
 def _table(summary: Mapping[str, Any]) -> Iterator[str]:
-    metric, epochs = summary["objective"]["metric"], summary["maximum_epochs"]
-    rows = [["run", "phase", "epochs", metric, "hyperparameters"]]
+    metric, length = summary["objective"]["metric"], summary["length"]
+    rows = [["run", "phase", summary["unit"], metric, "hyperparameters"]]
     rows += [
         [
             trial["run"],
             trial["phase"],
-            f"{trial['epochs']}/{epochs}",
+            f"{trial['trained']}" if length is None else f"{trial['trained']}/{length}",
             "" if trial["value"] is None else f"{trial['value']:.6g}",
             ", ".join(f"{name}: {value}" for name, value in trial["hyperparameters"].items()),
         ]

@@ -15,11 +15,16 @@ SPACE: dict[str, Any] = {
 }
 
 
+def length(**changes: int) -> dict[str, Any]:
+    """Return the hyperparameters of the job with a length."""
+    return {"model": "digits-net", "dataset": "digits", **changes}
+
+
 def values(*, job: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """Return the valid configuration with a sweep of its job, whose settings are `changes`."""
     found = good()
-    searched = {**found["training"]["jobs"].pop("digits"), "retries": 5, **(job or {})}
-    searched["hyperparameters"] = {"model": "digits-net", "dataset": "digits", "epochs": 9}
+    changed = {"retries": 5, "hyperparameters": length(epochs=9), **(job or {})}
+    searched = {**found["training"]["jobs"].pop("digits"), **changed}
     served = {"digits": {"sweep": "digits", "cpu": 1, "memory": "2Gi"}}
     found["inference"]["services"] = served if changes.get("winner") == "serve" else {}
     found["images"]["workloads"]["sweeps"] = {"reference": TRAINING_IMAGE}

@@ -12,7 +12,7 @@ from lightkube import Client
 from infra.sweep import winner_path
 from sweeps.controller import Controller
 from sweeps.study import JOURNAL, Study
-from tests.infra.sweeps import described, sweep
+from tests.infra.sweeps import described, length, sweep
 from workload.manifest import Manifest, Weights, read_manifest, write_manifest
 from workload.progress import PROGRESS_FILE
 
@@ -140,6 +140,29 @@ def test_a_trial_at_a_rung_is_paused_and_its_place_is_used_when_it_has_no_gpus(
     stage.step(10)
     assert len(stage.api.jobs) == 3
     assert second in stage.api.jobs
+
+
+def test_rungs_count_steps_if_the_job_does(tmp_path: Path) -> None:
+    job = {"hyperparameters": length(train_steps=900, evaluate_steps=50)}
+    stage = Stage(tmp_path, {"job": job, "early_stopping": {"minimum": 100, "factor": 3}})
+    stage.step()
+    first, _ = stage.api.jobs
+    stage.api.set("Running")
+    event: dict[str, Any] = {"event": "evaluation", "step": 50, "held_out_loss": 0.5}
+    folder = tmp_path / first
+    folder.mkdir()
+    with (folder / PROGRESS_FILE).open("w") as file:
+        file.write(json.dumps(event) + "\n")
+    stage.step(10)
+    assert stage.api.commands == []
+    end = {"event": "epoch", "epoch": 1, "step": 120, "loss": 1, "held_out_loss": 0.25}
+    with (folder / PROGRESS_FILE).open("a") as file:
+        file.write(json.dumps(end) + "\n")
+    stage.step(10)
+    assert stage.api.commands == [(first, "AbortJob")]
+    (row,) = (each for each in stage.api.summary["trials"] if each["run"] == first)
+    assert (row["trained"], row["value"]) == (120, 0.25)
+    assert (stage.api.summary["unit"], stage.api.summary["length"]) == ("steps", 900)
 
 
 def test_a_finished_trial_has_the_objective_of_its_export(tmp_path: Path) -> None:

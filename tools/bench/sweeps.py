@@ -2,7 +2,8 @@
 
 The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
 trial resumes from its checkpoint. The cluster is simulated, with a simulated clock: an epoch, the
-start and the end of a pod take the same time in all searches.
+start and the end of a pod take the same time in all searches. Two durations of an epoch are
+compared.
 """
 
 import contextlib
@@ -10,12 +11,12 @@ import json
 import multiprocessing
 import os
 import signal
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +38,8 @@ TRIALS: Final = 24
 
 MOST_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
-EPOCH_SECONDS: Final = 60.0
+EPOCH_MINUTES: Final = (5, 1)
+"""Durations of an epoch. With short ones, starting and ending pods is a large part of a rung."""
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
@@ -66,54 +68,57 @@ def main() -> None:
     """Search with five seeds and print the ratios."""
     os.environ["OMP_NUM_THREADS"] = "1"
     _processes.set_forkserver_preload(["training.train"])
-    hours: dict[str, list[float]] = {name: [] for name in SEARCHES}
-    whole = []
     found: list[dict[str, Any]] = []
     for seed in SEEDS:
         with (
             tempfile.TemporaryDirectory() as directory,
             programs(Path(directory) / "runs") as started,
         ):
-            target = 0.0
-            for name, changes in SEARCHES.items():
-                claim = Path(directory) / name
-                searched = Search(sweep(seed, name, changes), claim, started)
-                reached = searched.until(target if name != RANDOM else None)
-                if name == RANDOM:
-                    target = reached.accuracy
-                    whole.append(reached.whole)
-                hours[name].append(reached.hours)
-                found.append({"seed": seed, "search": name, **vars(reached)})
-                missed = "" if reached.accuracy >= target else f" (not {target:.4f})"
-                say(
-                    f"seed {seed}: {name}: accuracy {reached.accuracy:.4f}{missed} after "
-                    f"{reached.hours:.2f} GPU-hours, {reached.trials} trials"
-                )
-    _conclude(hours, whole, found)
+            for minutes in EPOCH_MINUTES:
+                folder = Path(directory) / f"{minutes}"
+                found += _searches(seed, minutes, folder, started)
+    _conclude(found)
 
 
-def _conclude(
-    hours: dict[str, list[float]], whole: list[float], found: list[dict[str, Any]]
-) -> None:
-    ratios = {
-        name: [each / first for each, first in zip(hours[name], hours[RANDOM], strict=True)]
-        for name in SEARCHES
-    }
-    for name, values in ratios.items():
-        total = sum(hours[name]) / sum(hours[RANDOM])
-        each = ", ".join(f"{value:.2f}" for value in values)
+def _searches(
+    seed: int, minutes: int, folder: Path, started: "Programs"
+) -> Iterator[dict[str, Any]]:
+    """Yield the results of all searches; the first one sets the accuracy for the others."""
+    target = 0.0
+    for name, changes in SEARCHES.items():
+        searched = Search(sweep(seed, name, changes), folder / name, started, 60.0 * minutes)
+        reached = searched.until(target if name != RANDOM else None)
+        target = target or reached.accuracy
+        missed = "" if reached.accuracy >= target else f" (not {target:.4f})"
         say(
-            f"{name}: {total:.2f} of the GPU-hours of random search until its best trial, "
-            f"{sum(hours[name]) / sum(whole):.2f} of those of its {TRIALS} trials; by seed {each}"
+            f"seed {seed}, epochs of {minutes} min: {name}: accuracy {reached.accuracy:.4f}"
+            f"{missed} after {reached.hours:.2f} GPU-hours, {reached.trials} trials"
         )
-    conclude(
-        "sweeps",
-        {"searches": found, "ratios": {name: spread(values) for name, values in ratios.items()}},
-        [
-            Goal("GPU-hours, sum of all seeds", sum(hours[OURS]) / sum(hours[RANDOM]), GOAL, True),
-            Goal("GPU-hours, median of the seeds", statistics.median(ratios[OURS]), GOAL, True),
-        ],
-    )
+        yield {"seed": seed, "epoch_minutes": minutes, "search": name, **vars(reached)}
+
+
+def _conclude(found: list[dict[str, Any]]) -> None:
+    goals = []
+    ratios: dict[str, dict[str, float]] = {}
+    for minutes, name in product(EPOCH_MINUTES, SEARCHES):
+        first, rows = (
+            [row for row in found if (row["epoch_minutes"], row["search"]) == (minutes, each)]
+            for each in (RANDOM, name)
+        )
+        hours, needed = (sum(row["hours"] for row in each) for each in (rows, first))
+        by_seed = [row["hours"] / base["hours"] for row, base in zip(rows, first, strict=True)]
+        title = f"epochs of {minutes} min: {name}"
+        say(
+            f"{title}: {hours / needed:.2f} of the GPU-hours of random search until its best "
+            f"trial, {hours / sum(row['whole'] for row in first):.2f} of those of its {TRIALS} "
+            f"trials; by seed {', '.join(f'{value:.2f}' for value in by_seed)}"
+        )
+        ratios[title] = spread(by_seed)
+        if name == OURS:
+            goals.append(
+                Goal(f"GPU-hours, epochs of {minutes} min, all seeds", hours / needed, GOAL, True)
+            )
+    conclude("sweeps", {"searches": found, "ratios": ratios}, goals)
 
 
 def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
@@ -229,12 +234,12 @@ def _train(flags: list[str], directory: str) -> None:
 
 @dataclass
 class Gang:
-    """A trial in the simulated cluster, with the seconds until its pod has started or ended."""
+    """A trial in the simulated cluster: seconds until its pod starts and ends, and of training."""
 
     job: dict[str, Any]
     starts: float = START_SECONDS
     ends: float | None = None
-    epochs: float = 0.0
+    trained: float = 0.0
 
     def set(self, phase: str) -> None:
         """Set the phase of the job."""
@@ -264,6 +269,7 @@ class Search:
     sweep: Sweep
     claim: Path
     programs: Programs
+    epoch_seconds: float
     now: float = 0.0
     gangs: dict[str, Gang] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -322,7 +328,8 @@ class Search:
         self.now += INTERVAL
         for name, gang in self.gangs.items():
             if gang.phase == "Running" and gang.starts <= 0:
-                self.programs.start(name, _flags(gang.job), int(gang.epochs) + 1)
+                epochs = int(gang.trained // self.epoch_seconds) + 1
+                self.programs.start(name, _flags(gang.job), epochs)
         for name, gang in self.gangs.items():
             if gang.phase == "Aborting" and gang.ends is not None:
                 gang.ends -= INTERVAL
@@ -336,17 +343,16 @@ class Search:
         if gang.starts > 0:
             gang.starts -= INTERVAL
             return
-        before, gang.epochs = gang.epochs, gang.epochs + INTERVAL / EPOCH_SECONDS
-        # Rounded because a sixth is not exact: 27 epochs end after 162 intervals.
-        gang.epochs = min(round(gang.epochs, 6), EPOCHS)
-        if int(gang.epochs) == int(before):
+        gang.trained += INTERVAL
+        epochs, rest = divmod(gang.trained, self.epoch_seconds)
+        if rest:
             return
-        lines = self.programs.wait(name, int(gang.epochs))
+        lines = self.programs.wait(name, int(epochs))
         directory = self.claim / name
         directory.mkdir(exist_ok=True)
         with (directory / PROGRESS_FILE).open("a") as file:
-            file.write(lines[int(gang.epochs)] + "\n")
-        if gang.epochs >= EPOCHS:
+            file.write(lines[int(epochs)] + "\n")
+        if epochs >= EPOCHS:
             (directory / "export").symlink_to(self.programs.directory / name / "export")
             gang.set("Completed")
 

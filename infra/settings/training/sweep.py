@@ -112,11 +112,16 @@ class ObjectiveSettings(Settings):
 class EarlyStoppingSettings(Settings):
     """Asynchronous successive halving: a trial is paused after a rung unless it is among the best.
 
-    The rungs are `minimum`, `minimum * factor`, … epochs. The best 1/`factor` of the trials at a
-    rung continue to the next one. The last rung is the length of the job.
+    The rungs are `minimum`, `minimum * factor`, … up to `maximum`, in the unit of the job's length:
+    epochs, or steps if the job sets `train_steps`. The best 1/`factor` of the trials at a rung
+    continue to the next one, and those at the last rung to the end of the job.
     """
 
-    minimum: PositiveInt = Field(default=1, description="Epochs of the first rung.")
+    minimum: PositiveInt = Field(default=1, description="First rung, in epochs or steps.")
+    maximum: PositiveInt | None = Field(
+        default=None,
+        description="Upper bound of the last rung, in epochs or steps. null: the end of the job.",
+    )
     factor: int = Field(default=3, ge=2, le=10, description="Ratio of two rungs.")
 
 
@@ -207,13 +212,21 @@ class SweepSettings(Settings):
     def _early_stopping_problems(self) -> Iterator[str]:
         if self.early_stopping is None:
             return
-        length, amount = self.config.length
-        if length != "epochs":
-            yield f"has early_stopping, which counts epochs, but the job has {length}: write epochs"
-        elif not self.rungs:
+        minimum, maximum = self.early_stopping.minimum, self.early_stopping.maximum
+        if self.length is None:
             yield (
-                f"has early_stopping.minimum {self.early_stopping.minimum}, but the job ends after "
-                f"{amount} epochs: write less"
+                f"has early_stopping, which counts epochs or steps, but the job has "
+                f"{self.config.length[0]}: set epochs or train_steps"
+            )
+        elif minimum >= self.length:
+            yield (
+                f"has early_stopping.minimum {minimum}, but the job ends after {self.length} "
+                f"{self.unit}: set it to less"
+            )
+        elif maximum is not None and maximum < minimum:
+            yield (
+                f"has early_stopping.maximum {maximum}, less than minimum {minimum}: set it to "
+                "more, or leave it out"
             )
         elif self.job.retries <= len(self.rungs):
             yield (
@@ -255,14 +268,26 @@ class SweepSettings(Settings):
         return self.job.hyperparameters
 
     @property
+    def unit(self) -> Literal["epochs", "steps"]:
+        """Unit of the length and the rungs."""
+        return "epochs" if self.config.length[0] == "epochs" else "steps"
+
+    @property
+    def length(self) -> int | None:
+        """Length of a full trial in `unit`; None if the job sets it in samples or tokens."""
+        name, amount = self.config.length
+        return amount if name in ("epochs", "train_steps") else None
+
+    @property
     def rungs(self) -> list[int]:
-        """Epochs after which a trial is compared with the others."""
-        found: list[int] = []
-        if self.early_stopping is not None:
-            rung = self.early_stopping.minimum
-            while rung < self.config.epochs:
-                found.append(rung)
-                rung *= self.early_stopping.factor
+        """Epochs or steps after which a trial is compared with the others."""
+        if self.early_stopping is None or self.length is None:
+            return []
+        maximum = min(self.early_stopping.maximum or self.length, self.length - 1)
+        found, rung = [], self.early_stopping.minimum
+        while rung <= maximum:
+            found.append(rung)
+            rung *= self.early_stopping.factor
         return found
 
     @property
@@ -271,15 +296,15 @@ class SweepSettings(Settings):
         return self.job.nodes * self.job.gpus_per_node
 
     @property
-    def expected_epochs(self) -> float:
-        """Share of the epochs of all trials that are trained if each rung passes 1/factor."""
-        if self.early_stopping is None:
+    def expected_share(self) -> float:
+        """Share of the length of all trials that is trained if each rung passes 1/factor."""
+        if self.early_stopping is None or self.length is None:
             return 1.0
-        epochs, share, before = 0.0, 1.0, 0
-        for rung in (*self.rungs, self.config.epochs):
-            epochs += share * (rung - before)
+        trained, share, before = 0.0, 1.0, 0
+        for rung in (*self.rungs, self.length):
+            trained += share * (rung - before)
             share, before = share / self.early_stopping.factor, rung
-        return epochs / self.config.epochs
+        return trained / self.length
 
     def reserve(self, interval_seconds: float) -> float:
         """Return the GPU-seconds that trials may use before the controller has paused them."""

@@ -114,7 +114,7 @@ def test_an_unknown_price_is_never_a_saving() -> None:
 
 def test_a_sweep_costs_its_budget_and_counts_its_parallel_trials() -> None:
     job = run("digits-sweep")
-    bounds = {"parallel": "3", "trials": "24", "gpu-hours": "12", "expected-epochs": "0.41"}
+    bounds = {"parallel": "3", "trials": "24", "gpu-hours": "12", "expected-share": "0.41"}
     annotations = {f"gpu-platform.dev/sweep-{name}": value for name, value in bounds.items()}
     kind = {"apiVersion": "flow.volcano.sh/v1alpha1", "kind": "JobTemplate"}
     labels = {"gpu-platform.dev/workload": "training"}
@@ -125,7 +125,7 @@ def test_a_sweep_costs_its_budget_and_counts_its_parallel_trials() -> None:
     assert float(row.cost or 0) == pytest.approx(12 * 2.40)
     text = render(found)
     assert "| `digits-sweep` | `research` | 48 | 115.20 | 12 GPU-hours | 28.80 |" in text
-    assert "It is expected to train 41 % of the epochs of all its trials." in text
+    assert "It is expected to train 41 % of the length of all its trials." in text
 
 
 @pytest.mark.parametrize("gpus", [1, 4])

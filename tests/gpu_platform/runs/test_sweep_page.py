@@ -37,7 +37,7 @@ def searched(choice: str = "adamw", trials: int = 8, **changes: Any) -> dict[str
             "number": number,
             "run": f"digits-{number:08x}",
             "phase": "paused" if number % 3 else "succeeded",
-            "epochs": 1 if number % 3 else 9,
+            "trained": 1 if number % 3 else 9,
             "value": 1 / (1 + number % 5),
             "hyperparameters": {
                 "learning_rate": 1e-4 * 2**number,

@@ -9,15 +9,16 @@ def summary(**changes: Any) -> dict[str, Any]:
     trial = {
         "run": "digits-1a2b3c4d",
         "phase": "succeeded",
-        "epochs": 9,
+        "trained": 9,
         "value": 0.1234567,
         "hyperparameters": {"learning_rate": 0.0123, "optimizer": "sgd"},
     }
-    chosen = {**trial, "run": "digits-5e6f7a8b", "phase": "asked", "epochs": 0, "value": None}
+    chosen = {**trial, "run": "digits-5e6f7a8b", "phase": "asked", "trained": 0, "value": None}
     return {
         "state": "running",
         "objective": {"metric": "held_out_loss", "goal": "minimize"},
-        "maximum_epochs": 9,
+        "unit": "epochs",
+        "length": 9,
         "chosen": 2,
         "maximum_trials": 24,
         "gpu_hours": 1.5,

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from tests.infra.examples import problems
-from tests.infra.sweeps import SPACE, described, values
+from tests.infra.sweeps import SPACE, described, length, values
+
+STEPS: dict[str, Any] = {"job": {"hyperparameters": length(train_steps=900, evaluate_steps=50)}}
+SAMPLES: dict[str, Any] = {"job": {"hyperparameters": length(train_samples=9000)}}
 
 
 def problem(**changes: Any) -> str:
@@ -61,6 +64,9 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"parallel": 9}, "has parallel 9, more than trials 8"),
         ({"objective": {"metric": "acuracy"}}, "reports held_out_loss, accuracy"),
         ({"early_stopping": {"minimum": 9}}, "the job ends after 9 epochs"),
+        ({"early_stopping": {"minimum": 3, "maximum": 2}}, "maximum 2, less than minimum 3"),
+        (STEPS | {"early_stopping": {"minimum": 900}}, "the job ends after 900 steps"),
+        (SAMPLES, "counts epochs or steps, but the job has train_samples"),
         ({"job": {"retries": 2}}, "write at least 3"),
         ({"job": {"kind": "indexed"}}, "write a kind that is a Volcano Job"),
         ({"job": {"state": "stopped"}}, "has job.state"),
@@ -129,9 +135,29 @@ def test_the_claim_of_a_sweep_is_mounted_by_its_controller_as_well() -> None:
     assert "ReadWriteMany" in found
 
 
-def test_rungs_grow_by_the_factor_and_end_before_the_job() -> None:
-    (sweep,) = described(early_stopping={"minimum": 2, "factor": 2}).training.sweeps.values()
-    assert sweep.rungs == [2, 4, 8]
+@pytest.mark.parametrize(
+    ("changes", "rungs"),
+    [
+        ({"early_stopping": {"minimum": 2, "factor": 2}}, [2, 4, 8]),
+        ({"early_stopping": {"minimum": 2, "factor": 2, "maximum": 4}}, [2, 4]),
+        ({"early_stopping": {"minimum": 3, "factor": 3, "maximum": 99}}, [3]),
+        (STEPS | {"early_stopping": {"minimum": 100}}, [100, 300]),
+    ],
+)
+def test_rungs_grow_by_the_factor_up_to_the_maximum_and_end_before_the_job(
+    changes: dict[str, Any], rungs: list[int]
+) -> None:
+    (sweep,) = described(**changes).training.sweeps.values()
+    assert sweep.rungs == rungs
+
+
+def test_without_a_maximum_the_expected_share_is_smallest() -> None:
+    """Of nine epochs, a third of the trials train three, and a ninth all."""
+    (sweep,) = described(early_stopping={"minimum": 1, "factor": 3}).training.sweeps.values()
+    assert sweep.expected_share == pytest.approx((1 + 2 / 3 + 6 / 9) / 9)
+    bounded = {"minimum": 1, "factor": 3, "maximum": 1}
+    (sweep,) = described(early_stopping=bounded).training.sweeps.values()
+    assert sweep.expected_share == pytest.approx((1 + 8 / 3) / 9)
 
 
 def test_a_trial_is_the_job_that_an_author_would_write() -> None:

@@ -95,7 +95,7 @@ def identity(
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
     is kept. Stacks of releases that recorded none use the context's name as identifier.
 
-    Raises RunError if the stack would move to another cluster and `allow_move` is False.
+    Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """
     known = recorded.get(OUTPUT)
     if known is None:
@@ -162,7 +162,7 @@ def _provider(
 def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
     """Return a kubeconfig for the pod's own cluster that uses the files of its service account.
 
-    Raises RunError outside of a pod.
+    Raise RunError outside of a pod.
     """
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     if host is None or not (account / "token").exists():

@@ -57,7 +57,7 @@ class RegistryLogin:
 def load_settings() -> StackSettings:
     """Read and check the configuration of the current stack, and log warnings about it.
 
-    Raises RunError with all problems found. Pulumi prints it without a traceback.
+    Raise RunError with all problems found. Pulumi prints it without a traceback.
     """
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"

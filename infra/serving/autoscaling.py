@@ -12,7 +12,7 @@ AVERAGED: Final = "[1m:5s]"
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:
-    """Return the autoscaler. Raises ValueError if the service has no autoscaling."""
+    """Return the autoscaler. Raise ValueError if the service has no autoscaling."""
     scaling = args.service.autoscaling
     if scaling is None:
         raise ValueError(f"service {args.key!r} has no autoscaling")

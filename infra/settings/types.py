@@ -92,7 +92,7 @@ def _matcher(pattern: re.Pattern[str], limit: int, expected: str) -> AfterValida
 def parse_image(text: str) -> re.Match[str]:
     """Return the parts `host`, `path`, `tag` and `digest` of an image reference.
 
-    Raises ValueError if the text is not an image reference.
+    Raise ValueError if the text is not an image reference.
     """
     match = _IMAGE.fullmatch(text)
     if match is None:

@@ -83,7 +83,7 @@ def test_the_pack_reads_records_from_the_configuration() -> None:
         ({"roles": ["cooking"]}, ("roles.0", "found 'cooking'", "'training'")),
         ({"patterns": [""]}, ("patterns: found ''", "hides every pod")),
         ({"patterns": ["spec"]}, ("patterns: found 'spec'", "hides every pod")),
-        ({"kind": "Other"}, ("kind: found 'Other'", "in the key")),
+        ({"kind": "Other"}, ("kind: found 'Other'", "the key states it")),
         ([], ("found []", "write an object")),
     ],
 )

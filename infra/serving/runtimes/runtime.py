@@ -93,7 +93,7 @@ class Runtime(BaseModel, ABC):
     def in_flight(self, labels: str) -> str | None:
         """Return a PromQL expression for the number of requests that are queued or computed.
 
-        Only series with these labels count. Returns None if the program does not report the number.
+        Only series with these labels count. Return None if the program does not report the number.
         """
         return None
 

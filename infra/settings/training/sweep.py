@@ -299,7 +299,7 @@ class SweepSettings(Settings):
     def trial(self, parameters: Parameters) -> TrainingJobSettings:
         """Return the job with these hyperparameters, as an author would write it.
 
-        Raises ValidationError if such a job is invalid.
+        Raise ValidationError if such a job is invalid.
         """
         values: dict[str, Any] = self.job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         values["hyperparameters"] = {**values["hyperparameters"], **parameters}

@@ -37,7 +37,7 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    Exports the stack output `cluster`, by which the next update recognises the cluster. The
+    Export the stack output `cluster`, by which the next update recognises the cluster. The
     provider fails with RunError if the stack is already deployed to another cluster.
     """
     return Target.of(settings).provider
@@ -169,7 +169,7 @@ def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
         raise pulumi.RunError(
             f"gpu-platform:cluster.context is {IN_CLUSTER!r}, but this process is not in a pod "
             f"with a service account: KUBERNETES_SERVICE_HOST or {account / 'token'} is missing. "
-            "Write the name of a context."
+            "Set it to the name of a context."
         )
     cluster = {
         "server": f"https://{f'[{host}]' if ':' in host else host}:{port}",

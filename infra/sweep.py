@@ -132,7 +132,7 @@ def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
 
 
 def parse_plan(text: str) -> dict[str, Sweep]:
-    """Return the sweeps of a plan. Raise ValueError if another version wrote it."""
+    """Return the sweeps of a plan; raise ValueError if another version wrote it."""
     found = {}
     for key, document in json.loads(text).items():
         settings = SweepSettings.model_validate(document.pop("settings"))

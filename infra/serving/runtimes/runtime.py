@@ -72,10 +72,9 @@ class Runtime(BaseModel, ABC):
     export: ClassVar[str] = "export"
     """Directory of a run that the program reads."""
     managed: ClassVar[Mapping[str, str]] = {}
-    """Settings of the program that the stack manages, with the key to write instead."""
+    """Maps settings that the stack manages to the key to set instead, or to other advice."""
     recordings: ClassVar[Mapping[str, str]] = {}
-    """PromQL expressions for those `inference_…` series of the stack that the program does not
-    export."""
+    """PromQL expressions for `inference_…` series of the stack that the program does not export."""
 
     @abstractmethod
     def command(self, launch: Launch) -> list[str]:
@@ -138,11 +137,11 @@ class ProgramArguments(Runtime):
                 close = difflib.get_close_matches(name, known, n=1)
                 advice = f"did you mean {close[0]!r}? " if close else ""
                 raise ValueError(
-                    f"{name} is not an argument of {self.release}: {advice}Write an argument of "
-                    f"another release as text under `unchecked`, such as --{_dashed(name)}"
+                    f"{name} is not an argument of {self.release}: {advice}Pass arguments of other "
+                    f"releases as text under `unchecked`, such as --{_dashed(name)}"
                 )
             if name in self.flags and not isinstance(value, bool):
-                raise ValueError(f"{name} is {value!r}, but it is a flag: write true or false")
+                raise ValueError(f"{name} is {value!r}, but it is a flag: set true or false")
             if value is None:
                 raise ValueError(f"{name} is null: leave it out")
         return self

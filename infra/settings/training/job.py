@@ -185,7 +185,7 @@ class NetworkTopologySettings(Settings):
     def _tier_fits_mode(self) -> Self:
         if (self.mode == "hard") != (self.highest_tier is not None):
             raise ValueError(
-                f"has mode {self.mode!r} and highest_tier {self.highest_tier}: write highest_tier "
+                f"has mode {self.mode!r} and highest_tier {self.highest_tier}: set highest_tier "
                 "with mode hard, and only then"
             )
         return self
@@ -348,8 +348,8 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Name of an existing run, which keeps its name whatever else changes. null "
-        "names the run by a hash of the job's settings.",
+        description="Name of an existing run, which then keeps it whatever else changes. null "
+        "derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(
         default=1, description="Increase to run the same specification again, as a new run."
@@ -357,7 +357,7 @@ class TrainingJobSettings(Settings):
     recreate: bool = Field(
         default=False,
         description="Create the run again if an earlier update created it and its job was deleted "
-        "in the cluster; training resumes from its checkpoint. By default the update is refused, "
+        "in the cluster; training resumes from its checkpoint. By default, the update is rejected, "
         "because the run may have finished.",
     )
     grace_seconds: int = Field(
@@ -368,8 +368,8 @@ class TrainingJobSettings(Settings):
     )
     on_change: Literal["keep", "replace"] = Field(
         default="keep",
-        description="Run of the previous specification: keep leaves it in the cluster, running or "
-        "finished; replace deletes it. A notebook and a schedule are always replaced.",
+        description="Effect of a change on the earlier run: keep leaves it in the cluster, running "
+        "or finished; replace deletes it. Notebooks and schedules are always replaced.",
     )
 
     @field_validator("hyperparameters")
@@ -385,7 +385,7 @@ class TrainingJobSettings(Settings):
     @classmethod
     def _codes_differ(cls, codes: list[int]) -> list[int]:
         if len(set(codes)) < len(codes):
-            raise ValueError("has a code twice: write each once")
+            raise ValueError("has a code twice: list each once")
         return codes
 
     @model_validator(mode="after")

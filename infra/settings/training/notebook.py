@@ -26,7 +26,7 @@ class NotebookRouteSettings(Settings):
         if self.path == "/" and not self.hostnames:
             raise ValueError(
                 "has neither hostnames nor path, and so receives every request of the Gateway: "
-                "write one of them"
+                "set one of them"
             )
         return self
 

@@ -47,7 +47,7 @@ def _is_searched(name: str) -> str:
     if name in TrainingConfig.model_fields:
         raise ValueError(
             "does not determine the result or is the length of the run, so it cannot be searched: "
-            "write it in job.hyperparameters"
+            "set it in job.hyperparameters"
         )
     raise ValueError(_unknown(name))
 
@@ -77,16 +77,16 @@ class ParameterSettings(Settings):
     def _is_a_range_or_a_list(self) -> Self:
         if self.choices:
             if self.model_fields_set - {"choices"}:
-                raise ValueError("has choices and parts of a range: write one of them")
+                raise ValueError("has choices and parts of a range: keep one of them")
             if len({str(choice) for choice in self.choices}) < len(self.choices):
-                raise ValueError("has a choice twice: write each once")
+                raise ValueError("has a choice twice: list each once")
             return self
         if self.min is None or self.max is None:
             raise ValueError("needs min and max, or choices")
         if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min < self.max):
             raise ValueError(f"has min {self.min} and max {self.max}: max must be larger")
         if self.log and self.min <= 0:
-            raise ValueError(f"has min {self.min}, which has no logarithm: write more than 0")
+            raise ValueError(f"has min {self.min}, which has no logarithm: set more than 0")
         return self
 
     @property
@@ -143,7 +143,7 @@ class BudgetSettings(Settings):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if self.gpu_hours is None and self.money is None:
-            raise ValueError("needs gpu_hours or money: write one of them, or both")
+            raise ValueError("needs gpu_hours or money: set one of them, or both")
         return self
 
 
@@ -188,7 +188,7 @@ class SweepSettings(Settings):
         if KINDS[self.job.kind].resource is not JOB or self.job.steps:
             yield (
                 f"has a job of kind {self.job.kind}{' with steps' if self.job.steps else ''}: "
-                f"write a kind that is a {JOB.title}, such as volcano, without steps"
+                f"use a kind that is a {JOB.title}, such as volcano, without steps"
             )
         for name in ("run", "state", "recreate", "on_change", "schedule"):
             if name in self.job.model_fields_set:
@@ -199,7 +199,7 @@ class SweepSettings(Settings):
         if self.objective.metric not in known:
             yield (
                 f"has objective.metric {self.objective.metric!r}, but the job reports "
-                f"{', '.join(known)}: write one of them"
+                f"{', '.join(known)}: use one of them"
             )
         yield from self._early_stopping_problems()
         yield from self._space_problems()
@@ -209,16 +209,16 @@ class SweepSettings(Settings):
             return
         length, amount = self.config.length
         if length != "epochs":
-            yield f"has early_stopping, which counts epochs, but the job has {length}: write epochs"
+            yield f"has early_stopping, which counts epochs, but the job has {length}: set epochs"
         elif not self.rungs:
             yield (
                 f"has early_stopping.minimum {self.early_stopping.minimum}, but the job ends after "
-                f"{amount} epochs: write less"
+                f"{amount} epochs: set it lower"
             )
         elif self.job.retries <= len(self.rungs):
             yield (
                 f"has job.retries {self.job.retries}, but a trial is resumed up to "
-                f"{len(self.rungs)} times, which Volcano counts as restarts: write at least "
+                f"{len(self.rungs)} times, which Volcano counts as restarts: set at least "
                 f"{len(self.rungs) + 1}"
             )
 
@@ -229,7 +229,7 @@ class SweepSettings(Settings):
             if parameter.choices:
                 continue
             if not (is_float or is_integer):
-                yield f"has a range in space.{name}, which is not a number: write choices"
+                yield f"has a range in space.{name}, which is not a number: set choices"
                 return
             if is_integer and any(isinstance(end, float) for end in parameter.extremes):
                 yield f"has a range with fractions in space.{name}, which is an integer"
@@ -272,7 +272,7 @@ class SweepSettings(Settings):
 
     @property
     def expected_epochs(self) -> float:
-        """Share of the epochs of all trials that are trained if each rung passes 1/factor."""
+        """Share of all trials' epochs that are trained if each rung promotes 1/factor of them."""
         if self.early_stopping is None:
             return 1.0
         epochs, share, before = 0.0, 1.0, 0

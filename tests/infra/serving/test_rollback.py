@@ -162,7 +162,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
         ),
         (
             {"canary": {**CANARY, "rollback": {**LIMITS, "window_seconds": 10}}},
-            "write at least three intervals",
+            "set at least three intervals",
         ),
     ],
     ids=["ingress", "series", "image", "window"],

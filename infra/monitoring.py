@@ -145,7 +145,7 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval of the series by which canaries are evaluated."""
+    """Return the scrape interval of services, at most the interval of canary evaluations."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 

@@ -36,7 +36,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep, and the arguments of its template, whose job has no searched hyperparameters.
+    """A sweep, and the arguments of its template, which leave out searched hyperparameters.
 
     It has a price if its budget limits money.
     """

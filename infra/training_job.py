@@ -25,7 +25,7 @@ class Run:
     name: str
     summary: RunOutput
     started: pulumi.Output[str]
-    """Its name, once the object that starts it exists."""
+    """Name of the run, once the object that starts it exists."""
 
 
 class TrainingJob(Component):

@@ -234,7 +234,7 @@ class Binding:
         return self._stack
 
     def _resource(self, args: Any) -> Resource:
-        """Return the plain view of a resource, from the arguments of a validation or of a stack."""
+        """Return the plain view of a resource from the SDK's arguments."""
         return Resource(
             args.resource_type,
             plain(args.props),

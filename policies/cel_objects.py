@@ -80,14 +80,14 @@ ANNOTATED_PODS: Final = Target(
         for field in ("spec", "metadata.?annotations", "metadata.?labels")
     ),
 )
-"""The same, for rules about annotations and labels."""
+"""The same resources, for rules about annotations and labels."""
 SERVING_PODS: Final = Target(
     "model-pods",
     PODS.resources,
     ANNOTATED_PODS.changed,
     parameters=(promoted_models.NAMESPACE, promoted_models.NAME),
 )
-"""The same, for rules that compare them with the promoted models."""
+"""The same resources, for rules that compare models with the promoted ones."""
 PROMOTED_MODELS: Final = Target(
     "promoted-models",
     {"": ("configmaps",)},

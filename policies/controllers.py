@@ -122,7 +122,7 @@ class Workload:
         return found or self.local_queue(pod) or places[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
-        """Return Kueue's queue: a label of the pod, of the object or of a template between them.
+        """Return Kueue's queue: a label on the pod, the object or a template between them.
 
         Kueue does not manage Volcano Jobs and ignores an empty label. With a label on a pod
         template, it admits each pod separately.
@@ -178,7 +178,7 @@ class Workload:
         return self._record.pod_deadline
 
     def claims(self) -> Iterator[Node]:
-        """Yield the names of claims that all pods of the job mount."""
+        """Yield the names of the claims that all of the job's pods mount."""
         if self._record.claims:
             yield from nodes_at(self._job, steps(self._record.claims))
 

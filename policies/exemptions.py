@@ -1,4 +1,4 @@
-"""Exemptions: named workloads may violate named rules, with a reason and an expiry date.
+"""Exemptions: listed workloads may violate listed rules, with a reason and an expiry date.
 
 They are part of the pack's configuration file, so that a review of that file shows all of them:
 
@@ -32,7 +32,8 @@ class ExemptionsConfig(RuleConfig):
     """Schema of the exemptions for the engine; `Exemptions` reads and checks them."""
 
     workloads: list[dict[str, Any]] = Field(
-        default=[], description="Each with `workload`, `rule` or `rules`, `reason` and `expires`."
+        default=[],
+        description="Exemptions, each with `workload`, `rule` or `rules`, `reason` and `expires`.",
     )
 
 

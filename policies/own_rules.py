@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
-    """Return the rules of the pack, of `files` and of the files in `VARIABLE`.
+    """Return the pack's rules and the rules in `files` and in the files of `VARIABLE`.
 
     Raise `ConfigurationError` if a file or the name of a rule is invalid.
     """

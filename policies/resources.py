@@ -75,7 +75,7 @@ class Resource:
         self._node = node
 
     def inside(self, node: Node) -> Resource:
-        """Return an object whose manifest is part of this one."""
+        """Return an object that is embedded in this one."""
         return Resource(
             "kubernetes:",
             node.value,

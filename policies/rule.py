@@ -5,7 +5,7 @@ A rule has one of five scopes and does not depend on kinds:
 - `pod_rule`: called for every pod specification, wherever it was found;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
-- `release_rule`: called for every Helm release, of which only the values are visible;
+- `release_rule`: called for every Helm release, which shows only its values;
 - `stack_rule`: called once with all resources of the stack.
 
 Authors of rules import what they need from here. This module is independent of Pulumi;

@@ -242,7 +242,7 @@ def _training(limits: Thresholds) -> list[Alert]:
             minutes=limits.memory_minutes,
             severity="warning",
             summary=f"{_POD} is about to be OOM-killed",
-            description="Raise `memory`, of which /dev/shm is a part.",
+            description="Raise `memory`, which includes /dev/shm.",
         ),
         Alert(
             name="RestartsInARow",

@@ -35,14 +35,14 @@ class ClusterSettings(Settings):
     context: str | None = Field(
         default=None,
         min_length=1,
-        description="Context of the kubeconfig. The stack never deploys to another cluster, "
+        description="Context in the kubeconfig. The stack never deploys to another cluster, "
         f"whatever the current context is. `{IN_CLUSTER}` is the cluster in which Pulumi runs as a "
         "pod.",
     )
     kubeconfig: str | None = Field(
         default=None,
         min_length=1,
-        description="Path of the kubeconfig file. null reads $KUBECONFIG or ~/.kube/config.",
+        description="Path of the kubeconfig file. null uses $KUBECONFIG or ~/.kube/config.",
     )
     render_to: str | None = Field(
         default=None,
@@ -213,8 +213,8 @@ class GpuSettings(Settings):
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="Tolerations of the device plugin and of all workloads for the taints of "
-        "the nodes with GPUs.",
+        description="Tolerations of the device plugin and of all workloads for the taints of GPU "
+        "nodes.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",

@@ -19,7 +19,7 @@ from infra.settings.types import (
 )
 
 RELEASE: Final = "kube-prometheus-stack"
-"""Name of the chart's release, by which its Prometheus selects what it reads."""
+"""Name of the chart's release. Its Prometheus selects objects by this name."""
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -221,7 +221,7 @@ class MonitoringSettings(Settings):
     )
     gpu_prices: dict[str, Price] = Field(
         default={},
-        description="Price of a GPU hour, by the node label nvidia.com/gpu.product.",
+        description="Price of a GPU-hour by GPU model (node label nvidia.com/gpu.product).",
     )
     thresholds: Thresholds = Field(
         default=Thresholds(),
@@ -287,18 +287,18 @@ class RecorderSettings(Settings):
     lines: PositiveInt = Field(
         default=500,
         le=100_000,
-        description="Maximum number of log lines of a container; the last are kept.",
+        description="Maximum number of log lines per container; the last ones are kept.",
     )
     kib: PositiveInt = Field(
         default=64, le=10_240, description="Maximum size (KiB) of these lines."
     )
     failures: PositiveInt = Field(
-        default=10, le=1000, description="Maximum number of failures of a run; the latest are kept."
+        default=10, le=1000, description="Maximum number of failures per run; the latest are kept."
     )
     pods: PositiveInt = Field(
         default=16,
         le=1000,
-        description="Maximum number of pods of a failure; those that ended first are kept.",
+        description="Maximum number of pods per failure; the first to terminate are kept.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")
@@ -306,7 +306,7 @@ class RecorderSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the pod may connect only "
+        description="Ports of the API server. With network isolation, the pod may connect only "
         "to these.",
     )
 

@@ -66,7 +66,7 @@ class NodeHealthSettings(Settings):
     node_selector: Labels = Field(default={}, description="Node labels that the pod requires.")
     api_ports: Annotated[list[PortNumber], Field(min_length=1)] = Field(
         default=[443, 6443],
-        description="Ports of the API server. With network isolation the pod may connect only to "
+        description="Ports of the API server. With network isolation, the pod may connect only to "
         "these ports, DNS and the port of Prometheus.",
     )
 

@@ -116,7 +116,7 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
         return
     if on_gke:
         yield (
-            f"{full_key('gpu', 'node_selector')} has a label of GKE, on whose nodes the DCGM "
+            f"{full_key('gpu', 'node_selector')} has a label of GKE, on which the DCGM "
             "exporter does not find the driver: alerts and dashboards would cover no GPU. Set "
             f"{full_key('monitoring', 'dcgm_exporter')}.gke true, or install false if the cluster "
             "has an exporter."
@@ -144,7 +144,7 @@ def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
             if job.several_pods and used is not None and used.binding == "WaitForFirstConsumer":
                 yield (
                     f"{job_key(key)} has several pods and mounts the claim {name!r}, whose class "
-                    "binds it to the node of the first one: unless all pods fit on this node, the "
+                    "binds it to the node of the first pod: unless all pods fit on this node, the "
                     f"gang waits forever. Set {full_key('storage', 'classes')}."
                     f"{claim.storage_class if claim else ''}.binding Immediate."
                 )

@@ -87,7 +87,7 @@ class NetworkSettings(Settings):
     )
     inference_cidrs: list[Cidr] = Field(
         default=[],
-        description="Address ranges outside the pod network that may call inference as well, such "
+        description="Address ranges outside the pod network that may also call inference, such "
         "as a cloud load balancer's or the nodes' for service_type NodePort.",
     )
     egress_cidrs: list[Cidr] = Field(

@@ -63,7 +63,7 @@ class SchedulerSettings(Settings):
         default="none",
         description="Preemption of jobs of lower priority in the same queue: surplus "
         "evicts only pods that elastic jobs run above their minimum, gangs evicts any pod, "
-        "whose job then starts again.",
+        "and its job starts again.",
     )
     reclaim: Eviction = Field(
         default="none",

@@ -141,5 +141,5 @@ def flow_spec(run: str, after: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def job_prefix(run: str) -> str:
-    """Return the prefix of the names of the Volcano Jobs of all steps of a run."""
+    """Return the name prefix of the Volcano Jobs that run the steps of a run."""
     return f"{run}-{template_name(run, '')}"

@@ -103,7 +103,7 @@ SURGING: Final = Rollout(surge="25%", unavailable="25%")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Reference to another object whose pods an object runs, such as a TrainJob's runtime."""
+    """Reference to another object that defines the pods, such as a TrainJob's runtime."""
 
     __pydantic_config__: ClassVar = STRICT
 

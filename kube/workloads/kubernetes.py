@@ -19,7 +19,7 @@ CONCURRENCY: Final = Count(
 
 
 def job_count(spec: str) -> Count:
-    """Return the number of pods that the specification of a Job runs at the same time."""
+    """Return the count of pods that a Job specification runs at the same time."""
     return Count(paths=(f"{spec}.parallelism",), limit=f"{spec}.completions")
 
 

@@ -40,7 +40,7 @@ def steps(path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """A number by which the pods are multiplied."""
+    """A factor of the number of pods."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -59,7 +59,7 @@ class Count:
     elsewhere: bool = False
     """True if another object sets the number, which is therefore unknown if no path is set."""
     divisor: str = ""
-    """Path of a number by which the number is divided."""
+    """Path of a divisor of the number."""
     limit: str = ""
     """Path of an upper limit of the number."""
     rollout: Rollout | None = None
@@ -145,7 +145,7 @@ class WorkloadKind:
     suspend: tuple[str, ...] = ("spec.suspend",)
     """Paths of the booleans that suspend the object."""
     runs: Run | None = None
-    """Reference to another object whose pods this one runs."""
+    """Reference to another object that defines the pods of this one."""
     completed: bool = False
     """True if an object of another kind completes and runs the pods (see `runs`)."""
     claims: tuple[ClaimTemplates, ...] = ()

@@ -49,7 +49,7 @@ def _training_operator() -> Iterator[WorkloadKind]:
                 retries="backoffLimit",
                 retries_default=False,
                 each_pod=True,
-                extra=1,  # The operator fails a job whose number of retries reaches the limit.
+                extra=1,  # The operator fails a job when its retries reach the limit.
                 deadline="activeDeadlineSeconds",
             ),
         )

@@ -167,7 +167,7 @@ def _aggregated(role: Node) -> Iterator[Violation]:
 
 
 def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
-    """Yield the parts of a rule of a role that grant control of the cluster."""
+    """Yield the parts of a role's rule that grant control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
     is_own = bool(groups) and all("." in group and group != _RBAC for group in groups)
@@ -190,7 +190,7 @@ def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]
         if not signers or any(name.startswith("kubernetes.io/") for name in signers):
-            yield Violation(rule["resourceNames"], "the signers of its own group")
+            yield Violation(rule["resourceNames"], "custom signers")
     for item in rule["resources"].items():
         if _grants(item, forbidden) and not _only_writes(rule, item.text or ""):
             write = "a Role in the namespace instead" if item.value in _IN_NAMESPACE else "nothing"
@@ -223,7 +223,7 @@ def _only_writes(rule: Node, resource: str) -> bool:
     references=["NSA Pod security enforcement", "NSA Namespaces", "CIS 5.2.1"],
 )
 def namespace_pod_security(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """The label admits privileged pods, whatever creates them."""
+    """The level `privileged` admits privileged pods, whatever creates them."""
     level = resource.labels["pod-security.kubernetes.io/enforce"]
     if resource.is_kind("", "Namespace") and level.value == "privileged":
         yield Violation(level, '"restricted" or "baseline"')

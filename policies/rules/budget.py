@@ -1,4 +1,4 @@
-"""Rules about the number of GPUs that a stack may request, and their cost."""
+"""Rules about the number and the cost of the GPUs that a stack may request."""
 
 from __future__ import annotations
 

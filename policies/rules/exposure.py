@@ -154,7 +154,7 @@ def _encrypted(protocol: Node) -> Iterator[Violation]:
 
 
 def _nested(node: Node, *, in_service: bool) -> Iterator[Violation]:
-    """Yield the settings by which a controller creates a public Service or an Ingress."""
+    """Yield the settings that make a controller create a public Service or an Ingress."""
     for key, child in node.fields():
         name = key.lower()
         flag = child if name == "enableingress" else child["enabled"]

@@ -57,11 +57,11 @@ def _remote(client: Node) -> Iterator[Violation]:
     description="No object offers accelerators under another name, or without a limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Use the usual names, by which rules, quotas and queues count the devices.",
+    remediation="Use the usual names: rules, quotas and queues count devices by name.",
     config=LimitConfig,
 )
 def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:
-    """Pods would get GPUs that no rule, quota or queue counts."""
+    """Otherwise, pods could get GPUs that no rule, quota or queue counts."""
     root = resource.root
     if resource.is_kind("node.k8s.io", "RuntimeClass"):
         handler = root["handler"]

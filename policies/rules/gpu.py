@@ -41,7 +41,7 @@ class CpuConfig(GpuConfig):
     config=GpuConfig,
 )
 def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """The API server rejects such pods, which leaves an update half done."""
+    """The API server rejects pods with other GPU requests, in the middle of an update."""
     for container in pod.containers:
         for name, request, limit in container.gpus(config.accelerators):
             if request.absent or UNKNOWN in (request.value, limit.value):

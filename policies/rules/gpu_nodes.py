@@ -37,7 +37,7 @@ class SharedConfig(RoleConfig):
 
     shared_resources: list[str] = Field(
         default=["*.shared"],
-        description="GPU resource names of which several units may be the same device.",
+        description="Names of GPU resources that may assign the same device several times.",
     )
 
 

@@ -40,7 +40,7 @@ HOST_SOURCES: Final = ("hostPath", "hostDisk")
     ),
 )
 def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """They let a pod reach every process and every connection of every job on the node."""
+    """Sharing lets a pod reach every process and every connection of every job on the node."""
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         flag = pod.spec[key]
         if flag.present and flag.value is not False:

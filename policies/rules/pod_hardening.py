@@ -159,7 +159,7 @@ def _capability(item: Node) -> str:
     admission=cel.volumes(" || ".join(f"has(v.{source})" for source in _VOLUMES_ON_NODES)),
 )
 def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """The node mounts such a volume with its own privileges, from any server that the pod names."""
+    """The node mounts other volumes with its own privileges, from any server that the pod names."""
     for volume in pod.volumes.items():
         for source in _VOLUMES_ON_NODES:
             if volume[source].present:

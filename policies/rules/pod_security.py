@@ -185,7 +185,7 @@ def _handlers(container: Node) -> Iterator[Node]:
     ),
 )
 def probes_stay_in_pod(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """The kubelet sends such requests from the node, which no network policy restricts."""
+    """The kubelet sends the requests from the node, which no network policy restricts."""
     for container in pod.containers:
         for handler in _handlers(container.node):
             for kind in _HANDLERS:

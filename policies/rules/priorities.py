@@ -1,4 +1,4 @@
-"""Rules about priorities and tolerations, with which pods displace those of others."""
+"""Rules about priorities and tolerations, with which pods displace other teams' pods."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PriorityConfig(SystemConfig):
     ),
 )
 def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
-    """The scheduler evicts everything else for such pods, even inference and the device plugin."""
+    """For such a priority, the scheduler evicts everything else, even inference."""
     for spec in (pod.spec, pod.resource.root["spec"]):
         name = spec["priorityClassName"]
         if name.value in _OF_SYSTEM:
@@ -102,7 +102,7 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     ),
 )
 def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Such a pod runs on control plane nodes, on cordoned nodes and on other teams' nodes."""
+    """A pod that tolerates all taints runs on control plane, cordoned and other teams' nodes."""
     for toleration in pod.spec["tolerations"].items():
         key = toleration["key"]
         # Also in a patch, which replaces the whole list.

@@ -1,4 +1,4 @@
-"""Rules about the queues that training is charged to."""
+"""Rules about the queues to which training is charged."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Vio
 
 
 def _quotas(queue: Resource) -> Iterator[tuple[str, Node]]:
-    """Yield resource and quota of a queue of Kueue or Volcano."""
+    """Yield the resources of a Kueue or Volcano queue with their quotas."""
     spec = queue.root["spec"]
     if queue.is_kind(KUEUE, "ClusterQueue", "Cohort"):
         for group in spec["resourceGroups"].items():

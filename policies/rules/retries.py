@@ -54,7 +54,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     by_pod = max_retries * int(workload.size or 1) + workload.additional_retries
     stated = workload.retry_limit
     if stated is not None and stated.known:
-        # Kubeflow's operator fails a job whose number of retries reaches the limit.
+        # Kubeflow's operator fails a job when its retries reach the limit.
         highest = by_pod if workload.counts_each_pod else max_retries
         min_retries = workload.least_retries
         count = quantity_or_none(stated.value)
@@ -97,7 +97,7 @@ def _nodes(workload: Workload) -> Iterator[Node]:
 
 
 def _nested_limits(workload: Workload) -> Iterator[Node]:
-    """Yield the limits of retries at any depth, such as those of the jobs of a JobSet."""
+    """Yield the retry limits at any depth, such as those of a JobSet's jobs."""
     for node in _nodes(workload):
         yield from (node[key] for key in _LIMITS if node[key].present)
 

@@ -50,10 +50,10 @@ def shm_mounts(container: Container) -> list[Node]:
 
 
 def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
-    """Return the containers whose processes exchange tensors, and need shared memory for that.
+    """Return the containers with processes that exchange tensors through shared memory.
 
-    These are the containers with GPUs of training pods, and those with several GPUs of others. In
-    a runtime, whose GPUs a TrainJob requests, they are the main containers.
+    In training pods, these are the containers with GPUs; in other pods, the containers with several
+    GPUs. In a runtime, for which a TrainJob requests the GPUs, these are the main containers.
     """
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
     if pod.role(config) == "system":

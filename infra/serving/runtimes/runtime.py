@@ -102,12 +102,12 @@ class Runtime(BaseModel, ABC):
         return {}
 
     def problem(self, gpus: int) -> str | None:
-        """Return an error message if the settings do not fit the number of GPUs of a pod."""
+        """Return an error message if the settings do not fit the GPUs per pod."""
         return None
 
 
 class ProgramArguments(Runtime):
-    """A runtime whose settings are the command-line arguments of a release of its program.
+    """A runtime with the command-line arguments of a program release as its settings.
 
     Names are written with underscores. true becomes `--name` or, for an argument with a value,
     `--name=true`; a list repeats the argument; a mapping becomes JSON.
@@ -116,7 +116,7 @@ class ProgramArguments(Runtime):
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
 
     release: ClassVar[str]
-    """Program and release whose arguments are known."""
+    """Program and release that define the known arguments."""
     flags: ClassVar[Collection[str]] = ()
     """Arguments without a value."""
     options: ClassVar[Collection[str]]

@@ -33,7 +33,8 @@ class GatewaySettings(Settings):
         default=None, description="Namespace of the Gateway. null uses the service's namespace."
     )
     section: DnsName | None = Field(
-        default=None, description="Name of one of its listeners. null attaches to all of them."
+        default=None,
+        description="Name of a listener of the Gateway. null attaches to all.",
     )
 
 

@@ -231,7 +231,7 @@ def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
         return
     if service.route is not None and service.route.gateway is None:
         yield (
-            "has canary.rollback with an Ingress, whose weights are not changed: use "
+            "has canary.rollback, which cannot change the weights of an Ingress: use "
             "route.gateway, or leave canary.rollback out"
         )
     runtime = service.runtime_of({})

@@ -85,7 +85,7 @@ class HubSourceSettings(Settings):
     )
     revision: str = Field(
         pattern=r"^[0-9a-f]{40}$",
-        description="Commit of the model, without which a restart could serve other weights.",
+        description="Commit of the model, so that all pods serve the same weights.",
     )
     cache: DnsLabel | None = Field(
         default=None,

@@ -147,8 +147,8 @@ class RollbackSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the program may connect only "
-        "on these ports and that of Prometheus, and to DNS.",
+        description="Ports of the API server. With network isolation, the program may connect only "
+        "to these ports, DNS and the port of Prometheus.",
     )
 
     @model_validator(mode="after")

@@ -152,7 +152,7 @@ class StepSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that this one follows: those in `after`, and those whose outputs it uses."""
+        """Steps that this one waits for: `after`, and the producers of its inputs."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
 
@@ -214,7 +214,7 @@ class TrainingJobSettings(Settings):
         description="Minimum number of pods to start and to keep running. Makes the job elastic.",
     )
     gpus_per_node: PositiveInt = Field(
-        default=1, le=64, description="GPUs per pod, and processes per pod."
+        default=1, le=64, description="Number of GPUs, and of processes, per pod."
     )
     gpu_resource: QualifiedName | None = Field(
         default=None, description="GPU resource name. null uses the stack's."
@@ -323,7 +323,7 @@ class TrainingJobSettings(Settings):
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
-        description="suspended keeps the run without pods until this is running again; stopped "
+        description="suspended keeps the run without pods until this is set to running; stopped "
         "ends it for good. A change starts no new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
@@ -348,7 +348,7 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Name of an existing run, which then keeps it whatever else changes. null "
+        description="Name of an existing run, to keep it whatever else changes. null "
         "derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(
@@ -435,7 +435,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that the training follows: those in `after`, and those whose outputs it uses."""
+        """Steps that the training waits for: `after`, and the producers of its inputs."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
     @property

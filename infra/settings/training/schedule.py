@@ -92,7 +92,7 @@ class ScheduleSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the program may connect only "
+        description="Ports of the API server. With network isolation, the program may connect only "
         "to these.",
     )
 

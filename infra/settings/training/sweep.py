@@ -117,7 +117,7 @@ class EarlyStoppingSettings(Settings):
     """
 
     minimum: PositiveInt = Field(default=1, description="Epochs of the first rung.")
-    factor: int = Field(default=3, ge=2, le=10, description="Ratio of two rungs.")
+    factor: int = Field(default=3, ge=2, le=10, description="Ratio of successive rungs.")
 
 
 class BudgetSettings(Settings):
@@ -321,6 +321,6 @@ class SweepControllerSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the pod may connect only "
+        description="Ports of the API server. With network isolation, the pod may connect only "
         "to these.",
     )

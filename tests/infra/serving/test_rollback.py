@@ -147,7 +147,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("service", "sentence"),
     [
-        ({"route": {"ingress": {"class_name": "nginx"}}}, "canary.rollback with an Ingress"),
+        ({"route": {"ingress": {"class_name": "nginx"}}}, "weights of an Ingress"),
         (
             {
                 **CUSTOM,

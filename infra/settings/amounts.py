@@ -88,7 +88,11 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
         "pods": PODS,
     }
     return devices + [
-        (full_key("tenancy", "quota", key), resource, parse_quantity(str(limit)))
+        (
+            full_key("tenancy", "quota", key),
+            resource,
+            Decimal(limit) if isinstance(limit, int) else parse_quantity(limit),
+        )
         for key, resource in resources.items()
         if (limit := getattr(tenancy.quota, key)) is not None
     ]

@@ -90,16 +90,16 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     for here, kind in kinds.items():
         if kind is not None and kind not in runtime.sources:
             yield (
-                f"has {here}{kind} with runtime {service.runtime}, which reads only: "
-                f"{', '.join(sorted(runtime.sources))} (run is job, sweep or run, the others but "
-                "url are under source)"
+                f"has {here}{kind} with runtime {service.runtime}, which supports only "
+                f"{', '.join(sorted(runtime.sources))} (run stands for job, sweep or run; all but "
+                "run and url are keys of source)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
             yield f"has url {url}, but Triton reads only s3:// and gs://: use one of these"
     fetches = "url" in kinds.values() or _downloads(service)
     if service.model_fields_set & {"fetch"} and not fetches:
-        yield "has fetch, but no url or source.download to fetch from: leave it out"
+        yield "has fetch, but nothing to download: set url or source, or leave fetch out"
     if service.runtime != "torch" and any(source.download for source in _sources(service)):
         yield (
             f"has source.download with runtime {service.runtime}, whose image has no program for "

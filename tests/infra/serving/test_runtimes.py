@@ -237,7 +237,7 @@ MISTAKES = {
     "what the stack determines": ({**LLM, "server": {"port": 1}}, "server.port, which the stack"),
     "GPUs that are not used": ({**LLM, "server": {"tensor_parallel_size": 1}}, "= 1 GPUs"),
     "too little shared memory": ({**LLM, "shm": "64Mi"}, "set at least 1Gi"),
-    "a run without a repository": ({"runtime": "triton"}, "reads only: artifact, claim, url"),
+    "a run without a repository": ({"runtime": "triton"}, "supports only artifact, claim, url"),
     "a digest that is not checked": ({**LLM, "digest": "d" * 64}, "which does not check it"),
     "TLS that is not configured": ({**LLM, "tls": {"secret": "x"}}, "use a gateway for it"),
     "a port for two purposes": ({**TRITON, "port": 8001}, "set another port"),

@@ -309,7 +309,7 @@ MISTAKES = {
         f"{SERVICE}.fetch",
         {"size": "1Gi"},
         SERVICE,
-        "no url or source.download to fetch from",
+        "but nothing to download",
     ),
     "a canary without a route": (
         f"{SERVICE}.canary",

@@ -13,7 +13,7 @@ SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
 SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
 SWEEP_MONEY_ANNOTATION: Final = "gpu-platform.dev/sweep-money"
 SWEEP_EPOCHS_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-epochs"
-"""Annotations of the template of a sweep's trials: the number of parallel trials, the total number,
+"""Annotations of the template of a sweep's trials: the number that run at once, the total number,
 the budget, and the share of all epochs that early stopping is expected to train."""
 SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"
 """Annotation of the same template: JSON in which the controller reports the state of the sweep."""

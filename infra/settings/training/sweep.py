@@ -117,7 +117,7 @@ class EarlyStoppingSettings(Settings):
     """
 
     minimum: PositiveInt = Field(default=1, description="Epochs of the first rung.")
-    factor: int = Field(default=3, ge=2, le=10, description="Ratio of successive rungs.")
+    factor: int = Field(default=3, ge=2, le=10, description="Ratio of two rungs.")
 
 
 class BudgetSettings(Settings):
@@ -188,7 +188,7 @@ class SweepSettings(Settings):
         if KINDS[self.job.kind].resource is not JOB or self.job.steps:
             yield (
                 f"has a job of kind {self.job.kind}{' with steps' if self.job.steps else ''}: "
-                f"use a kind that is a {JOB.title}, such as volcano, without steps"
+                f"write a kind that is a {JOB.title}, such as volcano, without steps"
             )
         for name in ("run", "state", "recreate", "on_change", "schedule"):
             if name in self.job.model_fields_set:
@@ -209,16 +209,16 @@ class SweepSettings(Settings):
             return
         length, amount = self.config.length
         if length != "epochs":
-            yield f"has early_stopping, which counts epochs, but the job has {length}: set epochs"
+            yield f"has early_stopping, which counts epochs, but the job has {length}: write epochs"
         elif not self.rungs:
             yield (
                 f"has early_stopping.minimum {self.early_stopping.minimum}, but the job ends after "
-                f"{amount} epochs: set it lower"
+                f"{amount} epochs: write less"
             )
         elif self.job.retries <= len(self.rungs):
             yield (
                 f"has job.retries {self.job.retries}, but a trial is resumed up to "
-                f"{len(self.rungs)} times, which Volcano counts as restarts: set at least "
+                f"{len(self.rungs)} times, which Volcano counts as restarts: write at least "
                 f"{len(self.rungs) + 1}"
             )
 
@@ -272,7 +272,7 @@ class SweepSettings(Settings):
 
     @property
     def expected_epochs(self) -> float:
-        """Share of all trials' epochs that are trained if each rung promotes 1/factor of them."""
+        """Share of the epochs of all trials that are trained if each rung passes 1/factor."""
         if self.early_stopping is None:
             return 1.0
         epochs, share, before = 0.0, 1.0, 0

@@ -1,4 +1,4 @@
-"""Handlers of the model server for inputs other than tensors: encoded images and form fields.
+"""Model server handlers for inputs other than tensors: encoded images and form fields.
 
 Set INFERENCE_HANDLER=handlers:EncodedImages, and mount this file or copy it into the image.
 """

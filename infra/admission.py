@@ -48,7 +48,7 @@ class Admission(Component):
 def manifests(args: AdmissionArgs) -> list[Manifest]:
     """Return each policy, followed by its binding, or an empty list if admission is off.
 
-    Raises SettingsError if the pack's configuration file is missing or invalid.
+    Raise SettingsError if the pack's configuration file is missing or invalid.
     """
     tenancy = args.tenancy
     if tenancy.admission == "off":

@@ -37,7 +37,7 @@ class ApiClient:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Labels that select its pods. A run may have the same name label, but not its instance."""
+        """Labels that select its pods. A run may share the name label, but not the instance."""
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}
 

@@ -37,7 +37,7 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    Exports the stack output `cluster`, by which the next update recognises the cluster. The
+    Export the stack output `cluster`, by which the next update recognises the cluster. The
     provider fails with RunError if the stack is already deployed to another cluster.
     """
     return Target.of(settings).provider
@@ -95,7 +95,7 @@ def identity(
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
     is kept. Stacks of releases that recorded none use the context's name as identifier.
 
-    Raises RunError if the stack would move to another cluster and `allow_move` is False.
+    Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """
     known = recorded.get(OUTPUT)
     if known is None:
@@ -162,14 +162,14 @@ def _provider(
 def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
     """Return a kubeconfig for the pod's own cluster that uses the files of its service account.
 
-    Raises RunError outside of a pod.
+    Raise RunError outside of a pod.
     """
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     if host is None or not (account / "token").exists():
         raise pulumi.RunError(
             f"gpu-platform:cluster.context is {IN_CLUSTER!r}, but this process is not in a pod "
             f"with a service account: KUBERNETES_SERVICE_HOST or {account / 'token'} is missing. "
-            "Write the name of a context."
+            "Set it to the name of a context."
         )
     cluster = {
         "server": f"https://{f'[{host}]' if ':' in host else host}:{port}",

@@ -38,7 +38,7 @@ class Component(pulumi.ComponentResource):
     """A component whose children depend explicitly on the component's dependencies.
 
     Pulumi delays children until their parent's dependencies exist, but it records no dependency for
-    them. A destroy would delete everything at once, for example a queue before its jobs.
+    them. Without one, a destroy would delete everything at once, such as a queue before its jobs.
     """
 
     def __init__(self, kind: str, name: str, opts: pulumi.ResourceOptions | None) -> None:
@@ -137,7 +137,7 @@ def chart_release(
 
     `prefix` is prepended to the logical names, `release` is the name in the cluster. If manifests
     are only rendered, the release is skipped with a warning, because it needs a cluster. If `login`
-    is given, the namespace gets its pull secret. Returns the resources on which objects of the
+    is given, the namespace gets its pull secret. Return the resources on which objects of the
     chart's types must depend.
     """
     space, quota = system_namespace(chart.namespace, release)

@@ -57,7 +57,7 @@ class RegistryLogin:
 def load_settings() -> StackSettings:
     """Read and check the configuration of the current stack, and log warnings about it.
 
-    Raises RunError with all problems found. Pulumi prints it without a traceback.
+    Raise RunError with all problems found. Pulumi prints it without a traceback.
     """
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"
@@ -83,7 +83,7 @@ def _reject_misspelt_projects(keys: Iterable[str]) -> None:
     for key in sorted(keys):
         project, _, rest = key.partition(":")
         if project != PROJECT and get_close_matches(project, [PROJECT], cutoff=0.8):
-            raise pulumi.RunError(f"{key} is not read: write {PROJECT}:{rest}")
+            raise pulumi.RunError(f"{key} is not read: use {PROJECT}:{rest}")
 
 
 def _parse(text: str) -> Any:

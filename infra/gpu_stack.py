@@ -242,7 +242,7 @@ def _container(gpu: GpuSettings) -> Manifest:
 
 
 def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
-    """Return the host path and mount path of the directories that the plugin needs, by volume.
+    """Return the directories that the plugin needs: volume names with host and mount path.
 
     For CDI, the plugin reads the driver's files and writes a CDI specification for the runtime.
     """

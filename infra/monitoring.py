@@ -23,7 +23,7 @@ from kube.names import WORKLOAD_LABEL
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringArgs:
-    """Settings of the monitoring and the namespaces to scrape.
+    """Monitoring settings and the namespaces to scrape.
 
     `ports` are the metrics ports of workloads. `servers` are the runtimes of services that do not
     use this project's server. `rollback_seconds` are the intervals at which canaries are evaluated.
@@ -139,20 +139,20 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 
 def _groups(args: MonitoringArgs) -> list[Manifest]:
-    """Return the rule groups. Those of servers come first, because alerts read their series."""
+    """Return the rule groups. Server groups come first, because alerts read their series."""
     servers = server_groups(args.servers, _serving_seconds(args))
     return [*servers, *rule_groups(args.monitoring)]
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval of the series by which canaries are evaluated."""
+    """Return the scrape interval of services, at most the interval of canary evaluations."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 
 def _config_map(args: MonitoringArgs) -> Manifest:
     """Return the ConfigMap for a Prometheus without the operator.
 
-    It is created in Prometheus' namespace, because pods can only mount ConfigMaps of their own.
+    It is in Prometheus' namespace, because pods can mount only ConfigMaps of their namespace.
     """
     configs = [
         scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)

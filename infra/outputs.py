@@ -101,7 +101,7 @@ class InferenceOutput(VersionOutput):
     namespace: Annotated[str, Field(description="Namespace of the Service.")]
     model: Annotated[str, Field(description="Name of the model in the protocol.")]
     sweep: NotRequired[
-        Annotated[str, Field(description="Sweep whose winner is served when it is over.")]
+        Annotated[str, Field(description="Sweep whose winner is served once the sweep is over.")]
     ]
     canary: NotRequired[Annotated[CanaryOutput, Field(description="The canary, if there is one.")]]
 

@@ -1,7 +1,7 @@
 """The pod template of training and inference, built from a typed specification.
 
-It determines for every workload: GPU limits, /dev/shm, NCCL and RDMA variables, security context,
-volumes and placement.
+For every workload, it determines GPU limits, /dev/shm, NCCL and RDMA variables, the security
+context, volumes and placement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,9 +51,10 @@ class Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class InitContainer:
-    """A container that runs in the pod's image before the main one. `mounts`: path by volume.
+    """A container that runs in the pod's image before the main one.
 
-    It has the resources of the main container, but no GPU.
+    It has the resources of the main container, but no GPU. `mounts` maps volume names to mount
+    paths.
     """
 
     name: str

@@ -36,7 +36,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep, and the arguments of its template, whose job has no searched hyperparameters.
+    """A sweep, and the arguments of its template, which leave out searched hyperparameters.
 
     It has a price if its budget limits money.
     """
@@ -132,7 +132,7 @@ def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
 
 
 def parse_plan(text: str) -> dict[str, Sweep]:
-    """Return the sweeps of a plan. Raises ValueError if another version wrote it."""
+    """Return the sweeps of a plan; raise ValueError if another version wrote it."""
     found = {}
     for key, document in json.loads(text).items():
         settings = SweepSettings.model_validate(document.pop("settings"))

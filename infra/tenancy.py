@@ -64,7 +64,7 @@ class Tenancy(Component):
         if args.login is not None:
             self.create(f"{name}-registry", args.login.secret(self.namespace), inside)
         if args.tenancy.admission != "off":
-            # Imported only here, because all rules add a fifth to the imports of a program.
+            # Imported only here, because the rules make the imports of a program a fifth slower.
             from infra.admission import Admission, AdmissionArgs
 
             admission = AdmissionArgs(

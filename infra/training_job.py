@@ -25,7 +25,7 @@ class Run:
     name: str
     summary: RunOutput
     started: pulumi.Output[str]
-    """Its name, once the object that starts it exists."""
+    """Name of the run, once the object that starts it exists."""
 
 
 class TrainingJob(Component):
@@ -54,9 +54,9 @@ class TrainingJobs(Component):
     A file or bucket backend rewrites the whole state at each step, and a component costs three
     steps in addition to two per object; docs/scale.md has the measurements.
 
-    `recorded` has the names of the runs whose jobs the last update found or created. If such a job
-    would be created again, it was deleted in the cluster, and the update is refused unless the
-    settings permit it.
+    `recorded` contains the names of the runs whose jobs the last update found or created. If such a
+    job would be created again, it was deleted in the cluster, and the update is rejected unless
+    the settings permit it.
     """
 
     runs: dict[str, Run]
@@ -74,7 +74,7 @@ class TrainingJobs(Component):
         super().__init__("TrainingJobs", name, opts)
         kept = pulumi.ResourceOptions()
         if recorded is not None:
-            kept = before_create(f"{name}-once", refuse_recorded(recorded))
+            kept = before_create(f"{name}-once", reject_recorded(recorded))
         created = {args.key: create_run(self, args, kept) for args in jobs}
         # The runs of a schedule are not resources of the stack.
         self.runs = {args.key: created[args.key] for args in jobs if args.job.schedule is None}
@@ -142,7 +142,7 @@ _STARTING_KINDS: Final = {(resource.api_version, resource.kind) for resource in 
 """Kinds of the objects whose creation starts a run."""
 
 
-def refuse_recorded(
+def reject_recorded(
     recorded: pulumi.Output[Collection[str]],
 ) -> Callable[[pulumi.ResourceHookArgs], Awaitable[None]]:
     """Return a hook that raises RunError if a recorded run would be created again.
@@ -151,17 +151,17 @@ def refuse_recorded(
     such as finished ones, and the next update would train again.
     """
 
-    async def refuse(created: pulumi.ResourceHookArgs) -> None:
+    async def reject(created: pulumi.ResourceHookArgs) -> None:
         run = (created.new_inputs or {})["metadata"]["name"]
         if run in (await recorded.future() or ()):
             raise pulumi.RunError(
                 f"The run {run} would start again, because its job was deleted in the cluster. "
                 "If it has finished, remove the job from gpu-platform:training.jobs; to resume "
-                "it from its checkpoint, write `recreate: true`; to start a new run, increase "
+                "it from its checkpoint, set `recreate: true`; to start a new run, increase "
                 "`attempt`."
             )
 
-    return refuse
+    return reject
 
 
 def ignored_paths(manifest: Manifest, *, suspendable: bool) -> list[str]:

@@ -140,7 +140,7 @@ async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     return True
 
 
-# Volcano's webhook refuses jobs of a queue that the controllers have not opened yet. Any state is
+# Volcano's webhook rejects jobs of a queue that the controllers have not opened yet. Any state is
 # accepted, because a queue may be closed.
 _AWAITED: Final = {
     "pulumi.com/waitFor": "jsonpath={.status.state}",

@@ -92,15 +92,15 @@ _BUILT_IN: Final = (
 NOT_ACCELERATORS: Final = "|".join(
     sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*") for name in (*_BUILT_IN, *OTHER_DEVICES)
 )
-"""Regular expression for all other resources, in the spelling of kube-state-metrics."""
+"""Regular expression for all other resources, as kube-state-metrics spells their names."""
 
 
 @dataclass(frozen=True)
 class Accelerators:
     """Definition of accelerators: everything except the other devices.
 
-    `other_devices` extends `OTHER_DEVICES`. `claims` are the numbers of accelerators in
-    ResourceClaims and ResourceClaimTemplates by pattern of `namespace/name`.
+    `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns of `namespace/name` to the
+    number of accelerators in the matching ResourceClaims and ResourceClaimTemplates.
     """
 
     other_devices: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
 RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
-"""Distinguishes the pod that starts the others (`leader`) from them (`worker`)."""
+"""Label with the role of a pod: `leader` starts the others, which are `worker`."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
@@ -44,7 +44,7 @@ CANARY_IMAGE_ANNOTATION: Final = "gpu-platform.dev/canary-image"
 ROLLED_BACK_ANNOTATION: Final = "gpu-platform.dev/rolled-back"
 """Annotation of a route: the canary that was rolled back, and the reason."""
 CANARY_SPAN: Final = "$span"
-"""Part of a canary's queries: the time over which requests are evaluated."""
+"""Placeholder in a canary's queries for the period over which requests are evaluated."""
 
 PROMETHEUS_ANNOTATION: Final = "prometheus.io/"
 """Prefix of the annotations `scrape`, `port`, `path` and `scheme`."""
@@ -56,7 +56,7 @@ METRICS_PATH: Final = "/metrics"
 """Default path of metrics."""
 
 USER_ID: Final = 10001
-"""User and group of every container; the images have no other."""
+"""User and group ID of every container; the images define no other user."""
 
 SHM_VOLUME: Final = "shm"
 SHM_PATH: Final = "/dev/shm"  # noqa: S108  a path in the container
@@ -68,11 +68,11 @@ DATASETS_VOLUME: Final = "datasets"
 DATASETS_PATH: Final = "/data"
 SSH_VOLUME: Final = "ssh"
 SSH_PATH: Final = "/ssh"
-"""Mounted by Volcano's plugin of that name into the pods of an MPI job."""
+"""Where Volcano's plugin `ssh` mounts its keys in the pods of an MPI job."""
 
 HOMES_VOLUME: Final = "notebook-home"
 HOMES_PATH: Final = "/home"
-"""Mount path of the claim with home directories of notebooks, one per key."""
+"""Mount path of the claim that contains one home directory per notebook key."""
 TOKEN_VOLUME: Final = "notebook-token"  # noqa: S105  the name of a volume
 
 MODELS_VOLUME: Final = "models"

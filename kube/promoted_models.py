@@ -21,7 +21,7 @@ ENTRY: Final = (
     rf"^{REFERENCE} run=\S+ specification=[0-9a-f]{{8}} data={DIGEST} code={REFERENCE}"
     r" metrics=[^\s:,]+:[^\s:,]+(,[^\s:,]+:[^\s:,]+)* policies=passed key=[0-9a-f]{64}$"
 )
-"""An entry with a complete lineage: everything that has determined the model."""
+"""Pattern of an entry with a complete lineage: everything that determined the model."""
 
 
 def entry(
@@ -34,9 +34,9 @@ def entry(
     metrics: Mapping[str, float],
     key: str,
 ) -> str:
-    """Return the entry of an artifact. Raises ValueError if its lineage is incomplete.
+    """Return the entry of an artifact; raise ValueError if its lineage is incomplete.
 
-    `key` is the digest of the public key that has verified the signature.
+    `key` is the digest of the public key that verified the signature.
     """
     measured = ",".join(f"{name}:{value:g}" for name, value in sorted(metrics.items()))
     text = (

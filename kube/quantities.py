@@ -31,20 +31,20 @@ class QuantityError(ValueError):
 
 
 class TooLargeError(QuantityError):
-    """A quantity beyond what Kubernetes can count."""
+    """A quantity above the maximum of Kubernetes."""
 
 
 def parse_quantity(value: Any) -> Decimal:
-    """Return a quantity in its base unit: bytes, cores or units.
+    """Parse a quantity into its base unit: bytes, cores or a plain number.
 
-    Accepts strings and numbers, as the API does. Raises QuantityError for everything else,
-    booleans and white space included, and TooLargeError for values beyond 2^63 - 1.
+    Accept strings and numbers, as the API does. Raise QuantityError for everything else,
+    including booleans and white space, and TooLargeError for values above 2^63 - 1.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError(f"{value!r} is not a Kubernetes quantity")
     amount = _parse(value if isinstance(value, str) else repr(value))
     if abs(amount) > LARGEST:
-        raise TooLargeError("is more than Kubernetes can count: quantities end at 2^63 - 1")
+        raise TooLargeError("is larger than Kubernetes' maximum quantity, 2^63 - 1")
     return amount
 
 

@@ -12,7 +12,7 @@ _MEBIBYTES_PER_GPU: Final = 4096
 
 
 def default_shm(gpus: int, memory: str) -> str:
-    """Return 4Gi per GPU, for its process's loaders and NCCL, but at most half of the memory."""
+    """Return 4Gi per GPU, for data loaders and NCCL, but at most half of the memory."""
     half = int(parse_quantity(memory) / 2 / MEBIBYTE)
     size = min(gpus * _MEBIBYTES_PER_GPU, half)
     return f"{size // 1024}Gi" if size and size % 1024 == 0 else f"{max(size, 1)}Mi"
@@ -30,5 +30,5 @@ def shm_problem(shm: str, memory: str) -> str | None:
         return None
     return (
         f"has shm {shm}, but memory {memory}: /dev/shm counts against the memory limit and may "
-        f"take {SHARE:.0%} of it, so write at most {spell_bytes(largest)} or more memory"
+        f"use {SHARE:.0%} of it; set shm to at most {spell_bytes(largest)}, or increase memory"
     )

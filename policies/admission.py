@@ -47,7 +47,7 @@ modes:
   warn   like audit, but clients such as kubectl also print the violations as warnings
   deny   violations of mandatory rules are denied; those of advisory rules are warnings
 
-Start with audit, correct or exempt what the metrics count, then use deny. The rules about one kind
+Start with audit, fix or exempt the violations, then use deny. The rules about one kind
 of object form one policy with a binding of the same name, such as gpu-platform-pods, and
 advisory rules are separate policies (gpu-platform-pods-advisory). Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
@@ -76,8 +76,8 @@ def manifests(
     """Return policies and bindings for the enabled rules that need a single object.
 
     Rules about the same objects share a policy, because the API server converts an object again for
-    each policy. Advisory rules are separate policies. Raises `ConfigurationError` if an
-    exemption is refused.
+    each policy. Advisory rules are separate policies. Raise `ConfigurationError` if an
+    exemption is rejected.
     """
     if configuration.exemptions.refused:
         raise ConfigurationError("; ".join(configuration.exemptions.refused))
@@ -135,7 +135,7 @@ def from_file(
 ) -> list[Manifest]:
     """Return the policies for a configuration file and files with additional rules.
 
-    Raises `ConfigurationError` if the configuration cannot be read or is invalid.
+    Raise `ConfigurationError` if the configuration cannot be read or is invalid.
     """
     try:
         return manifests(read_configuration(path, with_own(rules)), mode, scope)
@@ -237,7 +237,7 @@ def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that writes equal parts again instead of using anchors."""
+    """Dumper that repeats equal parts instead of writing anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME",
-        help="a namespace without policies, in addition to kube-system; may be repeated",
+        help="a namespace to exclude, in addition to kube-system; may be repeated",
     )
     parser.add_argument(
         "--trust-user",

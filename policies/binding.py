@@ -87,10 +87,10 @@ class Binding:
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read exemptions, unknown rule names and existing objects from the whole configuration.
 
-        Raises `ConfigurationError` if every rule is among the disabled policies.
+        Raise `ConfigurationError` if every rule is among the disabled policies.
         """
         if self._names <= set(disabled):
-            raise ConfigurationError(f"the pack's configuration is wrong: {ALL_DISABLED}")
+            raise ConfigurationError(f"the pack's configuration is invalid: {ALL_DISABLED}")
         self._enabled = self._names - set(disabled)
         self._existing = _existing_objects(config)
         self._exemptions = Exemptions(config.get(KEY), self._names)
@@ -106,7 +106,7 @@ class Binding:
 
     @contextmanager
     def _reporting(self, rule: Rule[Any]) -> Iterator[None]:
-        """Catch an error in a rule's part of the configuration, which the rule then reports."""
+        """Catch an error in a setting, so that the rule about this setting reports it."""
         try:
             yield
         except ConfigurationError as error:
@@ -234,7 +234,7 @@ class Binding:
         return self._stack
 
     def _resource(self, args: Any) -> Resource:
-        """Return the plain view of a resource, from the arguments of a validation or of a stack."""
+        """Return the plain view of a resource from the SDK's arguments."""
         return Resource(
             args.resource_type,
             plain(args.props),
@@ -247,6 +247,6 @@ class Binding:
 
 
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the objects that patches do not create. The rule reports a wrong type."""
+    """Return the objects that exist already; `manifest-readable` reports a wrong type."""
     names = (config.get(manifests.NAME) or {}).get("existingObjects")
     return tuple(str(name) for name in names) if isinstance(names, list) else ()

@@ -2,8 +2,7 @@
 
 A rule that can be evaluated on one object has, in addition to its Python, a CEL expression that
 returns the violating parts of the object. `policies.admission` turns it into a policy of the API
-server.
-`policies.cel_objects` contains what the expressions share.
+server. `policies.cel_objects` contains the parts that expressions share.
 """
 
 from __future__ import annotations
@@ -64,12 +63,16 @@ _SETTING = re.compile(r"\b(?:(pattern|pairs)\()?settings\.(\w+)(?(1)\))")
 class Cel:
     """A rule in CEL.
 
-    `violations` is a list of strings, the names of the violating parts. It may use `variables.x`
-    for the shared variables and for those of `variables`, `settings.x` for a setting of the rule,
-    by its name in the configuration file, `pattern(settings.x)` for a list of patterns with `*` as
-    one regular expression, and `pairs(settings.x)` for an object as a list of such an expression of
-    each key with its value as a string. `partial` marks a rule that can only partly be evaluated on
-    one object. If the setting `requires` has no value, the rule has no policy.
+    `violations` is an expression for the names of the violating parts, a list. It may use:
+
+    - `variables.x`: a shared variable, or one of `variables`;
+    - `settings.x`: a setting of the rule, by its name in the configuration file;
+    - `pattern(settings.x)`: a list of patterns with `*`, as one regular expression;
+    - `pairs(settings.x)`: an object, as a list with such an expression for each key, and its value
+      as a string.
+
+    `partial` marks a rule that can only partly be evaluated on one object. If the setting
+    `requires` has no value, the rule has no policy.
     """
 
     violations: str
@@ -92,7 +95,8 @@ class Cel:
 class Variables:
     """Variables of one policy, evaluated once for all of its rules.
 
-    Variables with the same name but different values, because settings differ, get a number.
+    If variables with the same name have different values, because settings differ, their names
+    get a number.
     """
 
     def __init__(self) -> None:
@@ -116,36 +120,36 @@ class Variables:
 
 
 def pod(**violations: str) -> Cel:
-    """Return the rule that a field of a pod specification violates if its condition is true."""
+    """Return the rule that reports each field of a pod specification whose condition is true."""
     each = (f"({condition} ? ['{name}'] : [])" for name, condition in violations.items())
     return Cel(" + ".join(each))
 
 
 def containers(violation: str, **variables: str) -> Cel:
-    """Return the rule that a container `c` of a pod violates if a condition is true."""
+    """Return the rule that reports each container `c` of a pod for which a condition is true."""
     found = f"variables.containers.filter(c, {violation}).map(c, 'container ' + c.name)"
     return Cel(found, variables=variables)
 
 
 def gpu_containers(violation: str, **variables: str) -> Cel:
-    """Return the rule that a container `c` with GPUs violates if a condition is true."""
+    """Return the rule that reports each container `c` with GPUs for which a condition is true."""
     found = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
     return Cel(found, variables=variables)
 
 
 def volumes(violation: str, **variables: str) -> Cel:
-    """Return the rule that a volume `v` of a pod violates if a condition is true."""
+    """Return the rule that reports each volume `v` of a pod for which a condition is true."""
     found = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
     return Cel(found, variables=variables)
 
 
 def images(violation: str, **variables: str) -> Cel:
-    """Return the rule that an image `i` of a pod violates if a condition is true."""
+    """Return the rule that reports each image `i` of a pod for which a condition is true."""
     return Cel(f"variables.images.filter(i, {violation})", variables=variables)
 
 
 def _needed(name: str, known: Mapping[str, str]) -> list[str]:
-    """Return the variables that a variable uses, in the order of evaluation, and itself."""
+    """Return a variable after the variables that it uses, in the order of evaluation."""
     used = [each for other in _REFERENCE.findall(known[name]) for each in _needed(other, known)]
     return [*used, name]
 

@@ -26,8 +26,8 @@ _OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
 class Target:
     """API resources that a policy evaluates.
 
-    `changed` decides which updates are evaluated. Controllers add labels and remove finalizers of
-    objects that exist already, and a denied update would keep such an object forever. `named`
+    `changed` decides which updates are evaluated. Controllers add labels to existing objects and
+    remove their finalizers, and a denied update would keep such an object forever. `named`
     limits the policy to objects of these names, and `parameters` is the namespace and name of a
     ConfigMap that its expressions read as `params`.
     """
@@ -80,14 +80,14 @@ ANNOTATED_PODS: Final = Target(
         for field in ("spec", "metadata.?annotations", "metadata.?labels")
     ),
 )
-"""The same, for rules about annotations and labels."""
+"""The same resources, for rules about annotations and labels."""
 SERVING_PODS: Final = Target(
     "model-pods",
     PODS.resources,
     ANNOTATED_PODS.changed,
     parameters=(promoted_models.NAMESPACE, promoted_models.NAME),
 )
-"""The same, for rules that compare them with the promoted models."""
+"""The same resources, for rules that compare models with the promoted ones."""
 PROMOTED_MODELS: Final = Target(
     "promoted-models",
     {"": ("configmaps",)},
@@ -96,9 +96,9 @@ PROMOTED_MODELS: Final = Target(
 )
 SERVICES: Final = Target("services", {"": ("services",)}, _CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
-"""Only their creation: the source is immutable, and binding a volume updates it."""
+"""Matches only creations: the source is immutable, and binding a volume updates it."""
 CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
-"""Only their creation: the specification is immutable."""
+"""Matches only creations: the specification is immutable."""
 
 
 def accelerator(name: str) -> str:
@@ -125,7 +125,7 @@ def level(resource: str) -> str:
 
 
 def path(text: str) -> str:
-    """Return the parts of an absolute path; CEL cannot resolve `..` in it."""
+    """Return an expression for the parts of an absolute path; CEL cannot resolve `..`."""
     return f"{text}.split('/').filter(p, p != '' && p != '.')"
 
 

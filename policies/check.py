@@ -24,7 +24,7 @@ from policies.own_rules import with_own
 from policies.reports import FAIL_ON, Report, as_json, github, human
 from policies.rule import ConfigurationError
 
-_CLEAN, _REFUSED, _UNUSABLE = 0, 1, 2
+_CLEAN, _VIOLATED, _UNUSABLE = 0, 1, 2
 _FORMATS: dict[str, Callable[[Report], str]] = {
     "human": human,
     "json": as_json,
@@ -85,7 +85,7 @@ def _check(options: argparse.Namespace) -> int:
         if options.fix or options.dry_run:
             problems = _fix(found.documents, configuration, options.dry_run)
             if options.dry_run:
-                return _REFUSED if problems else _CLEAN
+                return _VIOLATED if problems else _CLEAN
             found = read_manifests(options.files)
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -105,7 +105,7 @@ def _check(options: argparse.Namespace) -> int:
         options.verbose,
     )
     sys.stdout.write(_FORMATS[options.format](report))
-    return _REFUSED if report.failed else _CLEAN
+    return _VIOLATED if report.failed else _CLEAN
 
 
 def _fix(documents: Sequence[Document], configuration: Configuration, dry_run: bool) -> bool:
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_rule_arguments(parser)
     parser.add_argument(
-        "--format", choices=list(_FORMATS), default="human", help="how to report (default: human)"
+        "--format", choices=list(_FORMATS), default="human", help="output format (default: human)"
     )
     parser.add_argument(
         "--fail-on",
@@ -161,12 +161,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="write the remediations of rules into the files, then check them",
+        help="apply the remediations of rules to the files, then check them",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the changes of --fix as a diff without a check; status 1 if there are any",
+        help="print the changes of --fix as a diff and check nothing; status 1 if there are any",
     )
     parser.add_argument("--verbose", action="store_true", help="list rules that passed, too")
     parser.add_argument(

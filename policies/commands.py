@@ -38,7 +38,7 @@ def always_succeeds(probe: Node) -> bool:
 
 
 def pause(handler: Node) -> Decimal:
-    """Return how many seconds a preStop handler sleeps."""
+    """Return the number of seconds for which a preStop handler sleeps."""
     seconds = quantity_or_none(handler["sleep"]["seconds"].value) or Decimal(0)
     line = " ".join(item.text or "" for item in handler["exec"]["command"].items())
     for number, unit in _SLEEP.findall(line):

@@ -51,7 +51,7 @@ class _SystemWorkloads(RuleConfig):
 # The engine accepts settings only for policies that the pack declares.
 SYSTEM = own_rule(
     name="systemWorkloads",
-    description="The pack's list of system workloads is a list of addresses.",
+    description="The setting `systemWorkloads` is a list of addresses.",
     reason="A list that cannot be read would exempt nothing.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
@@ -80,14 +80,14 @@ OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.OW
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*OWN_RULES, *simulated.OWN_RULES)))
-"""Keys of a configuration that are not rules of a topic."""
+"""Configuration keys other than the rules of the catalogue."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
 ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"
 
 
 def system_workloads(values: Mapping[str, Any]) -> list[str]:
-    """Return the objects that are exempt from every rule with that setting.
+    """Return the objects that are exempt from every rule with the setting `systemWorkloads`.
 
     Raise `ConfigurationError` if the setting is invalid.
     """
@@ -131,12 +131,12 @@ def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; raise `ConfigurationError` if a key is written twice."""
+    """Return an object; raise `ConfigurationError` if a key appears twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(f"the key {duplicate!r} is written twice; remove one")
+        raise ConfigurationError(f"the key {duplicate!r} appears twice; remove one")
     return values
 
 
@@ -202,7 +202,7 @@ def _split(name: str, value: Any, problems: list[str]) -> tuple[str | None, dict
 
 
 def unknown_rules(names: Iterable[str], rules: Iterable[str]) -> list[str]:
-    """Return an error for each name in a configuration that no rule has."""
+    """Return an error for each name in a configuration that is not the name of a rule."""
     known = [*rules, *RESERVED]
     problems = []
     for name in names:

@@ -122,10 +122,10 @@ class Workload:
         return found or self.local_queue(pod) or places[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
-        """Return Kueue's queue: a label of the pod, of the object or of a template between them.
+        """Return Kueue's queue: a label on the pod, the object or a template between them.
 
-        Kueue does not manage the jobs of Volcano, ignores an empty label, and reads that of a pod
-        template only to admit each pod alone.
+        Kueue does not manage Volcano Jobs and ignores an empty label. With a label on a pod
+        template, it admits each pod separately.
         """
         node: Node | None = pod.spec.parent if self._record.annotations else None
         if node is not None and node.steps != self.resource.root.steps:
@@ -138,9 +138,9 @@ class Workload:
         return None
 
     def joins_pod_group(self, pod: Pod) -> bool:
-        """Return whether a PodGroup declared elsewhere, which has the queue, contains the pod.
+        """Return whether the pod belongs to a PodGroup that is declared elsewhere with its queue.
 
-        Controllers that create PodGroups themselves also write the annotation themselves.
+        Controllers that create PodGroups themselves also set the annotation themselves.
         """
         if not self._record.annotations:
             return False
@@ -174,11 +174,11 @@ class Workload:
 
     @property
     def has_pod_deadline(self) -> bool:
-        """True if the deadline of the kind is that of its pods, and so of each attempt."""
+        """True if the kind's deadline applies to its pods, and so to each attempt."""
         return self._record.pod_deadline
 
     def claims(self) -> Iterator[Node]:
-        """Yield the names of claims that all pods of the job mount."""
+        """Yield the names of the claims that all of the job's pods mount."""
         if self._record.claims:
             yield from nodes_at(self._job, steps(self._record.claims))
 

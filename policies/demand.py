@@ -31,7 +31,7 @@ class Demand:
     pod: Pod
     queue: str
     resource: str
-    """Name of the resource, or of the device class of a claim; empty if it is unknown."""
+    """Name of the resource, or of a claim's device class; empty if it is unknown."""
     claimed: bool
     maximum: Decimal
     """The maximum number, infinite if nothing limits it."""
@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators of a pod in excess of those of the runtime that it refers to."""
+    """Return the accelerators of a pod that exceed those of its runtime."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:
@@ -99,7 +99,7 @@ def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
 
 
 def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
-    """Return the maximum number of nodes of all objects that refer to a runtime.
+    """Return the maximum node count of the objects that refer to a runtime.
 
     Return None if no object of the stack refers to it.
     """

@@ -58,7 +58,7 @@ class Document:
 def read(
     source: str, text: str | bytes, skip: Callable[[str], None] | None = None
 ) -> Iterator[Document]:
-    """Yield the objects of a text, including the items of lists. Raises `DocumentError`.
+    """Yield the objects of a text, including list items; raise `DocumentError` if it is invalid.
 
     For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
     is called with its location and the reason; without `skip` it is an error.
@@ -136,7 +136,7 @@ def _plain(value: Any, location: str) -> Any:
         nonlocal count
         count += 1
         if count > _MAX_VALUES:
-            raise DocumentError(f"{location}: its aliases make it larger than {_MAX_VALUES} values")
+            raise DocumentError(f"{location}: its aliases expand to more than {_MAX_VALUES} values")
         if isinstance(item, dict):
             return {key: convert(entry) for key, entry in item.items()}
         if isinstance(item, list):
@@ -154,4 +154,4 @@ def _explain(error: yaml.YAMLError, text: str | bytes) -> str:
     problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
     template = b"{{" in text if isinstance(text, bytes) else "{{" in text
     hint = "; is it a template? Render it first, with helm template" if template else ""
-    return f"{line}: this is not YAML: {problem}{hint}"
+    return f"{line}: invalid YAML: {problem}{hint}"

@@ -1,4 +1,4 @@
-"""Objects whose manifests are part of another object, as values or as text."""
+"""Objects that are embedded in other objects, as values or as text."""
 
 from __future__ import annotations
 

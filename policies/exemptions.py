@@ -1,11 +1,11 @@
-"""Exemptions: named workloads may violate named rules, with a reason and an expiry date.
+"""Exemptions: listed workloads may violate listed rules, with a reason and an expiry date.
 
 They are part of the pack's configuration file, so that a review of that file shows all of them:
 
     "exemptions": {"workloads": [{"workload": "ml/Job/old", "rule": "no-host-path",
                                   "reason": "moves to a claim with #12", "expires": "2027-01-31"}]}
 
-An incomplete or expired exemption is refused and exempts nothing. An unused one is reported.
+Incomplete or expired exemptions are rejected and exempt nothing. Unused ones are reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class ExemptionsConfig(RuleConfig):
     """Schema of the exemptions for the engine; `Exemptions` reads and checks them."""
 
     workloads: list[dict[str, Any]] = Field(
-        default=[], description="Each with `workload`, `rule` or `rules`, `reason` and `expires`."
+        default=[],
+        description="Exemptions, each with `workload`, `rule` or `rules`, `reason` and `expires`.",
     )
 
 
@@ -42,7 +43,7 @@ REFUSED = own_rule(
     reason="An exemption that nobody reviews is a disabled rule.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write workload, rule (or rules), reason and expires, or remove the exemption.",
+    remediation="State workload, rule (or rules), reason and expires, or remove the exemption.",
     config=ExemptionsConfig,
 )
 USED = own_rule(
@@ -173,7 +174,7 @@ def _problems(entry: Any, rules: Collection[str], today: date) -> Iterator[str]:
         yield f"found {entry!r}; write an object with {_WRITE}"
         return
     for key in sorted(set(entry) - set(_FIELDS)):
-        yield f"{key}: found {entry[key]!r}; write only {', '.join(_FIELDS)}"
+        yield f"{key}: found {entry[key]!r}; use only the keys {', '.join(_FIELDS)}"
     yield from _address_problems(entry.get("workload"), entry.get("wildcard", False))
     yield from _rule_problems(entry, rules)
     reason = entry.get("reason")
@@ -213,8 +214,8 @@ def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator
 def _expiry_problems(expires: Any, today: date) -> Iterator[str]:
     day, last = _day(expires), today + timedelta(days=MAX_DAYS)
     if day is None:
-        yield f"expires: found {expires!r}; write the last day on which it holds, as YYYY-MM-DD"
+        yield f"expires: found {expires!r}; write its last valid day, as YYYY-MM-DD"
     elif day < today:
-        yield f"expires: found {expires!r}, which is past; correct the workload or write a new date"
+        yield f"expires: found {expires!r}, which is past; fix the workload or write a new date"
     elif day > last:
         yield f"expires: found {expires!r}, more than a year ahead; write {last} or earlier"

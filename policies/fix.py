@@ -1,7 +1,7 @@
 """Remediations of rules, written into the files of the manifests.
 
-Comments, order and all other text are kept. A file is only written if kubectl would read the
-intended result of the remediation from it.
+Comments, order and all other text are kept. A file is written only if parsing it yields exactly the
+remediated objects.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterat
 
 
 def _remediated(document: Document, configuration: Configuration) -> _Changed:
-    """Apply the remediations one after the other, since each may depend on those before."""
+    """Apply the remediations in order, because each may depend on earlier ones."""
     changed = _Changed(document, copy.deepcopy(document.manifest), [], [])
     for rule, _, config in applied(configuration, whole_stack=False):
         if rule.remedy is None:
@@ -104,7 +104,7 @@ def _fix(path: Path, objects: Sequence[_Changed]) -> Fix | str:
         except (DocumentError, YAMLError, LookupError, TypeError, AttributeError):
             continue
     fixed = ", ".join(rules)
-    return f"{path}: not fixed ({fixed}): edit it by hand; does it share parts through anchors?"
+    return f"{path}: not fixed ({fixed}): fix it by hand (YAML anchors may be the cause)"
 
 
 def _skip(_: str) -> None:
@@ -206,6 +206,6 @@ def _transplanted(original: list[str], before: list[str], after: list[str]) -> l
             continue
         start = place[i1]
         if i2 > i1 and place[i2 - 1] - start != i2 - 1 - i1:
-            raise LookupError(f"lines {i1} to {i2} are not in one piece")
+            raise LookupError(f"lines {i1} to {i2} are not contiguous")
         result[start : start + i2 - i1] = after[j1:j2]
     return result

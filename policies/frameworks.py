@@ -1,7 +1,7 @@
 """Controls of published security frameworks, to which rules refer.
 
 A reference is written as the framework's short name and the control: `CIS 5.2.2`. Only controls
-that can be checked on manifests are listed; an unknown one is refused.
+that can be checked on manifests are listed; unknown controls are rejected.
 """
 
 from __future__ import annotations

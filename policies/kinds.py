@@ -45,7 +45,7 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
         raise ValueError(f'found {value!r:.60}; write an object such as {{"pods": []}}')
     for name in _NAMES:
         if name in value:
-            raise ValueError(f"{name}: found {value[name]!r}; write it in the key")
+            raise ValueError(f"{name}: found {value[name]!r}; remove it, since the key states it")
     record = _RECORD.validate_python({**value, "group": group.lower(), "kind": kind})
     known = WORKLOAD_KINDS.get((record.group, kind.lower()))
     missing = {pods.at for pods in known.pods} - {pods.at for pods in record.pods} if known else ()

@@ -65,7 +65,7 @@ def scalar(text: str) -> Any:
 
 
 class BoundedLoader(yaml.CSafeLoader):
-    """Loader that refuses deep nesting, which would crash libyaml's recursive composer."""
+    """Loader that rejects deep nesting, which would crash libyaml's recursive composer."""
 
     _depth = 0
 
@@ -81,7 +81,7 @@ class BoundedLoader(yaml.CSafeLoader):
 
 
 class Loader(BoundedLoader):
-    """Loader that resolves plain scalars and merges like kubectl, and refuses duplicate keys."""
+    """Loader that resolves plain scalars and merges like kubectl, and rejects duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
         # Holds the nodes, so that their ids are not reused.
@@ -114,7 +114,7 @@ class Loader(BoundedLoader):
                 continue
             name = key_of(key)
             if name in seen:
-                raise _error(key, f"the key {name!r} is written twice")
+                raise _error(key, f"the key {name!r} appears twice")
             seen.add(name)
             pairs[name] = (key, value)
         node.value = list(pairs.values())

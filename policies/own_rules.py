@@ -21,9 +21,9 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
-    """Return the rules of the pack, of `files` and of the files in `VARIABLE`.
+    """Return the pack's rules and the rules in `files` and in the files of `VARIABLE`.
 
-    Raises `ConfigurationError` if a file or the name of a rule is invalid.
+    Raise `ConfigurationError` if a file or the name of a rule is invalid.
     """
     configured = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     rules = list(RULES)
@@ -44,7 +44,7 @@ def _load(file: Path) -> list[Rule[Any]]:
     """Return the rules that a file defines."""
     spec = importlib.util.spec_from_file_location(f"own_rules.{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
-        raise ConfigurationError(f"{file}: it is not a Python file; write the path of one")
+        raise ConfigurationError(f"{file}: not a Python file; pass the path of one")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.modules.update(_policies())

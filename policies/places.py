@@ -26,7 +26,7 @@ _REPLACING: Final = ("resourcesPerNode",)
 
 
 class LayeredNode(Node):
-    """An object whose absent fields have the values of other objects."""
+    """An object that takes its absent fields from other objects."""
 
     __slots__ = ("_defaults", "_inherited")
 
@@ -73,7 +73,7 @@ class JoinedNode(Node):
 
 
 class RenamedNode(Node):
-    """An object some of whose fields are at other paths."""
+    """An object with some of its fields at other paths."""
 
     __slots__ = ("_fields", "_inner", "_usual")
 

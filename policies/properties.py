@@ -1,8 +1,8 @@
 """Resource properties as plain data, with a marker for values that are unknown during a preview.
 
-The policy SDK passes properties as proxies that raise when an unknown value is read, so that one
-image digest would disable a whole rule for a resource. Here they are converted once: an unknown
-leaf becomes the value `UNKNOWN`, and everything else can be checked.
+The policy SDK passes properties as proxies that raise when an unknown value is read, so a single
+unknown image digest would disable a whole rule for a resource. Here they are converted once:
+unknown leaves become `UNKNOWN`, and everything else can be checked.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _plain_value(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Convert properties to dicts, lists and scalars; unknown values become `UNKNOWN`.
 
-    Accepts the SDK's proxies, plain data and secrets (which are unwrapped). Integral floats become
+    Accept the SDK's proxies, plain data and secrets (which are unwrapped). Integral floats become
     integers, because protobuf has only floats.
     """
     if isinstance(value, str):

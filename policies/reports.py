@@ -1,4 +1,4 @@
-"""Reports of findings: the data, as text, as JSON, and as annotations of a GitHub workflow."""
+"""Reports of findings as text, JSON and annotations of a GitHub workflow."""
 
 from __future__ import annotations
 

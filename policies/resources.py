@@ -48,9 +48,9 @@ class Resource:
     """A Kubernetes object as it was declared.
 
     `pulumi_type` is the engine's type token, `properties` plain data (see `policies.properties`),
-    `protected` whether Pulumi refuses to delete it. `existing` are patterns of addresses: patches
-    of these objects never create them. `kinds` is the registry, and `node` the location of an
-    object that is part of another one.
+    `protected` whether Pulumi refuses to delete it. `existing` lists address patterns of objects
+    that exist already, so that patches do not create them. `kinds` is the registry, and `node` the
+    location of an object that is part of another one.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Resource:
         self._node = node
 
     def inside(self, node: Node) -> Resource:
-        """Return an object whose manifest is part of this one."""
+        """Return an object that is embedded in this one."""
         return Resource(
             "kubernetes:",
             node.value,
@@ -167,7 +167,7 @@ class Resource:
 
     @property
     def _metadata(self) -> Node:
-        """Metadata of the object; what is missing is absent even if the object is partial."""
+        """Metadata of the object. Missing fields count as absent even if the object is partial."""
         return Node(self.properties)["metadata"]
 
     @cached_property

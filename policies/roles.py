@@ -97,7 +97,7 @@ def _labelled(pod: Pod, settings: RoleSettings) -> Role | None:
 
 
 def _total(pods: Sequence[Pod], accelerators: Accelerators) -> Decimal:
-    """Return the number of GPUs of pods; those in claims count as unlimited."""
+    """Return the total number of GPUs of the pods; GPUs in claims count as unlimited."""
     total = Decimal(0)
     for pod in pods:
         if pod.gpu_containers(accelerators):

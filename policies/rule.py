@@ -5,7 +5,7 @@ A rule has one of five scopes and does not depend on kinds:
 - `pod_rule`: called for every pod specification, wherever it was found;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
-- `release_rule`: called for every Helm release, of which only the values are visible;
+- `release_rule`: called for every Helm release, which shows only its values;
 - `stack_rule`: called once with all resources of the stack.
 
 Authors of rules import what they need from here. This module is independent of Pulumi;
@@ -42,7 +42,7 @@ PAGE_VARIABLE = "GPU_POLICIES_DOCS"
 
 
 def section(name: str) -> str | None:
-    """Return the link to a section of docs/policies.md, if the page is published or a file."""
+    """Return the link to a section of docs/policies.md, if the page is published or exists."""
     page = os.environ.get(PAGE_VARIABLE) or (_PAGE.as_uri() if _PAGE.exists() else None)
     return page and f"{page}#{name}"
 
@@ -64,7 +64,7 @@ class Level(Enum):
 
 
 class RuleConfig(BaseModel):
-    """Base of every rule's configuration: immutable, camelCase outside, no unknown keys."""
+    """Base of every rule's configuration: immutable, camelCase in files, no unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
@@ -72,7 +72,7 @@ class RuleConfig(BaseModel):
 
 
 class ConfigurationError(ValueError):
-    """A rule's configuration is wrong; the message has key, value and allowed values."""
+    """Invalid configuration; the message states the key, the value and the allowed values."""
 
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def validated(config: type[C], name: str, values: Any) -> C:
             f"found {problem['input']!r}; {problem['msg'].lower()}"
             for problem in error.errors(include_url=False)
         ]
-        text = "the pack's configuration is wrong: " + "; ".join(problems)
+        text = "the pack's configuration is invalid: " + "; ".join(problems)
         raise ConfigurationError(text) from error
 
 
@@ -152,7 +152,7 @@ class Rule(Generic[C]):
         return " ".join((self.check.__doc__ or "").split())
 
     def configure(self, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> C:
-        """Validate the rule's configuration; raise `ConfigurationError`.
+        """Validate the rule's configuration; raise `ConfigurationError` if it is invalid.
 
         `shared` are settings of the whole pack, to which those of the rule are added.
         """

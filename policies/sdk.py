@@ -1,4 +1,4 @@
-"""Check of the installed policy SDK, before the pack replaces private parts of it.
+"""Check of the installed policy SDK, before the pack replaces some of its internals.
 
 `servicer`, `properties` and `pack` depend on internals of one version of pulumi-policy. With
 another version, rules could silently be skipped, so the pack refuses to start.
@@ -17,7 +17,7 @@ from typing import Any
 PACKAGE = "pulumi-policy"
 OLDEST, BELOW = (1, 21, 0), (1, 22)
 """Range of supported versions; pyproject.toml has the same."""
-# Each part with the number of its parameters, if it is called or replaced.
+# Maps each internal to its number of parameters, if it is called or replaced.
 _PARTS: dict[str, int | None] = {
     "policy:_PolicyAnalyzerServicer.Analyze": 3,
     "policy:_PolicyAnalyzerServicer.AnalyzeStack": 3,
@@ -52,7 +52,7 @@ def _problems() -> Iterator[str]:
         return
     numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:3])
     if not OLDEST <= numbers < BELOW:
-        yield f"found {PACKAGE} {found}, whose private parts this pack does not know"
+        yield f"found {PACKAGE} {found}, whose internals this pack does not know"
         return
     changed = [part for part, parameters in _PARTS.items() if not _fits(part, parameters)]
     if changed:
@@ -62,7 +62,7 @@ def _problems() -> Iterator[str]:
 
 
 def _fits(part: str, parameters: int | None) -> bool:
-    """Return whether a private part exists and has that many parameters."""
+    """Return whether an internal exists and has the expected number of parameters."""
     module, _, path = part.partition(":")
     try:
         value: Any = importlib.import_module(f"pulumi_policy.{module}")

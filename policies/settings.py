@@ -67,8 +67,8 @@ class GpuConfig(RuleConfig):
     claim_devices: Annotated[dict[str, NonNegativeInt], AfterValidator(_not_all_claims)] = Field(
         default={},
         description="Number of accelerators in ResourceClaims and ResourceClaimTemplates, by "
-        "`namespace/name`; `*` matches anything. Required for those that the stack does not "
-        "declare. Write 0 for claims of other devices.",
+        "`namespace/name`; `*` matches anything. Required for claims that the stack does not "
+        "declare; 0 for claims of other devices.",
     )
 
     @cached_property
@@ -110,8 +110,8 @@ class RoleConfig(GpuConfig):
     small_gpus: int = Field(
         default=1,
         ge=0,
-        description="Number of GPUs of all pods together up to which a workload may be `batch` or "
-        "`interactive` instead of `training`.",
+        description="Maximum number of GPUs, in all pods together, of a workload that may be "
+        "`batch` or `interactive` instead of `training`.",
     )
 
     @cached_property

@@ -132,7 +132,7 @@ def _violated(
     ran = {rule.name for rule, _, _ in applied(configuration, whole_stack=whole_stack)}
     if missing := case.expected - ran:
         raise UnusableInputError(
-            f"{case.path}: expects {', '.join(sorted(missing))}, not evaluated with these options"
+            f"{case.path}: expects {', '.join(sorted(missing))}, which these options skip"
         )
     findings = evaluate(documents, configuration, whole_stack=whole_stack)
     mandatory = {finding.rule for finding in findings if finding.mandatory}

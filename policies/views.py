@@ -24,7 +24,7 @@ class View:
 
     @cached_property
     def nested(self) -> list[View]:
-        """Views of the objects whose manifests are part of the resource."""
+        """Views of the objects that are embedded in the resource."""
         return [View(resource) for resource in embedded(self.resource)]
 
     @cached_property
@@ -116,7 +116,7 @@ class Stack:
         return self._runs.get(id(runtime), [])
 
     def runtime_of(self, resource: Resource) -> Resource | None:
-        """Return the object whose pods an object runs, if the stack declares it."""
+        """Return the object that defines an object's pods, if the stack declares it."""
         run = resource.record.runs if resource.record is not None else None
         if run is None:
             return None

@@ -16,8 +16,9 @@ _SHOWN_LENGTH = 80
 class Violation:
     """A violation of a rule.
 
-    `node` is the path, `write` the value to write there. `found` overrides the printed value, for
-    values that must not be printed or if several values disagree. Stack rules set the `resource`.
+    `node` is the path, and `write` the value to write there; `nothing` asks to remove it. `found`
+    overrides the printed value, for values that must not be printed or if several values disagree.
+    Stack rules set the `resource`.
     """
 
     node: Node
@@ -30,7 +31,10 @@ class Violation:
         """The violation without the resource's name."""
         found = self.found if self.found is not None else show(self.node.value)
         path = f"{self.node.path}: " if self.node.path else ""
-        return f"{path}found {found}; write {self.write}"
+        advice = f"write {self.write}"
+        if self.write.startswith("nothing"):
+            advice = f"remove it{self.write.removeprefix('nothing')}"
+        return f"{path}found {found}; {advice}"
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ class Pod:
         return True
 
     def claim_address(self, claim: Node) -> str:
-        """Return `namespace/name` of the ResourceClaim or template of an item of its claims."""
+        """Return `namespace/name` of the ResourceClaim or template that a pod's claim refers to."""
         name = claim["resourceClaimTemplateName"].text or claim["resourceClaimName"].text or ""
         return f"{self.resource.namespace or ''}/{name}"
 

@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def failed(message: str, code: int) -> int:
-    """Report an error like the training program does, and return its exit code."""
+    """Report an error as the training program does, and return the exit code."""
     conclude("error", message=message, exit_code=code)
     return code
 

@@ -82,7 +82,7 @@ def finetune(options: argparse.Namespace) -> int:
 def load_unet(directory: Path | None) -> UNet2DConditionModel:
     """Return the UNet in a directory, or a tiny one of SDXL's type.
 
-    Raise ConfigurationError if the directory has no UNet.
+    Raise ConfigurationError if the directory does not contain a UNet.
     """
     if directory is not None:
         try:
@@ -118,14 +118,14 @@ def sizes_of(unet: UNet2DConditionModel) -> Sizes:
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(
             f"the UNet has addition_embed_type {config.addition_embed_type} and "
-            f"{config.in_channels} input channels: SDXL's UNet has text_time and 4"
+            f"{config.in_channels} input channels; a UNet of SDXL's type has text_time and 4"
         )
     caption = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
     return Sizes(config.sample_size, config.cross_attention_dim, caption)
 
 
 def diffusion_loss(model: nn.Module, noise: DDPMScheduler, batch: Batch) -> Tensor:
-    """Return the error of the noise predicted for noisy images (Ho et al., arXiv:2006.11239)."""
+    """Return the mean squared error of the predicted noise (Ho et al., arXiv:2006.11239)."""
     clean = batch["latent"]
     added = torch.randn_like(clean)
     times = torch.randint(0, noise.config.num_train_timesteps, clean.shape[:1], device=clean.device)

@@ -29,7 +29,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.run.report(state.global_step, float(logs["loss"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save the checkpoint that the Trainer has just written as a checkpoint of the run."""
+        """Turn the checkpoint that the Trainer has just written into a checkpoint of the run."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if args.world_size > 1:
             # The Trainer does not wait for the files of other processes.

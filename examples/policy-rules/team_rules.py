@@ -16,10 +16,10 @@ class OwnerConfig(RuleConfig):
 
 @workload_rule(
     name="owner-named",
-    description="Workloads name the team that owns them.",
+    description="Every workload has a label with the team that owns it.",
     severity=Severity.LOW,
     level=Level.MANDATORY,
-    remediation="Add the label with the name of your team.",
+    remediation="Add the label, with the name of your team as its value.",
     config=OwnerConfig,
     url="https://wiki.example.com/rules#owner-named",
 )

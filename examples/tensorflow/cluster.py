@@ -36,7 +36,7 @@ class Worker:
 
     @property
     def is_chief(self) -> bool:
-        """True for the worker whose files are kept and that reports the run's progress."""
+        """True for the worker that reports progress and whose files are kept."""
         return self.index == 0
 
 

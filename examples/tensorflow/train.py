@@ -70,7 +70,7 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
     """
     if config.length[0] != "epochs":
         name, value = config.length
-        raise ConfigurationError(f"{name} is {value}, but this program counts epochs: write epochs")
+        raise ConfigurationError(f"{name} is {value}, but this program counts epochs: set epochs")
     began = time.monotonic()
     strategy = strategy_of(worker, config.peer_timeout)
     with strategy.scope():
@@ -112,7 +112,7 @@ def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     if steps == 0:
         raise ConfigurationError(
             f"batch_size {config.batch_size} on {strategy.num_replicas_in_sync} devices is more "
-            f"than the {len(images)} samples: write a smaller batch_size"
+            f"than the {len(images)} samples: set a smaller batch_size"
         )
 
     def of_worker(context: Any) -> Any:
@@ -168,7 +168,7 @@ def _epoch(
             raise InterruptedRunError(f"in epoch {number + 1} of {config.epochs}")
     if not math.isfinite(float(loss)):
         raise ConfigurationError(
-            f"the loss is {float(loss)} in epoch {number + 1}: write a lower learning_rate"
+            f"the loss is {float(loss)} in epoch {number + 1}: set a lower learning_rate"
         )
     return round(float(loss), 4)
 

@@ -11,7 +11,7 @@ from kube.kinds.trainjob import JOB, RUNTIME
 from kube.names import QUEUE_LABEL
 
 _NODE = "node"
-"""Name that Trainer expects for the job whose pods train, and for their container."""
+"""Name that Trainer expects for the training job and for its container."""
 
 _ANCESTOR_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 

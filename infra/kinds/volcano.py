@@ -35,8 +35,8 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
 """Plugins that publish host names before the pods are ready, and set the index of each pod."""
 
 COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
-"""Policy of a task whose success completes the job. As a policy of the job, it would complete
-the job as soon as any task succeeds."""
+"""Task policy that completes the job when the task succeeds. As a policy of the job, it would do so
+when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
 """Volcano's default. If it is left out, the mutating webhook adds it when the job is created.

@@ -89,8 +89,8 @@ def _missing(limits: Thresholds, scraped: Sequence[str]) -> Alert:
         minutes=limits.missing_minutes,
         severity="warning",
         summary="Prometheus has no series {{ $labels.series }}",
-        description="Alerts that need it stay silent. Check in Prometheus whether its target is "
-        "found and answers.",
+        description="Alerts that need this series stay silent. Check in Prometheus whether its "
+        "target is discovered and up.",
     )
 
 
@@ -121,14 +121,14 @@ def _gpus(limits: Thresholds) -> list[Alert]:
         Alert(
             name="AllocatedGpuIdle",
             expr="avg by (namespace, pod, gpu, Hostname) "
-            # Scraped without honorLabels, `pod` is the exporter and `exported_pod` the workload.
+            # Without honorLabels, `pod` is the exporter's pod and `exported_pod` the workload's.
             '(DCGM_FI_DEV_GPU_UTIL{pod!="", exported_pod=""}) '
             f"< {limits.gpu_idle_share * 100:g}",
             minutes=limits.gpu_idle_minutes,
             severity="warning",
             summary=f"{_GPU} is allocated to {_POD} but idle",
             description="Check what the run waits for (python -m gitops status), or delete it if "
-            "it is forgotten.",
+            "it was forgotten.",
         ),
         Alert(
             name="GpuXidError",
@@ -148,7 +148,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             minutes=limits.gpu_unhealthy_minutes,
             severity="warning",
             summary="{{ $value }} GPUs of {{ $labels.node }} are unhealthy",
-            description="The device plugin does not offer them: read the plugin's log.",
+            description="The device plugin does not offer these GPUs. Read its log.",
         ),
         Alert(
             name="GpuMemoryNearlyFull",
@@ -242,7 +242,7 @@ def _training(limits: Thresholds) -> list[Alert]:
             minutes=limits.memory_minutes,
             severity="warning",
             summary=f"{_POD} is about to be OOM-killed",
-            description="Raise `memory`, of which /dev/shm is a part.",
+            description="Raise `memory`, which includes /dev/shm.",
         ),
         Alert(
             name="RestartsInARow",
@@ -306,7 +306,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
             minutes=limits.exhausted_minutes,
             severity="info",
             summary="{{ $labels.namespace }} has exhausted its quota of {{ $labels.resource }}",
-            description="New pods are refused: delete some, or raise tenancy.quota.",
+            description="New pods are rejected: delete some, or raise tenancy.quota.",
         ),
     ]
 
@@ -322,8 +322,8 @@ def _serving(limits: Thresholds) -> list[Alert]:
             severity="warning",
             summary=f"1 % of the requests to {_SERVICE} take longer than "
             f"{limits.latency_seconds:g} s",
-            description="Check whether queue or model takes the time, then add replicas or raise "
-            "the batch size.",
+            description="Check whether requests spend the time in the queue or in the model, then "
+            "add replicas or raise the batch size.",
         ),
         Alert(
             name="InferenceErrors",
@@ -340,7 +340,7 @@ def _serving(limits: Thresholds) -> list[Alert]:
             f"/ sum {_BY} (rate(inference_requests_total[5m])) > {limits.refused_share:g}",
             minutes=limits.serving_minutes,
             severity="warning",
-            summary=f"{_SERVICE} refuses {{{{ $value | humanizePercentage }}}} of its requests",
+            summary=f"{_SERVICE} rejects {{{{ $value | humanizePercentage }}}} of its requests",
             description="The service is overloaded: add replicas or enable autoscaling.",
         ),
         Alert(

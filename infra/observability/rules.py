@@ -105,8 +105,8 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
 def _pod_run() -> str:
     """Return a query that is 1 for each pod of a run, with the run and its queue as labels.
 
-    Pods of Volcano Jobs have the queue as a label. Those of other kinds have it as an annotation,
-    by which Volcano finds their PodGroup: an additional label would change the name of every run.
+    Pods of Volcano Jobs have the queue as a label. Pods of other kinds have it as an annotation for
+    Volcano, because an additional label would change the name of every run.
     """
     annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
     in_queue = (

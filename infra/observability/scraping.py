@@ -29,17 +29,16 @@ class Target:
     port: str
     """Name of the pods' port, or number of a Service's target port."""
     labels: Mapping[str, Sequence[str]]
-    """Labels of the series, with the pod metadata that they come from; the last existing one
-    wins."""
+    """Maps series labels to pod metadata sources; the last source that exists wins."""
     keeps_labels: bool = False
-    """True if the metrics themselves have the namespace and pod that they describe as labels.
+    """True if labels of the metrics already name the namespace and pod that they describe.
 
     Metrics without a pod must not get the labels of the exporter's pod either.
     """
     is_service: bool = False
     """True if selector and port are those of a Service."""
     may_have_tls: bool = False
-    """True if pods request scraping over TLS by an annotation."""
+    """True if an annotation of a pod can request scraping over TLS."""
     reads_annotations: bool = False
     """True if annotations of pods override the port or path of metrics, or disable scraping."""
     interval_seconds: int | None = None
@@ -79,7 +78,7 @@ def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Tar
 def volcano(namespace: str) -> list[Target]:
     """Return the targets of the scheduler and the controllers, by the Services of their chart.
 
-    The series of queues moved from the scheduler to the controllers in Volcano 1.11.
+    Queue series moved from the scheduler to the controllers in Volcano 1.11.
     """
     services = {
         "volcano": ("volcano-scheduler", 8080),
@@ -180,7 +179,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
     return {
         "job_name": f"gpu-platform-{target.name}",
         "scrape_interval": f"{every}s",
-        # Prometheus refuses a timeout longer than the interval.
+        # Prometheus rejects a timeout longer than the interval.
         "scrape_timeout": f"{min(every, 10)}s",
         "honor_labels": target.keeps_labels,
         "kubernetes_sd_configs": [{"role": role, "namespaces": {"names": [target.namespace]}}],

@@ -12,7 +12,7 @@ AVERAGED: Final = "[1m:5s]"
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:
-    """Return the autoscaler. Raises ValueError if the service has no autoscaling."""
+    """Return the autoscaler; raise ValueError if the service has no autoscaling."""
     scaling = args.service.autoscaling
     if scaling is None:
         raise ValueError(f"service {args.key!r} has no autoscaling")
@@ -72,11 +72,11 @@ def _triggers(
     # Names of a Deployment's pods have two more parts, names of a canary's pods have three.
     pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
     in_flight = args.stable.runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
-    # The average of the sum: pods that ended within the minute only count until then.
+    # The average of the sum, so that pods count only until they terminate.
     average = f"avg_over_time(sum({in_flight}){AVERAGED})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:
-        # It starts the first pod; after that the requests in flight decide.
+        # This query starts the first pod; afterwards, the requests in flight decide.
         triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
     if scaling.cpu_target is not None:
         cpu_metadata = {"value": str(scaling.cpu_target)}

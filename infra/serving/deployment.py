@@ -73,7 +73,7 @@ def deployment(
 
 
 def _strategy(rollout: RolloutSettings) -> Manifest:
-    """Return the strategy. Kubernetes refuses rolling updates without surge or removal."""
+    """Return the strategy. A rolling update needs a surge or a pod that may be unavailable."""
     if rollout.recreate:
         return {"type": "Recreate"}
     removed = 0 if rollout.surge else 1

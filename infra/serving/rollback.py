@@ -114,11 +114,11 @@ def _pod(
 
 
 def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
-    """Return the limits with the PromQL queries that are compared with them.
+    """Return the limits with the PromQL queries whose results are compared with them.
 
     The program replaces CANARY_SPAN. A query has no result while there are too few requests.
-    Responses with status 400 count as failed, because a failing model also causes them. Requests
-    that are invalid have no effect, because both versions receive the same share of them.
+    Responses with status 400 count as failed, because a failing model also causes them. Invalid
+    requests have no effect, because both versions receive the same share of them.
     """
     span = f"[{CANARY_SPAN}]"
 

@@ -62,7 +62,7 @@ def _volume(source: dict[str, Any], *, read_only: bool) -> Volume:
 
 
 def model_variables(version: Version) -> dict[str, Any]:
-    """Return the variables that tell Hugging Face libraries where their cache is."""
+    """Return the variables that set the cache directory of Hugging Face libraries."""
     if version.source is None or version.source.hub is None:
         return {}
     return {"HF_HOME": MODELS_PATH}

@@ -66,7 +66,7 @@ class SettingsError(Exception):
 def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> StackSettings:
     """Validate a configuration and return its settings.
 
-    `values` are the configured values by concern, `secrets` the keys of encrypted values. Raises
+    `values` are the configured values by concern, `secrets` the keys of encrypted values. Raise
     SettingsError with every problem found.
     """
     problems = [
@@ -107,5 +107,7 @@ def _password_problems(
     if PASSWORD_KEY in values and PASSWORD_KEY not in secrets:
         return [f"{key} is stored as plain text: store it again with `{remedy}`."]
     if PASSWORD_KEY in values and images.username is None:
-        return [f"{key} is set, but {full_key('images', 'username')} is missing: write the user."]
+        return [
+            f"{key} is set, but {full_key('images', 'username')} is missing: set the user name."
+        ]
     return []

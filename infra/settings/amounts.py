@@ -88,7 +88,11 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
         "pods": PODS,
     }
     return devices + [
-        (full_key("tenancy", "quota", key), resource, parse_quantity(str(limit)))
+        (
+            full_key("tenancy", "quota", key),
+            resource,
+            Decimal(limit) if isinstance(limit, int) else parse_quantity(limit),
+        )
         for key, resource in resources.items()
         if (limit := getattr(tenancy.quota, key)) is not None
     ]
@@ -97,7 +101,7 @@ def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, 
 def services_total(
     inference: InferenceSettings, training: TrainingSettings, gpu: GpuSettings, logs: LogsSettings
 ) -> Mapping[str, Decimal]:
-    """Return the resources of all replicas of all services, and of the programs of the stack."""
+    """Return the total resources of all service replicas and of the stack's programs."""
     parts = [_service_amounts(each, gpu, each.max_pods) for each in inference.services.values()]
     parts += [_amounts(each.cpu, each.memory, 1) for each in inference.rollbacks.values()]
     if logs.recorder is not None:

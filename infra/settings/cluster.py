@@ -35,14 +35,14 @@ class ClusterSettings(Settings):
     context: str | None = Field(
         default=None,
         min_length=1,
-        description="Context of the kubeconfig. The stack never deploys to another cluster, "
+        description="Context in the kubeconfig. The stack never deploys to another cluster, "
         f"whatever the current context is. `{IN_CLUSTER}` is the cluster in which Pulumi runs as a "
         "pod.",
     )
     kubeconfig: str | None = Field(
         default=None,
         min_length=1,
-        description="Path of the kubeconfig file. null reads $KUBECONFIG or ~/.kube/config.",
+        description="Path of the kubeconfig file. null uses $KUBECONFIG or ~/.kube/config.",
     )
     render_to: str | None = Field(
         default=None,
@@ -57,8 +57,8 @@ class ClusterSettings(Settings):
     )
     labels: Labels = Field(
         default={},
-        description="Labels that your site requires on every object and pod of the stack. They "
-        "start no new run, and pods of existing runs do not get them. For charts, write them in "
+        description="Labels that your site requires on every object and pod of the stack. A change "
+        "starts no new run and does not affect pods of existing runs. For charts, set them in "
         "`values`: `custom.common_labels` of Volcano, `commonLabels` of kube-prometheus-stack.",
     )
     annotations: Annotations = Field(
@@ -77,7 +77,7 @@ class ClusterSettings(Settings):
             domain = key.rpartition("/")[0]
             if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
                 raise ValueError(
-                    f"has {key}, but keys of {domain} have a meaning for this stack: remove it"
+                    f"has {key}, but keys of {domain} are reserved for this stack: remove it"
                 )
         return found
 
@@ -105,7 +105,7 @@ class ClusterSettings(Settings):
     def _one_target(self) -> Self:
         if self.render_to is None and self.context is None:
             raise ValueError(
-                "names no cluster: write `context`, the kubeconfig context to deploy to, or "
+                "names no cluster: set `context`, the kubeconfig context to deploy to, or "
                 "`render_to`, a directory to write manifests to"
             )
         unused = [key for key in ("context", "kubeconfig") if getattr(self, key) is not None]
@@ -144,7 +144,7 @@ class TolerationSettings(Settings):
     @model_validator(mode="after")
     def _value_fits_operator(self) -> Self:
         if (self.operator == "Equal") != (self.value is not None):
-            raise ValueError("needs `value` with operator Equal, and only then")
+            raise ValueError("must have `value` with operator Equal, and only then")
         return self
 
 
@@ -213,8 +213,8 @@ class GpuSettings(Settings):
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="Tolerations of the device plugin and of all workloads for the taints of "
-        "the nodes with GPUs.",
+        description="Tolerations of the device plugin and of all workloads for the taints of GPU "
+        "nodes.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",
@@ -223,7 +223,7 @@ class GpuSettings(Settings):
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,
-        description="How the device plugin hands GPUs to containers. cdi-cri needs a container "
+        description="How the device plugin passes GPUs to containers. cdi-cri needs a container "
         "runtime with CDI, and containers keep their GPUs when systemd reloads. null is envvar, "
         "which needs NVIDIA's runtime.",
     )
@@ -234,7 +234,7 @@ class GpuSettings(Settings):
     )
     driver_root: AbsolutePath | None = Field(
         default=None,
-        description="Directory of the node with the driver, such as /run/nvidia/driver of a "
+        description="Directory on the node with the driver, such as /run/nvidia/driver of a "
         "containerized driver. null is the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
@@ -258,7 +258,7 @@ class GpuSettings(Settings):
     def _provider_replaces_install(cls, values: Any) -> Any:
         if isinstance(values, dict) and "install" in values:
             wanted = "existing" if values["install"] is False else "device-plugin"
-            raise ValueError(f"has install, which provider replaces: write provider: {wanted}")
+            raise ValueError(f"has install, which provider replaces: set provider: {wanted}")
         return values
 
     @model_validator(mode="after")
@@ -266,18 +266,18 @@ class GpuSettings(Settings):
         configured = self.model_fields_set
         if self.provider != "gpu-operator" and "operator" in configured:
             raise ValueError(
-                f"has operator, but provider is {self.provider}: write provider: gpu-operator, or "
+                f"has operator, but provider is {self.provider}: set provider: gpu-operator, or "
                 "remove operator"
             )
         unused = sorted(configured & _DEVICE_PLUGIN_KEYS)
         if self.provider == "gpu-operator" and unused:
             raise ValueError(
                 f"has {', '.join(unused)}, which the GPU Operator does not read: remove "
-                f"{'it' if len(unused) == 1 else 'them'}, or write it in operator.values"
+                f"{'it' if len(unused) == 1 else 'them'}, or set it in operator.values"
             )
         if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:
             raise ValueError(
-                "has a runtime_class with create: true, but the GPU Operator creates it: write "
+                "has a runtime_class with create: true, but the GPU Operator creates it: set "
                 "create: false"
             )
         return self

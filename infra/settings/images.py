@@ -106,7 +106,7 @@ def identity(
 
     The same sources have the same identity in every checkout: only names and contents of files
     count, and hidden or compiled files do not. `exclude_shipped` leaves out this project's own
-    files, so that a new release of it does not change the identity. Raises FileNotFoundError if a
+    files, so that a new release of it does not change the identity. Raise FileNotFoundError if a
     source is missing.
     """
     digest = hashlib.sha256()

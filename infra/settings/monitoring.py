@@ -19,7 +19,7 @@ from infra.settings.types import (
 )
 
 RELEASE: Final = "kube-prometheus-stack"
-"""Name of the chart's release, by which its Prometheus selects what it reads."""
+"""Name of the chart's release. Its Prometheus selects objects by this name."""
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -28,42 +28,45 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Thresholds(Settings):
-    """Thresholds of the alerts. Minutes state how long a condition lasts before the alert fires."""
+    """Thresholds of the alerts. Minutes state how long a condition must last to fire an alert."""
 
     gpu_idle_share: Share = Field(
-        default=0.05, description="Utilization below which an allocated GPU is idle."
+        default=0.05, description="Utilization below which an allocated GPU counts as idle."
     )
     gpu_idle_minutes: Minutes = Field(
-        default=30, description="Time (min) that an allocated GPU is idle."
+        default=30, description="Time (min) that an allocated GPU must be idle."
     )
     gpu_memory_share: Share = Field(
-        default=0.97, description="Share of a GPU's memory above which it is nearly full."
+        default=0.97, description="Share of a GPU's memory above which it counts as nearly full."
     )
     missing_minutes: Minutes = Field(
-        default=15, description="Time (min) that a series which always exists is missing."
+        default=15, description="Time (min) that a series which always exists must be missing."
     )
     gpu_unhealthy_minutes: Minutes = Field(
         default=5,
-        description="Time (min) that GPUs are unhealthy. It should exceed the restart of a "
-        "device plugin.",
+        description="Time (min) that GPUs must be unhealthy. It should exceed the restart time of "
+        "a device plugin.",
     )
     shm_share: Share = Field(
-        default=0.9, description="Share of /dev/shm above which it is nearly full."
+        default=0.9, description="Share of /dev/shm above which it counts as nearly full."
     )
     claim_share: Share = Field(
-        default=0.9, description="Share of a claim above which it is nearly full."
+        default=0.9, description="Share of a claim above which it counts as nearly full."
     )
-    claim_minutes: Minutes = Field(default=5, description="Time (min) that a claim is nearly full.")
+    claim_minutes: Minutes = Field(
+        default=5, description="Time (min) that a claim must be nearly full."
+    )
     memory_share: Share = Field(
         default=0.95,
         description="Share of the memory limit above which a container is about to be killed.",
     )
     memory_minutes: Minutes = Field(
-        default=2, description="Time (min) that memory, /dev/shm or a GPU's memory is nearly full."
+        default=2,
+        description="Time (min) that memory, /dev/shm or a GPU's memory must be nearly full.",
     )
     stalled_minutes: Minutes = Field(
         default=20,
-        description="Time (min) without a training step. It should exceed any evaluation, "
+        description="Time (min) without a training step. It should exceed the longest evaluation, "
         "export or save.",
     )
     checkpoint_minutes: Minutes = Field(
@@ -73,13 +76,15 @@ class Thresholds(Settings):
     restarts_per_hour: PositiveInt = Field(
         default=3, description="Maximum number of restarts per hour of a job or server."
     )
-    pending_minutes: Minutes = Field(default=60, description="Time (min) that a gang is pending.")
+    pending_minutes: Minutes = Field(
+        default=60, description="Time (min) that a gang must be pending."
+    )
     exhausted_minutes: Minutes = Field(
-        default=15, description="Time (min) that a quota is exhausted."
+        default=15, description="Time (min) that a quota must be exhausted."
     )
     serving_minutes: Minutes = Field(
         default=5,
-        description="Time (min) that a service is slow, fails, refuses requests or is not ready.",
+        description="Time (min) that a service must be slow, failing, overloaded or not ready.",
     )
     latency_seconds: Seconds = Field(
         default=1.0, description="Maximum latency (s) of 99 % of the requests."
@@ -88,13 +93,13 @@ class Thresholds(Settings):
         default=0.01, description="Maximum share of requests that fail with 5xx."
     )
     refused_share: Share = Field(
-        default=0.05, description="Maximum share of requests that a full queue refuses (429)."
+        default=0.05, description="Maximum share of requests that a full queue rejects (429)."
     )
     scaled_out_minutes: Minutes = Field(
-        default=15, description="Time (min) that an autoscaler is at its maximum."
+        default=15, description="Time (min) that an autoscaler must be at its maximum."
     )
     rollout_minutes: Minutes = Field(
-        default=15, description="Time (min) that servers may have different versions of a model."
+        default=15, description="Time (min) that servers must have different versions of a model."
     )
 
 
@@ -139,7 +144,7 @@ class DcgmExporterSettings(Settings):
     @model_validator(mode="after")
     def _one_exporter(self) -> Self:
         if self.install and self.existing is not None:
-            raise ValueError("has `existing` and install true: write install: false")
+            raise ValueError("has `existing` and install true: set install: false")
         return self
 
 
@@ -216,7 +221,7 @@ class MonitoringSettings(Settings):
     )
     gpu_prices: dict[str, Price] = Field(
         default={},
-        description="Price of a GPU hour, by the node label nvidia.com/gpu.product.",
+        description="Price of a GPU-hour by GPU model (node label nvidia.com/gpu.product).",
     )
     thresholds: Thresholds = Field(
         default=Thresholds(),
@@ -243,7 +248,7 @@ class MonitoringSettings(Settings):
         here = "has kube_prometheus_stack.install"
         if self.prometheus != "operator":
             yield (
-                f"{here}, but prometheus is {self.prometheus}: write operator, which the chart "
+                f"{here}, but prometheus is {self.prometheus}: set operator, which the chart "
                 "installs"
             )
         if self.labels.get("release") != RELEASE:
@@ -259,7 +264,7 @@ class MonitoringSettings(Settings):
         if self.grafana.dashboards and len(self.grafana.labels) != 1:
             yield (
                 f"{here}, whose Grafana selects by one label, but grafana.labels has "
-                f"{len(self.grafana.labels)}: write one"
+                f"{len(self.grafana.labels)}: keep one"
             )
 
 
@@ -282,18 +287,18 @@ class RecorderSettings(Settings):
     lines: PositiveInt = Field(
         default=500,
         le=100_000,
-        description="Maximum number of log lines of a container; the last are kept.",
+        description="Maximum number of log lines per container; the last ones are kept.",
     )
     kib: PositiveInt = Field(
         default=64, le=10_240, description="Maximum size (KiB) of these lines."
     )
     failures: PositiveInt = Field(
-        default=10, le=1000, description="Maximum number of failures of a run; the latest are kept."
+        default=10, le=1000, description="Maximum number of failures per run; the latest are kept."
     )
     pods: PositiveInt = Field(
         default=16,
         le=1000,
-        description="Maximum number of pods of a failure; those that ended first are kept.",
+        description="Maximum number of pods per failure; the first to terminate are kept.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")
@@ -301,7 +306,7 @@ class RecorderSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the pod may connect only "
+        description="Ports of the API server. With network isolation, the pod may connect only "
         "to these.",
     )
 

@@ -35,12 +35,12 @@ class NodeHealthSettings(Settings):
     )
     fault_seconds: PositiveInt = Field(
         default=360,
-        description="Time (s) that a fault lasts before its node is cordoned. Write more than 310: "
-        "after a change of time_slicing the kubelet counts the previous devices for five minutes. "
-        "Slow-node reports cordon the node immediately.",
+        description="Time (s) that a fault must last before its node is cordoned. Set it to more "
+        "than 310: after a change of time_slicing, the kubelet counts the previous devices for "
+        "five minutes. Slow-node reports cordon the node immediately.",
     )
     settle_seconds: PositiveInt = Field(
-        default=600, description="Time (s) that a node is healthy before it is uncordoned."
+        default=600, description="Time (s) that a node must be healthy before it is uncordoned."
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
@@ -51,13 +51,13 @@ class NodeHealthSettings(Settings):
     prometheus: str | None = Field(
         default=None,
         pattern=r"^https?://[^/\s:]+(:\d+)?(/\S*)?$",
-        description="URL of a Prometheus with the series of the DCGM exporter, which shows Xid "
-        "errors. null uses only what the device plugin reports.",
+        description="URL of a Prometheus server that scrapes the DCGM exporter, the source of Xid "
+        "errors. null uses only the health reports of the device plugin.",
     )
     xids: list[PositiveInt] = Field(
         default=[48, 64, 74, 79, 95],
         min_length=1,
-        description="Xid errors that are faults of a node, if `prometheus` is set: by default "
+        description="Xid errors that count as node faults, if `prometheus` is set. The default is "
         "uncorrectable ECC errors, failed row remapping, NVLink errors, and GPUs that fell off "
         "the bus.",
     )
@@ -66,12 +66,14 @@ class NodeHealthSettings(Settings):
     node_selector: Labels = Field(default={}, description="Node labels that the pod requires.")
     api_ports: Annotated[list[PortNumber], Field(min_length=1)] = Field(
         default=[443, 6443],
-        description="Ports of the API server. With network isolation the pod may connect only to "
+        description="Ports of the API server. With network isolation, the pod may connect only to "
         "these ports, DNS and the port of Prometheus.",
     )
 
     @model_validator(mode="after")
     def _xids_are_read(self) -> Self:
         if self.prometheus is None and "xids" in self.model_fields_set:
-            raise ValueError("has `xids`, but no `prometheus` to read them from: write its URL")
+            raise ValueError(
+                "has `xids`, but no `prometheus`, from which they are read: set its URL"
+            )
         return self

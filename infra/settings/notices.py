@@ -62,8 +62,8 @@ def _network_left_open(settings: StackSettings) -> Iterator[str]:
         if "NCCL_NET" not in {*job.env, *job.env_from}:
             yield (
                 f"{job_key(key, 'rdma')} is set, but {job_key(key, 'nccl')} is not: if NCCL "
-                "finds no RDMA device, it silently uses TCP. Write nccl.network infiniband or "
-                "roce, with which it fails instead (docs/rdma.md)."
+                "finds no RDMA device, it silently uses TCP. Set nccl.network to infiniband or "
+                "roce, with which NCCL fails instead (docs/rdma.md)."
             )
 
 
@@ -73,7 +73,7 @@ def _image_without_the_program(settings: StackSettings) -> Iterator[str]:
         if needed is not None and "image" not in job.model_fields_set:
             yield (
                 f"{job_key(key, 'kind')} is {job.kind!r}, which needs {needed} in the image, and "
-                f"the default image {job.image!r} contains it only if you added it: write "
+                f"the default image {job.image!r} contains it only if you added it: set "
                 f"{job_key(key, 'image')} (docs/jobs.md)."
             )
 
@@ -92,7 +92,7 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
             yield (
                 f"{full_key('volcano', 'scheduler', 'preempt')} is none by default, so jobs of "
                 f"class {high!r} are scheduled before those of {low!r}, but do not preempt running "
-                "ones. Write surplus or gangs, or none if that is intended (docs/queues.md)."
+                "ones. Set surplus or gangs, or none if that is intended (docs/queues.md)."
             )
             return
 
@@ -104,7 +104,7 @@ def _unmeasured(settings: StackSettings) -> Iterator[str]:
         yield (
             f"Prometheus does not scrape training.jobs: {', '.join(found)}. No alert fires when "
             "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
-            "unknown: write metrics_port, for example 9400, into their hyperparameters "
+            "unknown: set metrics_port, for example 9400, in their hyperparameters "
             "(docs/monitoring.md)."
         )
 
@@ -116,8 +116,8 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
         return
     if on_gke:
         yield (
-            f"{full_key('gpu', 'node_selector')} has a label of GKE, on whose nodes the DCGM "
-            "exporter does not find the driver: alerts and dashboards would cover no GPU. Write "
+            f"{full_key('gpu', 'node_selector')} has a label of GKE, on which the DCGM "
+            "exporter does not find the driver: alerts and dashboards would cover no GPU. Set "
             f"{full_key('monitoring', 'dcgm_exporter')}.gke true, or install false if the cluster "
             "has an exporter."
         )
@@ -144,14 +144,14 @@ def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
             if job.several_pods and used is not None and used.binding == "WaitForFirstConsumer":
                 yield (
                     f"{job_key(key)} has several pods and mounts the claim {name!r}, whose class "
-                    "binds it to the node of the first one: unless all pods fit on this node, the "
-                    f"gang waits forever. Write {full_key('storage', 'classes')}."
+                    "binds it to the node of the first pod: unless all pods fit on this node, the "
+                    f"gang waits forever. Set {full_key('storage', 'classes')}."
                     f"{claim.storage_class if claim else ''}.binding Immediate."
                 )
 
 
 def _slow_processes(settings: StackSettings) -> Iterator[str]:
-    """Warn about fewer cores than processes or threads, and about stops without time to save.
+    """Warn about jobs with too few cores for their threads, or without time to save when stopped.
 
     CPU is not limited, so such jobs still train on nodes with spare cores.
     """
@@ -161,18 +161,18 @@ def _slow_processes(settings: StackSettings) -> Iterator[str]:
         if threads > 1 and processes * threads > cores:
             yield (
                 f"{job_key(key, 'omp_threads')} is {threads}, which makes {processes * threads} "
-                f"threads of {processes} processes, but {job_key(key, 'cpu')} is {job.cpu}: write "
+                f"threads of {processes} processes, but {job_key(key, 'cpu')} is {job.cpu}: set "
                 f"at most {max(1, int(cores / processes))}, or more CPUs."
             )
         elif processes > 1 and cores < processes:
             yield (
                 f"{job_key(key, 'cpu')} is {job.cpu}, less than a core for each of {processes} "
-                f"processes (gpus_per_node): write at least {processes}."
+                f"processes (gpus_per_node): set at least {processes}."
             )
         if job.grace_seconds == 0:
             yield (
                 f"{job_key(key, 'grace_seconds')} is 0: pods that are stopped have no time to save "
-                "a checkpoint. Write the time that saving takes."
+                "a checkpoint. Set the time that saving takes."
             )
 
 
@@ -189,5 +189,5 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
             yield (
                 f"{quota} is {plain(limit, name)}, but the largest gang, all services and the pod "
                 f"that an update of a service adds need {plain(wanted, name)} of {name}: while "
-                "the gang runs, no service can be updated. Write at least that."
+                "the gang runs, no service can be updated. Raise it to at least that."
             )

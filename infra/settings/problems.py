@@ -37,7 +37,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
 }
 
 
-_COMPLETE: Final = re.compile(r"(write|a|another) ")
+_COMPLETE: Final = re.compile(r"(write|set|use|choose|a|another) ")
 """Beginning of rules that need no subject. All others begin with a verb, such as `must`."""
 
 
@@ -53,7 +53,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 def choice(known: Collection[str]) -> str:
     """Return the advice for an unknown name, which lists the known ones."""
-    return f"write one of: {', '.join(sorted(known))}" if known else "none is declared yet"
+    return f"use one of: {', '.join(sorted(known))}" if known else "none is declared yet"
 
 
 def job_key(key: str, *path: str) -> str:

@@ -37,7 +37,7 @@ class StorageClassSettings(Settings):
     provisioner: str | None = Field(
         default=None,
         min_length=1,
-        description="Name of the driver, if it is not the default of the kind. Required with "
+        description="Name of the driver, if it is not the kind's default. Required with "
         "kind other.",
     )
     parameters: dict[str, str] = Field(

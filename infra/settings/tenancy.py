@@ -77,10 +77,9 @@ class NetworkSettings(Settings):
 
     isolate: bool = Field(
         default=True,
-        description="Deny all traffic of the namespace except the connections that the "
-        "workloads need, all traffic of the device plugin and the DCGM exporter except "
-        "Prometheus' requests, and connections to Volcano's pods except webhooks and Prometheus. "
-        "The namespace of kube-prometheus-stack gets no policy.",
+        description="Create network policies that deny by default. Workloads: only the connections "
+        "that they need. Device plugin and DCGM exporter: only scraping by Prometheus. Volcano: "
+        "ingress only from webhook callers and Prometheus. kube-prometheus-stack: no policy.",
     )
     inference_from: list[DnsLabel] = Field(
         default=[],
@@ -88,7 +87,7 @@ class NetworkSettings(Settings):
     )
     inference_cidrs: list[Cidr] = Field(
         default=[],
-        description="Address ranges outside the pod network that may call inference as well, such "
+        description="Address ranges outside the pod network that may also call inference, such "
         "as a cloud load balancer's or the nodes' for service_type NodePort.",
     )
     egress_cidrs: list[Cidr] = Field(
@@ -131,7 +130,7 @@ class IdentitiesSettings(Settings):
 def _not_system_group(name: str) -> str:
     if name.startswith("system:"):
         raise ValueError(
-            "groups with the prefix system: are those of the API server, such as all users: write "
+            "groups with the prefix system: are those of the API server, such as all users: set "
             "a group of your identity provider"
         )
     return name
@@ -179,7 +178,7 @@ class TenancySettings(Settings):
     admission: AdmissionMode = Field(
         default="off",
         description="Evaluate the rules of the policy pack in the API server, for all namespaces "
-        "of the cluster: audit counts violations, warn also reports them to clients, deny refuses "
+        "of the cluster: audit counts violations, warn also reports them to clients, deny rejects "
         "them. The default changes nothing, because the policies apply to pods of other teams "
         "and require permission to create them.",
     )

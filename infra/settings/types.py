@@ -60,7 +60,7 @@ def _memory(text: str) -> str:
     size = parse_quantity(text)
     if 0 < size < MEBIBYTE:
         raise ValueError(
-            "is less than a mebibyte, so its suffix is probably wrong: write for example 512Mi or "
+            "is less than a mebibyte, so its suffix is probably wrong: use for example 512Mi or "
             "2Gi (m means a thousandth, and no suffix means bytes)"
         )
     return text
@@ -92,7 +92,7 @@ def _matcher(pattern: re.Pattern[str], limit: int, expected: str) -> AfterValida
 def parse_image(text: str) -> re.Match[str]:
     """Return the parts `host`, `path`, `tag` and `digest` of an image reference.
 
-    Raises ValueError if the text is not an image reference.
+    Raise ValueError if the text is not an image reference.
     """
     match = _IMAGE.fullmatch(text)
     if match is None:
@@ -124,7 +124,7 @@ def _annotations(found: dict[str, str]) -> dict[str, str]:
     if size > _MAX_ANNOTATION_BYTES:
         raise ValueError(
             f"has {size} bytes, but Kubernetes accepts {_MAX_ANNOTATION_BYTES} bytes of "
-            "annotations from all tools together: write less"
+            "annotations from all tools together: shorten them"
         )
     return found
 

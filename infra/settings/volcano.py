@@ -47,7 +47,7 @@ class SchedulerSettings(Settings):
 
     share: Literal["proportion", "capacity"] = Field(
         default="proportion",
-        description="Shares of queues: proportion divides the cluster by the queues' "
+        description="Queue shares: proportion divides the cluster by the queues' "
         "`weight`, capacity gives each queue its `deserved` and supports parent queues.",
     )
     placement: Literal["binpack", "spread"] = Field(
@@ -63,7 +63,7 @@ class SchedulerSettings(Settings):
         default="none",
         description="Preemption of jobs of lower priority in the same queue: surplus "
         "evicts only pods that elastic jobs run above their minimum, gangs evicts any pod, "
-        "whose job then starts again.",
+        "and its job starts again.",
     )
     reclaim: Eviction = Field(
         default="none",
@@ -114,12 +114,12 @@ class SchedulerSettings(Settings):
         if self.preempt != "none" and not self.priority:
             yield (
                 f"preempt is {self.preempt}, but priority is false, and only jobs of lower "
-                "priority are preempted: write priority: true or preempt: none"
+                "priority are preempted: set priority: true or preempt: none"
             )
         if self.evicts and self.enqueue:
             yield (
                 "enqueue is true, but a queued job neither preempts nor reclaims: "
-                "leave enqueue out, or write preempt: none and reclaim: none"
+                "leave enqueue out, or set preempt: none and reclaim: none"
             )
         if self.overcommit is not None and not self.enqueues:
             yield (
@@ -316,4 +316,4 @@ def _check_override(text: object) -> None:
     except yaml.YAMLError as error:
         raise ValueError(f"{here} YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or not {"actions", "tiers"} <= document.keys():
-        raise ValueError(f"{here} a text with `actions` and `tiers`, or write scheduler instead")
+        raise ValueError(f"{here} a text with `actions` and `tiers`, or set scheduler instead")

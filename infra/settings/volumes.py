@@ -40,7 +40,7 @@ class ReferenceSettings(Settings):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.secret is None) == (self.config_map is None):
-            raise ValueError("needs one of secret and config_map, and not both")
+            raise ValueError("needs either secret or config_map")
         return self
 
 

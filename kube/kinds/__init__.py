@@ -1,6 +1,6 @@
-"""The registry of job kinds: a module `kube.kinds.<kind>` with a record for each name.
+"""Registry of job kinds.
 
-The module `infra.kinds.<kind>` builds the objects of the kind.
+`kube.kinds.<kind>` contains the record of a kind, and `infra.kinds.<kind>` builds its objects.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ RESOURCES: Final[tuple[Resource, ...]] = (
     *dict.fromkeys(kind.resource for kind in KINDS.values()),
     FLOW,
 )
-"""Every resource whose objects may be runs."""
+"""Every API resource whose objects can represent a run."""
 
 
 def kinds_that_support(capability: Capability) -> tuple[JobKind, ...]:

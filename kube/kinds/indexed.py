@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Resource, State
+from kube.kinds.record import PEERS_FOLLOW, Kind, Resource, State
 
 JOB: Final = Resource(
     group="batch",
@@ -33,5 +33,5 @@ KIND: Final = Kind(
     ),
     objects="`batch/v1` Indexed Job, PodGroup, headless Service",
     needs="Volcano",
-    after_fault=f"each failed pod is replaced, and so are its peers, which fail {BY_PEER_TIMEOUT}",
+    after_fault=f"failed pods are replaced; {PEERS_FOLLOW}",
 )

@@ -20,7 +20,7 @@ JOB: Final = Resource(
 
 KIND: Final = Kind(
     resource=JOB,
-    # A deadline of the Job would start again with each attempt.
+    # A deadline on the Job would restart with each attempt.
     capabilities=frozenset(
         {
             "hyperparameters",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube.kinds.record import BY_PEER_TIMEOUT, Kind, Resource, State
+from kube.kinds.record import PEERS_FOLLOW, Kind, Resource, State
 
 JOB: Final = Resource(
     group="kubeflow.org",
@@ -33,7 +33,6 @@ KIND: Final = Kind(
     ),
     objects="PyTorchJob `kubeflow.org/v1`, PodGroup",
     needs="Volcano, Kubeflow Training Operator 1.8 or 1.9",
-    after_fault="each failed container restarts in its pod, and so do its peers, which fail "
-    f"{BY_PEER_TIMEOUT}",
+    after_fault=f"failed containers restart in their pods; {PEERS_FOLLOW}",
     operator="training-operator",
 )

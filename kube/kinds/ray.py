@@ -28,6 +28,6 @@ KIND: Final = Kind(
     after_fault="the whole Ray cluster is re-created",
     image_needs="Ray",
     operator="kuberay",
-    # KubeRay refuses longer names because it derives those of the pods from them.
+    # KubeRay rejects longer names because it derives pod names from them.
     max_run_name=47,
 )

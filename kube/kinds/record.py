@@ -31,7 +31,10 @@ TRAINING_PROGRAM: Final = "training"
 """The module of this repository's program."""
 
 GANG_RESTARTS: Final = "all pods are removed and start again together"
-BY_PEER_TIMEOUT: Final = "by `peer_timeout`; a `command` must detect a lost peer itself"
+PEERS_FOLLOW: Final = (
+    "their peers fail within `peer_timeout` and are treated the same (a `command` must detect a "
+    "lost peer itself)"
+)
 
 
 class State(StrEnum):

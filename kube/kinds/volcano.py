@@ -56,14 +56,14 @@ COMMAND: Final = Resource(
     plural="commands",
     title="Volcano Command",
 )
-"""The resource of a request to the job controller, which deletes it after executing it."""
+"""The resource of a request to the job controller, which executes and then deletes it."""
 
 
 def command(job: Mapping[str, Any], *, suspended: bool, name: str | None = None) -> dict[str, Any]:
     """Return the command that suspends or resumes a Job (`vcctl job suspend`).
 
-    Without a name, the API server chooses one. Until the command has been executed, another one of
-    the same name is refused.
+    Without a name, the API server generates one. While a command is pending, the API server rejects
+    another one with the same name.
     """
     metadata = job["metadata"]
     owner = {
@@ -107,20 +107,20 @@ KIND: Final = Kind(
 
 
 TRAINING_STEP: Final = "train"
-"""Name of the training among the steps of a run."""
+"""Name of the step that trains."""
 
 
 def template_name(run: str, step: str) -> str:
     """Return the name of a step's JobTemplate.
 
-    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`: short, because a JobFlow names
-    its jobs `<flow>-<template>`.
+    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`. Names of templates are short
+    because a JobFlow names its jobs `<flow>-<template>`.
     """
     return f"{run.rpartition('-')[2]}-{step}"
 
 
 ATTEMPT_FAILED: Final = 64
-"""Exit code of the program that starts a scheduled run if the run has failed (EX_USAGE)."""
+"""Exit code (EX_USAGE) of the program that starts a scheduled run, if that run has failed."""
 
 
 def attempt_name(run: str, job: str) -> str:
@@ -141,5 +141,5 @@ def flow_spec(run: str, after: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def job_prefix(run: str) -> str:
-    """Return the prefix of the names of the Volcano Jobs of all steps of a run."""
+    """Return the name prefix of the Volcano Jobs that run the steps of a run."""
     return f"{run}-{template_name(run, '')}"

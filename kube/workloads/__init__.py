@@ -1,4 +1,4 @@
-"""The registry of kinds that run pods, name accelerators or deploy other objects, as data."""
+"""Registry of the kinds that run pods, name accelerators or deploy other objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Registry = Mapping[tuple[str, str], WorkloadKind]
 
 
 def by_name(records: Iterable[WorkloadKind]) -> Registry:
-    """Return the records by name. If a kind has two records, the last one applies."""
+    """Index records by group and kind. If a kind has two records, the last one applies."""
     return {(record.group, record.kind.lower()): record for record in records}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 STRICT: Final[dict[str, Any]] = {"extra": "forbid"}
-"""Configuration with which pydantic refuses unknown fields in records of users."""
+"""Pydantic configuration that rejects unknown fields in users' records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Job:
     least: int = 0
     """Smallest retry limit that the kind interprets literally."""
     extra: int = 0
-    """By how much the retry limit exceeds the number of retries."""
+    """Difference between the retry limit and the number of retries."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True
@@ -88,13 +88,13 @@ class Rollout:
     type: str = ""
     """Path of the type of the update strategy."""
     stopping: tuple[str, ...] = ("Recreate", "OnDelete")
-    """Types that start no pod before an old one is removed."""
+    """Strategy types that remove an old pod before they start a new one."""
     double: str = ""
-    """Path of a field with which old and new pods all run at the same time (blue-green)."""
+    """Path of a field that makes all old and new pods run at the same time (blue-green)."""
     single: tuple[str, ...] = ()
-    """Values of `double` with which they do not. Without any, setting the field is enough."""
+    """Values of `double` that have no such effect. If empty, every value has it."""
     without: str = ""
-    """Path of a field with which an update starts no additional pods."""
+    """Path of a field that prevents updates from starting additional pods."""
 
 
 SURGING: Final = Rollout(surge="25%", unavailable="25%")
@@ -103,7 +103,7 @@ SURGING: Final = Rollout(surge="25%", unavailable="25%")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Reference to another object whose pods an object runs, such as a TrainJob's runtime."""
+    """Reference to another object that defines the pods, such as a TrainJob's runtime."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -116,7 +116,7 @@ class Run:
     nodes: str
     """Path of the number of nodes."""
     nodes_default: str
-    """Path, in the other object, of the number of nodes that applies by default."""
+    """Path, in the other object, of the default number of nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class ClaimTemplates:
     name: str = ""
     """Path of the claim's name in the template.
 
-    Claims without a name are deleted with the object, so any of them may contain checkpoints.
+    If it is empty, the claims are deleted with the object, and any of them may contain checkpoints.
     """
 
 
@@ -143,6 +143,6 @@ class Proxy:
     __pydantic_config__: ClassVar = STRICT
 
     annotation: str = ""
-    """Annotation that can disable the proxy; without one, the proxy is always there."""
+    """Annotation that can disable the proxy. If empty, the proxy cannot be disabled."""
     values: tuple[str, ...] = ()
-    """Values of the annotation that keep the proxy, as does a missing annotation."""
+    """Values of the annotation that leave the proxy enabled. It is also enabled by default."""

@@ -1,4 +1,4 @@
-"""Kinds of Kubernetes itself, and kinds that name devices or images and run nothing."""
+"""Kubernetes' built-in kinds, and kinds that name devices or images but run nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEMPLATE: Final = "spec.template.spec"
 ENDING: Final[tuple[Role, ...]] = ("training", "batch")
 REPLICAS: Final = Count(paths=("spec.replicas",))
 NOT_RUN: Final = (Count(paths=(), default=0),)
-"""Pods of documents from which other kinds copy them."""
+"""Count of pod templates that other kinds copy; no pod runs from the object itself."""
 
 CONCURRENCY: Final = Count(
     paths=("spec.concurrencyPolicy",), words={"Forbid": 1, "Replace": 1}, default=None
@@ -19,7 +19,7 @@ CONCURRENCY: Final = Count(
 
 
 def job_count(spec: str) -> Count:
-    """Return the number of pods that the specification of a Job runs at the same time."""
+    """Return the count of pods that a Job specification runs at the same time."""
     return Count(paths=(f"{spec}.parallelism",), limit=f"{spec}.completions")
 
 
@@ -59,7 +59,7 @@ WORKLOADS: Final = [
         group="apps",
         kind="StatefulSet",
         pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),),
-        # It replaces each pod in place.
+        # A StatefulSet replaces each pod in place.
         rollout=Rollout(
             at="spec.updateStrategy.rollingUpdate",
             type="spec.updateStrategy.type",
@@ -71,7 +71,7 @@ WORKLOADS: Final = [
             ClaimTemplates(at="spec.volumeClaimTemplates.*", spec="spec", name="metadata.name"),
         ),
     ),
-    # One pod per node: a manifest does not state how many.
+    # One pod per node; a manifest does not state the number of nodes.
     WorkloadKind(
         group="apps",
         kind="DaemonSet",
@@ -131,7 +131,7 @@ WORKLOADS: Final = [
         job=batch_job("spec.jobTargetRef"),
     ),
     WorkloadKind(group="", kind="ConfigMap", texts=("data.*",)),
-    # Their tolerations are added to the pods that use them.
+    # The tolerations of these objects are added to the pods that use them.
     *(
         WorkloadKind(
             group=group,
@@ -144,7 +144,7 @@ WORKLOADS: Final = [
             ("kueue.x-k8s.io", "ResourceFlavor", "spec"),
         )
     ),
-    # It assigns a pod to a node in place of the scheduler.
+    # A Binding assigns a pod to a node and bypasses the scheduler.
     WorkloadKind(group="", kind="Binding", opaque=("target",)),
 ]
 

@@ -1,4 +1,4 @@
-"""Kinds of NVIDIA: NIM, NeMo, Dynamo and the GPU Operator."""
+"""NVIDIA's kinds: NIM, NeMo, Dynamo and the GPU Operator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _nim(spec: str) -> Pods:
 
 
 def _images(at: str, *images: str) -> Pods:
-    """Return pods of which an object specifies only the images."""
+    """Return pods for which an object specifies only the images."""
     return Pods(at=at, images=images, count=NOT_RUN, partial=True)
 
 
@@ -91,13 +91,13 @@ def _dynamo(component: str) -> Iterator[Pods]:
         metadata=component,
         count=replicas,
         devices=(
-            # If both are set, the limits count.
+            # If both are set, the limits take precedence.
             Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
             Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
         ),
         machine=True,
     )
-    # The operator adds image and probes of the container `main`.
+    # The operator adds the image and the probes of the container `main`.
     yield Pods(
         at=f"{component}.podTemplate.spec",
         count=replicas,

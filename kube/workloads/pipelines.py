@@ -1,4 +1,4 @@
-"""Kinds of pipelines and virtual machines: Argo Workflows, Tekton, Spark, KubeVirt."""
+"""Pipeline and virtual machine kinds: Argo Workflows, Tekton, Spark, KubeVirt."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         pods=tuple(_templates(spec, *counts)),
         roles=_BATCH,
         ends=True,
-        # A patch of the pods as text.
+        # Patches of the pods, written as text.
         texts=(f"{spec}.podSpecPatch", f"{spec}.templates.*.podSpecPatch"),
         objects=(f"{spec}.templates.*.resource.manifest",),
-        # Manifests of an artifact, and programs of the agent, in which plugins run.
+        # A manifest from an artifact, and plugins, whose programs run in the agent pod.
         opaque=(f"{spec}.templates.*.resource.manifestFrom", f"{spec}.templates.*.plugin"),
     )
 
@@ -88,7 +88,7 @@ _PIPELINES: Final = ("tasks.*", "finally.*")
 
 
 def _shared(*places: str) -> Iterator[Pods]:
-    """Yield fields that steps, or pods of tasks defined elsewhere, inherit."""
+    """Yield the fields that steps inherit, or the pods of tasks that are defined elsewhere."""
     for at in places:
         template = at.endswith("stepTemplate")
         yield Pods(at=at, containers=("",) if template else (), count=NOT_RUN, partial=True)
@@ -100,7 +100,7 @@ def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
 
 
 TEKTON: Final = [
-    # A run adds its tolerations.
+    # NOT_RUN: a TaskRun starts the pods of a task, and adds its own tolerations.
     _tekton("Task", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton("ClusterTask", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton(

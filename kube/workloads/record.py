@@ -1,6 +1,6 @@
 """The record of a kind: paths of its pods, their number, and the fields that control them.
 
-A path is text: `spec.tasks.*.template.spec`, in which `*` stands for every item or value and
+A path is a string such as `spec.tasks.*.template.spec`. `*` stands for every item or value, and
 `[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In a path next
 to the pods, `*` stands for the same items as in the path of the pods.
 """
@@ -34,32 +34,32 @@ _PATH: Final = re.compile(r"(?:(?:^|(?<!^)\.)[^.\[\]]+|\[[^\]]+\])*")
 def steps(path: str) -> tuple[str, ...]:
     """Return the keys of a path; raise ValueError if it is malformed."""
     if not _PATH.fullmatch(path):
-        raise ValueError(f"{path!r}: write keys with dots between them, such as spec.template.spec")
+        raise ValueError(f"{path!r}: separate the keys with dots, as in spec.template.spec")
     return tuple(quoted or plain for quoted, plain in _STEP.findall(path))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """A number by which the pods are multiplied."""
+    """A factor of the number of pods."""
 
     __pydantic_config__: ClassVar = STRICT
 
     paths: tuple[str, ...]
-    """Paths of the number. The manifest requests the first that is set."""
+    """Paths of the number. The first one that is set is the requested number."""
     maxima: tuple[str, ...] = ()
-    """Paths of maxima. The largest value at all of these paths is the maximum."""
+    """Paths of upper bounds. The largest of their values is the maximum."""
     enabled: str = ""
-    """Path of a boolean without which `maxima` do not apply. If empty, they always apply."""
+    """Path of a boolean that enables `maxima`. If empty, they always apply."""
     default: int | None = 1
-    """Number if no path is set. None means that one is requested without a maximum."""
+    """Number if no path is set. None means that one pod is requested and there is no maximum."""
     words: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of the words that may be written instead of a number."""
+    """Maps the words that may replace the number to numbers."""
     less_with: str = ""
     """Path of a field that reduces the number by one if it is set."""
     elsewhere: bool = False
     """True if another object sets the number, which is therefore unknown if no path is set."""
     divisor: str = ""
-    """Path of a number by which the number is divided."""
+    """Path of a divisor of the number."""
     limit: str = ""
     """Path of an upper limit of the number."""
     rollout: Rollout | None = None
@@ -129,7 +129,7 @@ class WorkloadKind:
     """Name of the kind; `*` stands for every kind of the group."""
     pods: tuple[Pods, ...] = ()
     roles: tuple[Role, ...] = ("serving", "training", "batch", "interactive")
-    """Roles that a label may choose for the pods, the default first."""
+    """Roles that a label may select for the pods. The first one is the default."""
     ends: bool | None = None
     """True if the pods run to completion. If None, their `restartPolicy` decides."""
     always: bool = False
@@ -145,7 +145,7 @@ class WorkloadKind:
     suspend: tuple[str, ...] = ("spec.suspend",)
     """Paths of the booleans that suspend the object."""
     runs: Run | None = None
-    """Reference to another object whose pods this one runs."""
+    """Reference to another object that defines the pods of this one."""
     completed: bool = False
     """True if an object of another kind completes and runs the pods (see `runs`)."""
     claims: tuple[ClaimTemplates, ...] = ()

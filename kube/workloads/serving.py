@@ -12,7 +12,7 @@ from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
 PROBES: Final = ("readinessProbe", "livenessProbe", "startupProbe")
 SERVING: Final[tuple[Role, ...]] = ("serving",)
-# Names of model formats: fields of KServe's first predictors.
+# Model formats, which are field names in KServe's oldest predictor API.
 _MODELS: Final = (
     "model",
     "sklearn",
@@ -48,7 +48,7 @@ def _components() -> Iterator[Pods]:
                 at=f"{strategy}.rollingUpdate",
                 type=f"{strategy}.type",
                 surge="25%",
-                # Knative runs the old revision until the new one has its requests.
+                # Knative keeps the old revision running until the new one receives its requests.
                 double=f"metadata.annotations[{_MODE}]",
                 single=("RawDeployment", "Standard", "ModelMesh"),
             ),
@@ -79,7 +79,7 @@ def _components() -> Iterator[Pods]:
 
 
 def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
-    """Return pods to which KServe's own configuration adds probes and a volume at /dev/shm."""
+    """Return pods to which KServe adds probes and a volume at /dev/shm from its configuration."""
     return Pods(
         at=at, metadata=metadata, count=count, supplied=(*PROBES, "volumeMounts"), partial=True
     )
@@ -170,7 +170,7 @@ KNATIVE: Final = [
             roles=SERVING,
             ends=False,
             proxy=Proxy(),
-            # The old revision runs until the new one has its requests.
+            # The old revision keeps running until the new one receives its requests.
             rollout=Rollout(double="spec.template"),
         )
         for kind in ("Service", "Configuration")
@@ -199,7 +199,7 @@ ROLLOUTS: Final = [
         group="argoproj.io",
         kind="Rollout",
         pods=(Pods(at=TEMPLATE, count=(REPLICAS,)),),
-        # It may run the pods of a Deployment and set their number.
+        # A Rollout can take over a Deployment's pods and scale them.
         scaler=Scaler(
             target="spec.workloadRef",
             minimum="spec.replicas",

@@ -49,7 +49,7 @@ def _training_operator() -> Iterator[WorkloadKind]:
                 retries="backoffLimit",
                 retries_default=False,
                 each_pod=True,
-                extra=1,  # The operator fails a job whose number of retries reaches the limit.
+                extra=1,  # The operator fails a job when its retries reach the limit.
                 deadline="activeDeadlineSeconds",
             ),
         )
@@ -122,7 +122,7 @@ KUBEFLOW: Final = [
         ends=True,
         always=True,
     ),
-    # Kubeflow adds its fields to the pods that it selects.
+    # Kubeflow adds the fields of a PodDefault to the pods that it selects.
     WorkloadKind(
         group="kubeflow.org",
         kind="PodDefault",
@@ -139,7 +139,7 @@ KUBEFLOW: Final = [
 
 
 def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pods, ...]:
-    """Return the pods of a Ray cluster, and those of the same object that submit to it."""
+    """Return the pods of a Ray cluster, and the pods in the same object that submit jobs to it."""
     group = f"{cluster}.workerGroupSpecs.*"
     workers = (
         Count(
@@ -235,7 +235,7 @@ SETS: Final = [
         roles=("serving",),
         ends=False,
     ),
-    # Kueue's own record of pods that another object runs.
+    # Kueue's record of pods that another object runs.
     WorkloadKind(
         group="kueue.x-k8s.io",
         kind="Workload",

@@ -62,7 +62,7 @@ UNSEEN: Final = [
     WorkloadKind(group="apps.open-cluster-management.io", kind="Subscription", unseen=_REPOSITORY),
 ]
 
-# Pods of Argo Events, and the objects that it creates.
+# Argo Events: its pods, and the objects that it creates.
 EVENTS: Final = [
     WorkloadKind(
         group="argoproj.io",
@@ -80,7 +80,7 @@ EVENTS: Final = [
     ),
 ]
 
-# Monitoring operators add a main container to those that the object lists.
+# Monitoring operators add the main container to the listed containers.
 MONITORING: Final = [
     WorkloadKind(
         group="monitoring.coreos.com",
@@ -90,7 +90,7 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
-# Operators of databases and similar systems, whose objects specify the image.
+# Objects of operators for databases and similar systems, which specify the image.
 OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",

@@ -35,10 +35,10 @@ _CONTROLLING: Final = {
     "scheduling.k8s.io": ("priorityclasses",),
     "storage.k8s.io": ("storageclasses",),
 }
-"""Resources whose change reaches the files of nodes, or the pods of every team.
+"""Resources through which a writer reaches the files of nodes, or the pods of every team.
 
-Nodes, their devices and their storage drivers are not among them: autoscalers, feature discovery
-and drivers change those in every cluster.
+Nodes, devices and storage drivers are not included, because autoscalers, feature discovery and
+drivers write them in every cluster.
 """
 _SIGNERS: Final = "signers"
 _READING: Final = ("get", "list", "watch")
@@ -78,7 +78,7 @@ def _api_tokens(pod: Pod) -> Iterator[Node]:
     description="Pods that do not use the API have no token for it.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Write automountServiceAccountToken: false.",
+    remediation="Set automountServiceAccountToken: false.",
     config=SystemConfig,
     references=["NSA Protecting Pod service account tokens", "CIS 5.1.6", "OWASP K01", "OWASP K09"],
     admission=cel.Cel(
@@ -88,12 +88,12 @@ def _api_tokens(pod: Pod) -> Iterator[Node]:
     ),
 )
 def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """If a model executes foreign code, that code finds the token first."""
+    """Foreign code that a model executes looks for this token first."""
     flag = pod.spec["automountServiceAccountToken"]
     if flag.known and flag.value is not False:
         yield Violation(flag, "false")
     for token in _api_tokens(pod):
-        yield Violation(token, "nothing, or another audience")
+        yield Violation(token, "nothing, or write another audience")
 
 
 @pod_rule(
@@ -101,7 +101,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
     description="Pods that disable the API token do not mount it as a volume.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Remove the projected token, or write automountServiceAccountToken: true.",
+    remediation="Remove the projected token, or set automountServiceAccountToken: true.",
     config=SystemConfig,
     references=["NSA Protecting Pod service account tokens", "CIS 5.1.6", "OWASP K09"],
     admission=cel.Cel(
@@ -113,7 +113,7 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """Readers of the manifest believe that the pod has no access to the API."""
     if pod.spec["automountServiceAccountToken"].value is False:
         for token in _api_tokens(pod):
-            yield Violation(token, "nothing, or another audience")
+            yield Violation(token, "nothing, or write another audience")
 
 
 @resource_rule(
@@ -163,18 +163,18 @@ def _aggregated(role: Node) -> Iterator[Violation]:
         for rule in role["rules"].items():
             for verb in rule["verbs"].items():
                 if verb.value not in _READING:
-                    yield Violation(verb, "get, list or watch: everybody who may read has it")
+                    yield Violation(verb, "get, list or watch: every reader would get this verb")
 
 
 def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
-    """Yield the parts of a rule of a role that grant control of the cluster."""
+    """Yield the parts of a role's rule that grant control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
     is_own = bool(groups) and all("." in group and group != _RBAC for group in groups)
     for key in ("apiGroups", "resources", "verbs", "nonResourceURLs"):
         for item in rule[key].items():
             if item.value in ("*", "/*") and not (is_own and key in ("resources", "verbs")):
-                yield Violation(item, f"the {key} that are needed")
+                yield Violation(item, f"only the {key} that are needed")
     named = bool(rule["resourceNames"].value)
     controlling = [name for group in groups for name in _CONTROLLING.get(group, ())]
     controls = any(
@@ -183,14 +183,14 @@ def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
     )
     for verb in rule["verbs"].items():
         if controls and not named and verb.value not in _READING:
-            yield Violation(verb, "get, list or watch: these objects are those of every team")
+            yield Violation(verb, "get, list or watch: changes would affect every team")
         if verb.value in _ESCALATING_VERBS:
-            yield Violation(verb, "nothing: it grants the rights of others")
+            yield Violation(verb, "nothing: it grants permissions of other users")
     forbidden = (*_ESCALATING_RESOURCES, *(_IN_NAMESPACE if cluster_wide and not named else ()))
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]
         if not signers or any(name.startswith("kubernetes.io/") for name in signers):
-            yield Violation(rule["resourceNames"], "the signers of its own group")
+            yield Violation(rule["resourceNames"], "custom signers")
     for item in rule["resources"].items():
         if _grants(item, forbidden) and not _only_writes(rule, item.text or ""):
             write = "a Role in the namespace instead" if item.value in _IN_NAMESPACE else "nothing"
@@ -223,7 +223,7 @@ def _only_writes(rule: Node, resource: str) -> bool:
     references=["NSA Pod security enforcement", "NSA Namespaces", "CIS 5.2.1"],
 )
 def namespace_pod_security(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """The label admits privileged pods, whatever creates them."""
+    """The level `privileged` admits privileged pods, whatever creates them."""
     level = resource.labels["pod-security.kubernetes.io/enforce"]
     if resource.is_kind("", "Namespace") and level.value == "privileged":
         yield Violation(level, '"restricted" or "baseline"')

@@ -1,4 +1,4 @@
-"""Rules about the number of GPUs that a stack may request, and their cost."""
+"""Rules about the number and the cost of the GPUs that a stack may request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ class BudgetConfig(GpuConfig):
     max_gpus: int | None = Field(
         default=None,
         ge=0,
-        description="Maximum GPUs of the whole stack, with autoscaling and the surge of updates.",
+        description="Maximum number of GPUs, including autoscaling and the surge of updates.",
     )
-    max_gpus_per_queue: dict[str, int] = Field(default={}, description="Maximum GPUs by queue.")
+    max_gpus_per_queue: dict[str, int] = Field(
+        default={}, description="Maximum number of GPUs by queue."
+    )
 
 
 class CostConfig(GpuConfig):
@@ -47,7 +49,7 @@ class CostConfig(GpuConfig):
     config=BudgetConfig,
 )
 def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
-    """A typo in a number of nodes is found before the GPUs are allocated."""
+    """A typo in the number of nodes should be found before GPUs are allocated."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
     usual: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demanded_gpus(stack, config.accelerators):
@@ -86,12 +88,12 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
         if price is None and config.max_hourly_cost is not None and demand.maximum:
             unpriced.add(demand.resource)
     for name in sorted(unpriced):
-        yield Violation(Node(None), f"its price into hourlyPrices: {name}", found="no price")
+        yield Violation(Node(None), f"the price of {name} into hourlyPrices", found="no price")
     if config.max_hourly_cost is not None and cost > Decimal(str(config.max_hourly_cost)):
         yield Violation(
             Node(None),
             f"at most {config.max_hourly_cost:g}, or raise maxHourlyCost of gpu-cost",
-            found=f"GPUs for {_number(cost)} an hour",
+            found=f"GPUs that cost {_number(cost)} an hour",
         )
 
 

@@ -63,7 +63,7 @@ def _count(device: Node) -> Decimal:
     description="ResourceClaims request a fixed number of accelerators, without admin access.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the number of devices as count, with allocationMode ExactCount.",
+    remediation="Set count to the number of devices, and allocationMode to ExactCount.",
     config=CountedConfig,
     admission=cel.Cel(
         "(request.resource.resource == 'resourceclaims' ? dyn(object).spec"
@@ -80,9 +80,9 @@ def _count(device: Node) -> Decimal:
     ),
 )
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
-    """A claim of all devices, or with admin access, takes GPUs that no quota counts."""
+    """A claim for all devices, or with admin access, takes GPUs that no quota counts."""
     if resource.is_kind("", "Namespace") and resource.labels[_ADMIN].value == "true":
-        yield Violation(resource.labels[_ADMIN], "nothing: claims in it ignore other claims")
+        yield Violation(resource.labels[_ADMIN], "nothing: claims could ignore other claims")
     if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE):
         return
     requests = _requests(resource)
@@ -115,7 +115,7 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     description="The ResourceClaims of pods are declared in the stack and used by a container.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Declare the ResourceClaimTemplate, or state its accelerators in claimDevices.",
+    remediation="Declare the ResourceClaimTemplate, or set its accelerators in claimDevices.",
     config=GpuConfig,
 )
 def claim_declared(stack: Stack, config: GpuConfig) -> Iterator[Violation]:

@@ -29,7 +29,7 @@ _TLS: Final = {
 }
 """Path of the TLS settings below `spec`, by entry point."""
 _NODE_NAME: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
-"""Names of Services outside of the cluster that lead to a node or its cloud's metadata server."""
+"""External names of a node or of its cloud's metadata server."""
 _CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
 _OWN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
 
@@ -46,7 +46,7 @@ class ServiceConfig(RuleConfig):
 
 @resource_rule(
     name="service-not-public",
-    description="Services, Ingresses and Gateways are not public and do not lead to nodes, unless "
+    description="Services, Ingresses and Gateways are not public and do not route to nodes, unless "
     "allowed by name.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
@@ -64,7 +64,7 @@ class ServiceConfig(RuleConfig):
     ),
 )
 def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Violation]:
-    """A public port exposes models, and APIs such as Ray's, which run any code, to everybody."""
+    """A public port gives everybody access to models, and to APIs that run any code, like Ray's."""
     if resource.address in config.allowed_services:
         return
     if resource.is_kind("", "Service"):
@@ -134,7 +134,7 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
             yield Violation(scheme, "an internal load balancer")
     for key, text in resource.annotations.fields():
         if fnmatchcase(key, _SNIPPETS):
-            yield Violation(text, "nothing: it is code in the proxy of all tenants")
+            yield Violation(text, "nothing: it would run in the proxy of all tenants")
     tls = resource.root["spec"]["tls"]
     if tls.known and not tls.value and resource.annotations[_CERTIFICATE].absent:
         yield Violation(tls, "hosts with the Secret of a certificate")
@@ -154,7 +154,7 @@ def _encrypted(protocol: Node) -> Iterator[Violation]:
 
 
 def _nested(node: Node, *, in_service: bool) -> Iterator[Violation]:
-    """Yield the settings by which a controller creates a public Service or an Ingress."""
+    """Yield the settings that make a controller create a public Service or an Ingress."""
     for key, child in node.fields():
         name = key.lower()
         flag = child if name == "enableingress" else child["enabled"]
@@ -165,7 +165,7 @@ def _nested(node: Node, *, in_service: bool) -> Iterator[Violation]:
         elif name == "externalips" and child.present and child.value != []:
             yield Violation(child, "nothing: external addresses take over other hosts' traffic")
         elif name in ("enableingress", "ingress") and flag.present and flag.value is not False:
-            yield Violation(child, "nothing: route to it by a Gateway with TLS")
+            yield Violation(child, "nothing: use a Gateway with TLS")
         elif isinstance(child.value, dict | list):
             yield from _nested(child, in_service=in_service or "service" in name)
     for item in node.items():

@@ -24,7 +24,7 @@ _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfigurat
     "identity.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Write clientConfig.service, and caBundle instead of insecureSkipTLSVerify.",
+    remediation="Set clientConfig.service, and caBundle instead of insecureSkipTLSVerify.",
     config=SystemConfig,
     references=["NSA Authentication and authorization", "OWASP K02"],
 )
@@ -40,7 +40,7 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
         for request in root["spec"]["tokenRequests"].items():
             audience = request["audience"]
             if audience.absent or audience.value == "":
-                yield Violation(audience, "the audience of a cloud, not that of the API server")
+                yield Violation(audience, "the audience of a cloud, not the API server's")
     elif resource.is_kind("apiregistration.k8s.io", "APIService"):
         unchecked = root["spec"]["insecureSkipTLSVerify"]
         if unchecked.present and unchecked.value is not False:
@@ -57,11 +57,11 @@ def _remote(client: Node) -> Iterator[Violation]:
     description="No object offers accelerators under another name, or without a limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Use the usual names, by which rules, quotas and queues count the devices.",
+    remediation="Use the usual names: rules, quotas and queues count devices by name.",
     config=LimitConfig,
 )
 def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:
-    """Pods would get GPUs that no rule, quota or queue counts."""
+    """Otherwise, pods could get GPUs that no rule, quota or queue counts."""
     root = resource.root
     if resource.is_kind("node.k8s.io", "RuntimeClass"):
         handler = root["handler"]
@@ -84,11 +84,11 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
             for field in ("default", "defaultRequest"):
                 for device, amount in limit[field].fields():
                     if config.accelerators.includes(device):
-                        yield Violation(amount, "nothing: containers state their own GPUs")
+                        yield Violation(amount, "nothing: containers must request GPUs themselves")
     elif resource.is_kind("", "ConfigMap"):
         for key, value in root["data"].fields():
             if key in VISIBLE_DEVICES:
-                yield Violation(value, "nothing, and a GPU limit on the container")
+                yield Violation(value, "nothing, and write a GPU limit on the container")
 
 
 def _selects_other(selectors: Node, config: LimitConfig) -> bool:

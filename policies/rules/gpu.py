@@ -34,14 +34,14 @@ class CpuConfig(GpuConfig):
 
 @pod_rule(
     name="gpu-requests-equal-limits",
-    description="GPUs are limits; a GPU request, if there is one, equals the limit.",
+    description="GPUs are set as limits; a GPU request, if there is one, equals the limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the GPU under limits, and under requests either nothing or the same number.",
+    remediation="Set GPUs under limits; under requests, leave them out or set the same number.",
     config=GpuConfig,
 )
 def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """The API refuses GPUs that are only requested or overcommitted, in the middle of an update."""
+    """The API server rejects pods with other GPU requests, in the middle of an update."""
     for container in pod.containers:
         for name, request, limit in container.gpus(config.accelerators):
             if request.absent or UNKNOWN in (request.value, limit.value):
@@ -54,7 +54,7 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
 
 @pod_rule(
     name="gpu-counts-whole",
-    description="Numbers of GPUs are integers from 1, in plain notation.",
+    description="GPU counts are positive integers in plain notation.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation='Write a plain number such as 1, not "0.5", "1000m" or "1e0"; omit it for no GPU.',
@@ -84,7 +84,7 @@ def _is_plain_count(amount: Node) -> bool:
     description="A GPU container has a memory limit, and its memory request is equal to it.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write limits.memory, and requests.memory the same or not at all.",
+    remediation="Set limits.memory; leave requests.memory out or set it to the same value.",
     config=MemoryConfig,
     references=["NSA Resource policies", "OWASP K01"],
     admission=cel.gpu_containers(
@@ -95,7 +95,7 @@ def _is_plain_count(amount: Node) -> bool:
     ),
 )
 def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]:
-    """A training pod that exceeds its request takes down the expensive runs of its neighbours."""
+    """A pod that uses more memory than it requests can stop expensive runs on the same node."""
     for container in pod.gpu_containers(config.accelerators):
         level = container.level("memory")
         limit, request = level["limits"]["memory"], level["requests"]["memory"]
@@ -103,7 +103,7 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
             continue
         amount = quantity_or_none(limit.value)
         if amount is None or amount < parse_quantity(config.min_memory):
-            yield Violation(limit, f"a memory limit from {config.min_memory}, such as 16Gi")
+            yield Violation(limit, f"a memory limit of at least {config.min_memory}, such as 16Gi")
         elif request.present and quantity_or_none(request.value) != amount:
             yield Violation(request, f"{show(limit.value)}, the same as the limit, or nothing")
 
@@ -113,7 +113,7 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
     description="A GPU container requests CPU for its data loaders.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write requests.cpu. A CPU limit is not required: throttling starves loaders.",
+    remediation="Set requests.cpu. A CPU limit is not required: throttling starves data loaders.",
     config=CpuConfig,
     admission=cel.gpu_containers(
         f"[{cel.level('cpu')}].exists(l, l == [] ||"
@@ -122,7 +122,7 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
     ),
 )
 def gpu_cpu_requested(pod: Pod, config: CpuConfig) -> Iterator[Violation]:
-    """Without a request, data loaders get the remaining CPU time, and the GPU waits."""
+    """Without a request, data loaders get only the remaining CPU time, and the GPU waits."""
     for container in pod.gpu_containers(config.accelerators):
         level = container.level("cpu")
         request, limit = level["requests"]["cpu"], level["limits"]["cpu"]
@@ -131,7 +131,7 @@ def gpu_cpu_requested(pod: Pod, config: CpuConfig) -> Iterator[Violation]:
             continue
         amount = quantity_or_none(effective.value)
         if amount is None or amount < parse_quantity(config.min_cpu):
-            yield Violation(effective, f"a CPU request from {config.min_cpu}, such as 4")
+            yield Violation(effective, f"a CPU request of at least {config.min_cpu}, such as 4")
 
 
 RULES: list[Rule[Any]] = [

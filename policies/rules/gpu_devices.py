@@ -53,10 +53,10 @@ class LimitConfig(TaskConfig, SystemConfig):
 
 @workload_rule(
     name="gpu-limit-present",
-    description="Training and inference request their GPUs only by a limit or a claim.",
+    description="Training and inference request their GPUs only through a limit or a claim.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write resources.limits with the number of GPUs on the container that computes.",
+    remediation="Set the number of GPUs in resources.limits of the container that computes.",
     config=LimitConfig,
     admission=cel.Cel(
         "variables.containers.filter(c, c.?env.orValue([]).exists(e,"
@@ -133,7 +133,7 @@ def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
 
 def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Iterator[Violation]:
     """Yield the ways to bypass the scheduler: the runtime's variables, mounts, annotations."""
-    wanted = "nothing, and a GPU limit on the container: the device plugin assigns the devices"
+    wanted = "nothing, and write a GPU limit: the device plugin assigns the devices"
     for container in pod.containers:
         for variable in container.node["env"].items():
             if variable["name"].text in VISIBLE_DEVICES:

@@ -24,7 +24,7 @@ class NodeConfig(RoleConfig):
     """Configuration of `gpu-whole-nodes`."""
 
     gpus_per_node: int | None = Field(
-        default=None, ge=1, description="GPUs of one node; the rule is inactive without it."
+        default=None, ge=1, description="Number of GPUs per node. Without it, the rule is inactive."
     )
     partial_resources: list[str] = Field(
         default=["*mig-*", "*.shared", "*vgpu*", "*mem*", "*core*", "*percentage*"],
@@ -37,7 +37,7 @@ class SharedConfig(RoleConfig):
 
     shared_resources: list[str] = Field(
         default=["*.shared"],
-        description="Names of GPU resources of which several may be the same device.",
+        description="Names of GPU resources that may assign the same device several times.",
     )
 
 
@@ -52,8 +52,8 @@ class TolerationConfig(GpuConfig):
             "aws.amazon.com/neuron*": "aws.amazon.com/neuron",
             "google.com/tpu": "google.com/tpu",
         },
-        description="Key of the taint that keeps other pods off the nodes with a resource, by "
-        "resource name; `*` matches anything. Resources without an entry need no toleration.",
+        description="Maps resource names to the key of the taint that keeps other pods off nodes "
+        "with the resource; `*` matches anything. Resources without an entry need no toleration.",
     )
     taint_values: list[str] = Field(
         default=["present", "true"],
@@ -147,8 +147,8 @@ def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
 
 @workload_rule(
     name="gpu-whole-nodes",
-    description="No pod requests more GPUs than a node has, and training on several nodes takes "
-    "all GPUs of each.",
+    description="No pod requests more GPUs than a node has, and training on several nodes uses "
+    "all GPUs of each node.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
     remediation="Request as many GPUs as a node has, or train on one node.",
@@ -189,7 +189,7 @@ def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
     config=SharedConfig,
 )
 def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
-    """Two time slices may be the same device, and NCCL refuses duplicate devices."""
+    """Two time slices may be the same device, and NCCL rejects duplicate devices."""
     if pod.role(config) != "training":
         return
     for container in pod.containers:

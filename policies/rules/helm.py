@@ -50,14 +50,14 @@ class UnseenConfig(RuleConfig):
 
 @release_rule(
     name="helm-release-judged",
-    description="What Helm releases, Argo CD and Flux deploy from elsewhere is also checked.",
+    description="Manifests that Helm, Argo CD and Flux deploy from other sources are also checked.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Check the rendered manifests with policies.check; list it in checkedElsewhere.",
+    remediation="Check the rendered manifests, then list the object in checkedElsewhere.",
     config=UnseenConfig,
 )
 def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Violation]:
-    """A release contains only values: the objects of its chart first appear in the cluster."""
+    """A release contains only values; the objects of its chart first appear in the cluster."""
     if resource.is_named(config.checked_elsewhere):
         return
     chart = _first(resource, _CHARTS)
@@ -65,14 +65,14 @@ def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Vi
         yield Violation(
             resource.root["spec"],
             "its rendered manifests to the input of the check: … | python -m policies.check -",
-            found=f"a {resource.kind}: {resource.unseen}; its objects were checked by no rule",
+            found=f"a {resource.kind}: {resource.unseen}; no rule has checked its objects",
         )
         return
     yield Violation(
         chart,
         f"the rendered chart to the input of the check: {_command(resource)}",
-        found=f"{show(chart.text)}, of which only the values are visible; its objects were "
-        "checked by no rule",
+        found=f"{show(chart.text)}, of which only the values are visible; no rule has checked "
+        "its objects",
     )
 
 

@@ -14,7 +14,7 @@ from policies.workloads import Pod
 HOST_DRIVER: Final = re.compile(r"(?i)host-?path|local")
 """CSI drivers that mount directories of the node; also a part of CEL expressions."""
 HOST_SOURCES: Final = ("hostPath", "hostDisk")
-"""Fields with a path of the node."""
+"""Fields with a path on the node."""
 
 
 @pod_rule(
@@ -40,7 +40,7 @@ HOST_SOURCES: Final = ("hostPath", "hostDisk")
     ),
 )
 def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """They let a pod reach every process and every connection of every job on the node."""
+    """Sharing lets a pod reach every process and every connection of every job on the node."""
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         flag = pod.spec[key]
         if flag.present and flag.value is not False:
@@ -78,7 +78,7 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 @pod_rule(
     name="no-host-ports",
-    description="Containers do not open ports of the node.",
+    description="Containers do not open ports on the node.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Remove hostPort and expose the pods with a Service.",
@@ -91,7 +91,7 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ),
 )
 def no_host_ports(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Network policies do not apply to them, and only one pod of a node can have each."""
+    """Network policies do not apply to host ports, and only one pod per node can use each."""
     if pod.spec["hostNetwork"].value is True:
         return
     for container in pod.containers:

@@ -38,7 +38,7 @@ _UNSAFE: Final = "allowUnsafePathPattern"
     ),
 )
 def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """A claim mounts such a volume into pods that may not mount the host themselves."""
+    """A claim could mount such a volume into pods that may not mount host paths themselves."""
     if "." in resource.group:
         yield from _host_paths(resource)
     if resource.is_kind("storage.k8s.io", "StorageClass"):

@@ -46,8 +46,7 @@ class RegistryConfig(RuleConfig):
     allowed_registries: list[Annotated[str, AfterValidator(_without_slash)]] = Field(
         default=[],
         description="Registries, with or without a path, that images may come from, and prefixes "
-        "of the URIs of models, such as `hf://team` or `s3://models`; without any, every registry "
-        "is allowed.",
+        "of model URIs, such as `hf://team` or `s3://models`. Empty allows every registry.",
     )
 
 
@@ -104,10 +103,10 @@ def registry_path(image: str) -> str:
 
 @pod_rule(
     name="image-tag-fixed",
-    description="Images have a valid name and a tag or a digest, and the tag does not move.",
+    description="Images have a valid name and a digest, or a tag that does not move.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the version as the tag, or better the digest of the pushed image.",
+    remediation="Use a version as the tag or, better, the digest of the pushed image.",
     config=NoConfig,
     admission=cel.images(
         f"!i.matches({cel.literal(_REFERENCE.pattern)})"
@@ -128,7 +127,7 @@ def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
 
 
 def _may_move(reference: str) -> bool:
-    """Return whether a reference has no tag, or that of the latest build or of a branch."""
+    """Return whether a reference has no tag, or the tag of the latest build or of a branch."""
     is_branch = _BRANCH.search(reference) and not _VERSION.search(reference)
     return not _TAGGED.search(reference) or bool(_LATEST.search(reference) or is_branch)
 
@@ -138,7 +137,7 @@ def _may_move(reference: str) -> bool:
     description="Images are pinned by digest.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Write name@sha256:…; the component WorkloadImage has it as an output.",
+    remediation="Use name@sha256:…, which is an output of the component WorkloadImage.",
     config=NoConfig,
     admission=cel.images("!i.matches('@sha256:[0-9a-f]{64}$')"),
 )
@@ -165,7 +164,7 @@ def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     ),
 )
 def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violation]:
-    """Images from these registries have been reviewed."""
+    """Images from other registries have not been reviewed."""
     allowed = config.allowed_registries
     if not allowed:
         return

@@ -56,11 +56,11 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
     description="Inference containers have readiness, liveness and startup probes.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the three probes; the startup probe gives a large model time to load.",
+    remediation="Set the three probes; the startup probe gives a large model time to load.",
     config=RoleConfig,
 )
 def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
-    """Without probes, traffic reaches a server without a model, or one that hangs."""
+    """Without probes, traffic reaches servers that have no model yet or that hang."""
     if pod.role(config) != "serving":
         return
     for container in _serving_containers(pod, config):
@@ -70,7 +70,9 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
             if probe.known and all(probe[handler].absent for handler in _HANDLERS):
                 yield Violation(probe, wanted)
             elif always_succeeds(probe):
-                yield Violation(probe["exec"]["command"], f"{wanted}, which fails with the server")
+                yield Violation(
+                    probe["exec"]["command"], f"{wanted}, that fails if the server fails"
+                )
 
 
 def _is_probed_by_proxy(pod: Pod) -> bool:
@@ -91,10 +93,10 @@ def _has_replicas(workload: Workload, stack: Stack | None = None) -> bool:
 
 @workload_rule(
     name="inference-spread",
-    description="Several replicas of inference are spread over nodes.",
+    description="The replicas of an inference workload are spread over nodes.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Write topologySpreadConstraints over kubernetes.io/hostname.",
+    remediation="Set topologySpreadConstraints over kubernetes.io/hostname.",
     config=SpreadConfig,
 )
 def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Violation]:
@@ -112,7 +114,7 @@ def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Viola
 
 @stack_rule(
     name="inference-disruption-budget",
-    description="Several replicas of inference have a PodDisruptionBudget.",
+    description="Inference with several replicas has a PodDisruptionBudget.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Declare a PodDisruptionBudget that selects the pods.",

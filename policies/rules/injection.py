@@ -30,23 +30,23 @@ class AnnotationConfig(SystemConfig):
             *("*.linkerd.io/*image", "vault.hashicorp.com/*image"),
             *("dapr.io/*image", "dapr.io/volume-mounts*"),
         ],
-        description="Annotations of pods that change devices, files, networks, identities or "
-        "images of a pod, in lower case; `*` matches anything.",
+        description="Annotations that change devices, files, networks, identities or images of a "
+        "pod, in lower case; `*` matches anything.",
     )
     allowed_annotations: list[str] = Field(
         default=[],
-        description="Exceptions, such as `k8s.v1.cni.cncf.io/networks` for a network of RDMA, in "
+        description="Exceptions, such as `k8s.v1.cni.cncf.io/networks` for an RDMA network, in "
         "lower case; `*` matches anything.",
     )
 
 
 @pod_rule(
     name="annotations-bounded",
-    description="No annotation makes a runtime, a network or a sidecar change the pod.",
+    description="Pods have no annotations that let a runtime, network plugin or sidecar injector "
+    "change them.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="State what the pod needs in its fields, or name the annotation in "
-    "allowedAnnotations.",
+    remediation="Set the fields of the pod instead, or list the annotation in allowedAnnotations.",
     config=AnnotationConfig,
     references=["NSA Pod security enforcement", "OWASP K01"],
     admission=cel.Cel(
@@ -57,7 +57,7 @@ class AnnotationConfig(SystemConfig):
     ),
 )
 def annotations_bounded(pod: Pod, config: AnnotationConfig) -> Iterator[Violation]:
-    """The changes are in no field of the pod, so no other rule can check them."""
+    """Such changes appear in no field of the pod, so no other rule can check them."""
     for name, value in pod.metadata["annotations"].fields():
         if _matches(name, config.changing_annotations) and not _matches(
             name, config.allowed_annotations

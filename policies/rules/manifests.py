@@ -22,9 +22,9 @@ class ReadableConfig(RuleConfig):
 
     existing_objects: list[str] = Field(
         default=[],
-        description="Objects that exist outside of this stack, each as `namespace/Kind/name`, in "
-        "which `*` stands for anything. Of a patch of such an object, only the fields that it "
-        "sets are evaluated; any other patch is evaluated as a whole object, which it may create.",
+        description="Objects that exist outside of this stack, each as `namespace/Kind/name`; "
+        "`*` matches anything. Rules evaluate only the patched fields of these objects. Any other "
+        "patch is evaluated as a whole object, because it creates the object if it is absent.",
     )
 
 
@@ -52,19 +52,19 @@ def _object(place: Node) -> Iterator[Violation]:
     config=ReadableConfig,
 )
 def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
-    """A value of a wrong type would otherwise be read as absent."""
+    """A value of the wrong type would otherwise be read as absent."""
     if pod.resource.is_patch and pod.spec["containers"].absent:
         yield Violation(
             pod.spec["containers"],
-            "the whole pod specification, since the patch of an object that does not exist creates "
-            f"it, or {pod.resource.address} into existingObjects of {NAME}",
+            "the whole pod specification, because a patch creates an absent object, or write "
+            f"{pod.resource.address} into existingObjects of {NAME}",
         )
     for key in _POD_LISTS:
         yield from _objects_of(pod.spec[key])
     yield from _object(pod.spec["securityContext"])
     patch = pod.spec["podSpecPatch"]
     if patch.present:
-        yield Violation(patch, "the fields of the pod, because no rule reads a patch as text")
+        yield Violation(patch, "the fields of the pod: rules cannot read a patch that is text")
     for count in pod.replica_counts():
         if count.present and (isinstance(count.value, bool) or not isinstance(count.value, int)):
             yield Violation(count, "an integer")

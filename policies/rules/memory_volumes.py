@@ -45,7 +45,7 @@ class PerGpuConfig(TaskConfig):
 
 @pod_rule(
     name="shm-fits-memory",
-    description="A container's memory volumes fit into its memory limit, and all into the pod's.",
+    description="Memory volumes fit into the memory limits of their containers and of the pod.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Raise limits.memory or lower the sizeLimit: the volume counts as memory.",
@@ -64,7 +64,7 @@ class PerGpuConfig(TaskConfig):
     ),
 )
 def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
-    """Memory volumes count against the limit: one that is too large ends in an OOM kill."""
+    """Memory volumes count against the limit, so one that is too large causes an OOM kill."""
     mounted: dict[tuple[Key, ...], Node] = {}
     for container in pod.containers:
         volumes = _memory_volumes(pod, container)
@@ -119,7 +119,7 @@ def _memory_volumes(pod: Pod, container: Container) -> list[Node]:
     config=PerGpuConfig,
 )
 def shm_per_gpu(pod: Pod, config: PerGpuConfig) -> Iterator[Violation]:
-    """Every process has its own loaders and NCCL buffers there."""
+    """Every process keeps its data loaders' batches and NCCL buffers in shared memory."""
     for container in working_containers(pod, config):
         limits = [limit for _, _, limit in container.gpus(config.accelerators)]
         count = sum((quantity_or_none(limit.value) or Decimal(0) for limit in limits), Decimal(0))

@@ -1,4 +1,4 @@
-"""Rules about models: inference serves what was promoted, and nothing else."""
+"""Rules about models: inference serves only promoted models."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ModelConfig(RoleConfig):
     repositories: list[str] = Field(
         default=[],
         description="Repositories of promoted models, such as `registry.example.com/models/*`; "
-        "`*` matches anything. Without any, the rule is not evaluated.",
+        "`*` matches anything. If empty, the rule is not evaluated.",
     )
     images: list[str] = Field(
         default=[],
-        description="Images that containers of inference may have, such as "
+        description="Images that inference containers may have, such as "
         "`registry.example.com/ml/inference@sha256:*`.",
     )
     commands: list[str] = Field(
@@ -46,7 +46,7 @@ class ModelConfig(RoleConfig):
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export",
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --artifact=*",
         ],
-        description="Commands with arguments that they may have.",
+        description="Commands with arguments that inference containers may have.",
     )
     variables: list[str] = Field(
         default=[
@@ -58,8 +58,8 @@ class ModelConfig(RoleConfig):
             "OTEL_*",
             "RUN_NAME=*",
         ],
-        description="Environment variables with values that they may have. Values from Secrets and "
-        "ConfigMaps count as empty.",
+        description="Environment variables with values that inference containers may have. Values "
+        "from Secrets and ConfigMaps count as empty.",
     )
 
 
@@ -134,8 +134,8 @@ _SIGNED: Final = " + ".join(
     description="Inference serves only promoted models, whose signatures were verified.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write source.artifact with the digest of a promoted model, and promote it with "
-    "`python -m gpu_platform models promote`.",
+    remediation="Promote the model with `python -m gpu_platform models promote`, and set "
+    "source.artifact to its digest.",
     config=ModelConfig,
     admission=cel.Cel(
         f"!variables.serves ? [] : {_SIGNED}",
@@ -155,7 +155,7 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
     for volume in pod.volumes.items():
         kind = kinds.get(volume["name"].text or "", "")
         if volume.known and not kind:
-            yield Violation(volume, "an emptyDir, a Secret or an image: a promoted model")
+            yield Violation(volume, "an emptyDir, a Secret, or the image of a promoted model")
     for model, reference in _models(pod):
         allowed = re.match(cel.pattern(config.repositories), reference.partition("@")[0])
         if not re.match(_BY_DIGEST, reference) or not allowed:
@@ -174,14 +174,14 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     ):
         yield Violation(container["command"], f"one of {', '.join(config.commands)}")
     if not container["envFrom"].absent and container["envFrom"].value != []:
-        yield Violation(container["envFrom"], "nothing, but the variables themselves")
+        yield Violation(container["envFrom"], "the variables themselves, under env")
     for variable in container["env"].items():
         name, value = variable["name"].text or "", variable["value"]
         stated = "" if value.absent else value.text
         outside = name == _MODEL_PATH and not re.match(_INSIDE, stated or "")
         allowed = re.match(cel.pattern(config.variables), f"{name}={stated}")
         if stated is not None and (outside or not allowed):
-            yield Violation(variable, "a variable of `variables`")
+            yield Violation(variable, "a variable that the setting `variables` lists")
     if container["workingDir"].text:
         yield Violation(container["workingDir"], "nothing: Python imports modules from it")
     hooks = (container["lifecycle"][hook] for hook in _HOOKS)
@@ -201,8 +201,8 @@ def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
         if mount["subPath"].text or mount["subPathExpr"].text or not allowed:
             yield Violation(
                 mount,
-                f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH}, empty directories at "
-                f"{' or '.join(_EMPTY)}, all of them whole",
+                f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH} or empty directories at "
+                f"{' or '.join(_EMPTY)}, without subPath",
             )
 
 
@@ -234,7 +234,7 @@ def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
 
 @resource_rule(
     name="model-lineage-complete",
-    description="Promoted models state run, code, data, metrics and the result of the policies.",
+    description="Entries of promoted models state run, code, data, metrics and policy result.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Add entries with `python -m gpu_platform models promote`, which verifies them.",

@@ -62,14 +62,14 @@ def _undoing(policy: Resource) -> Iterator[Node]:
 
 
 def _is_everywhere(block: Node) -> bool:
-    """Return whether a block has half of all addresses or more and excludes no large part."""
+    """Return whether a block contains at least half of all addresses and excludes no large part."""
     if _prefix(block["cidr"]) > _HALF:
         return False
     return not any(_prefix(excluded) <= _LARGE for excluded in block["except"].items())
 
 
 def _prefix(cidr: Node) -> int:
-    """Return the length of the prefix of a block of addresses."""
+    """Return the prefix length of an address block."""
     length = str(cidr.value).rpartition("/")[2]
     return int(length) if length.isdecimal() else 128
 
@@ -150,7 +150,7 @@ def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Vi
             for policy in stack.of_kind(group, *kinds):
                 if policy.namespace in (namespace, None) or policy.kind.lower() in _CLUSTER_SCOPED:
                     for peer in undoing(policy):
-                        write = "the pods or namespaces that may connect, since policies add up"
+                        write = "the pods or namespaces that may connect: policies are additive"
                         yield Violation(peer, write, resource=policy)
 
 

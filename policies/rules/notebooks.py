@@ -50,7 +50,7 @@ def _line(container: Container) -> str:
     description="A notebook requires a token, which comes from a Secret.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation=f"Write {_WANTED}, and no argument that disables the token.",
+    remediation=f"Set {_WANTED}, and remove arguments that disable the token.",
     config=SystemConfig,
     references=["OWASP K06"],
 )

@@ -1,4 +1,4 @@
-"""Rules of the restricted level of the Pod Security Standards, and the two that go beyond it."""
+"""Rules of the Pod Security Standards' restricted level, and two rules that go beyond it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CapabilityConfig(SystemConfig):
     description="Containers do not run as root or in root's group.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write runAsNonRoot: true and a positive runAsUser in the security context.",
+    remediation="Set runAsNonRoot: true and a positive runAsUser in the security context.",
     config=SystemConfig,
     references=[
         "PSS restricted Running as Non-root",
@@ -87,7 +87,7 @@ def _root_user(user: Node) -> Iterator[Violation]:
     description="Containers cannot gain privileges.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write allowPrivilegeEscalation: false in every container's security context.",
+    remediation="Set allowPrivilegeEscalation: false in every container's security context.",
     config=SystemConfig,
     references=[
         "PSS restricted Privilege Escalation",
@@ -98,7 +98,7 @@ def _root_user(user: Node) -> Iterator[Violation]:
     admission=cel.containers("c.?securityContext.?allowPrivilegeEscalation.orValue(true)"),
 )
 def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """It is allowed unless it is forbidden."""
+    """Privilege escalation is allowed by default."""
     for container in pod.containers:
         allowed = container.node["securityContext"]["allowPrivilegeEscalation"]
         if allowed.known and allowed.value is not False:
@@ -110,7 +110,7 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
     description="Containers drop all capabilities and add none.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation='Write capabilities: {drop: ["ALL"]} and no add. RDMA needs no capability.',
+    remediation='Set capabilities: {drop: ["ALL"]} without add. RDMA needs no capability.',
     config=CapabilityConfig,
     references=[
         "PSS restricted Capabilities",
@@ -129,7 +129,7 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
     ),
 )
 def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
-    """Computing needs few capabilities, and each is a way to the node."""
+    """GPU workloads need few capabilities, and each one is a way to the node."""
     allowed = {entry.upper() for entry in config.allowed_capabilities}
     for container in pod.containers:
         capabilities = container.node["securityContext"]["capabilities"]
@@ -141,7 +141,7 @@ def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violati
             yield Violation(add, "a list of capabilities, or leave it out")
         for item in add.items():
             if _capability(item) not in allowed:
-                yield Violation(item, "nothing: remove this capability")
+                yield Violation(item, "nothing")
 
 
 def _capability(item: Node) -> str:
@@ -150,7 +150,7 @@ def _capability(item: Node) -> str:
 
 @pod_rule(
     name="volume-types-restricted",
-    description="Pods mount network storage by claims only.",
+    description="Pods mount network storage only through claims.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Declare a PersistentVolume or a StorageClass, and mount a claim.",
@@ -159,7 +159,7 @@ def _capability(item: Node) -> str:
     admission=cel.volumes(" || ".join(f"has(v.{source})" for source in _VOLUMES_ON_NODES)),
 )
 def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """The node mounts such a volume with its own privileges, from any server that the pod names."""
+    """The node mounts other volumes with its own privileges, from any server that the pod names."""
     for volume in pod.volumes.items():
         for source in _VOLUMES_ON_NODES:
             if volume[source].present:
@@ -171,7 +171,7 @@ def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violatio
     description="Containers have a seccomp profile.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
-    remediation="Write seccompProfile: {type: RuntimeDefault} in the pod's security context.",
+    remediation="Set seccompProfile: {type: RuntimeDefault} in the pod's security context.",
     config=SystemConfig,
     references=["PSS restricted Seccomp", "NSA Pod security enforcement", "CIS 5.6.2"],
     admission=cel.containers(
@@ -192,7 +192,7 @@ def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Containers cannot write to their own image.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
-    remediation="Write readOnlyRootFilesystem: true, and mount an emptyDir for files.",
+    remediation="Set readOnlyRootFilesystem: true, and mount an emptyDir for files.",
     config=SystemConfig,
     references=["NSA Immutable container file systems"],
     admission=cel.containers("!c.?securityContext.?readOnlyRootFilesystem.orValue(false)"),

@@ -104,7 +104,7 @@ def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Pods do not disable seccomp, AppArmor or SELinux.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write RuntimeDefault, or remove the profile.",
+    remediation="Set RuntimeDefault, or remove the profile.",
     config=SystemConfig,
     references=[
         "PSS baseline Seccomp",
@@ -185,7 +185,7 @@ def _handlers(container: Node) -> Iterator[Node]:
     ),
 )
 def probes_stay_in_pod(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """The kubelet sends them from the node, past every network policy."""
+    """The kubelet sends the requests from the node, which no network policy restricts."""
     for container in pod.containers:
         for handler in _handlers(container.node):
             for kind in _HANDLERS:

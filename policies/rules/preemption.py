@@ -21,25 +21,25 @@ _KEY: Final = "app.kubernetes.io/name"
     description="The trials of a sweep have a lower priority than other runs of their queue.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write a priority_class for the job of the sweep with a smaller value than those "
-    "of other jobs.",
+    remediation="Set the priority_class of the sweep's job to a class with a smaller value than "
+    "the classes of other jobs.",
     config=SystemsConfig,
 )
 def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
     """A sweep may use its queue for days. Other runs should not wait behind its trials.
 
-    The job of a trial that is kept has the priority of the sweep.
+    A trial that is kept as a job may have the priority of the sweep.
     """
     yield from _not_below_others(stack, config, _is_sweep)
 
 
 @stack_rule(
     name="notebook-preemptible",
-    description="A notebook in a queue has a lower priority than the training of the queue.",
+    description="A notebook has a lower priority than the training in its queue.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write a priority_class for the notebook with a smaller value than those of the "
-    "other jobs.",
+    remediation="Set the priority_class of the notebook to a class with a smaller value than the "
+    "classes of other jobs.",
     config=SystemsConfig,
 )
 def notebook_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
@@ -54,7 +54,10 @@ def _is_sweep(workload: Workload) -> bool:
 def _not_below_others(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
-    """Yield the workloads without a priority class below those of other training in the queue."""
+    """Yield the workloads that have no lower priority class than all other training in their queue.
+
+    Trials that are kept as jobs do not count as other training.
+    """
     classes = {
         found.name: found.root["value"].value
         for found in stack.of_kind("scheduling.k8s.io", "PriorityClass")
@@ -85,7 +88,7 @@ def _not_below_others(
 
 
 def _job(pod: Pod) -> tuple[str, str | None] | None:
-    """Return the key and the priority class of a job. Those of a sweep and its trials are equal."""
+    """Return a job's name label and priority class; a sweep and its trials share both."""
     key = pod.metadata["labels"][_KEY].text
     return (key, pod.spec["priorityClassName"].text) if key else None
 

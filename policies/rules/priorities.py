@@ -1,4 +1,4 @@
-"""Rules about priorities and tolerations, with which pods displace those of others."""
+"""Rules about priorities and tolerations, with which pods displace other teams' pods."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class PriorityConfig(SystemConfig):
     """Configuration of the rules about priorities."""
 
     max_priority: int = Field(
-        default=1_000_000, description="Highest value of a PriorityClass, and of a pod's priority."
+        default=1_000_000, description="Maximum value of a PriorityClass, and of a pod's priority."
     )
 
 
 @pod_rule(
     name="priority-not-of-system",
-    description="Pods do not have the priority of the cluster's own components.",
+    description="Pods do not have a priority that is reserved for cluster components.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Use a PriorityClass of the platform.",
@@ -51,7 +51,7 @@ class PriorityConfig(SystemConfig):
     ),
 )
 def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
-    """The scheduler evicts everything else for them, including inference and the device plugin."""
+    """For such a priority, the scheduler evicts everything else, even inference."""
     for spec in (pod.spec, pod.resource.root["spec"]):
         name = spec["priorityClassName"]
         if name.value in _OF_SYSTEM:
@@ -65,11 +65,11 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
 
 @resource_rule(
     name="priority-class-bounded",
-    description="PriorityClasses have bounded values and none is the default. PodGroups do not use "
-    "those of the system.",
+    description="PriorityClasses have bounded values, and none is the default. PodGroups do not "
+    "use system classes.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write a smaller value, or raise maxPriority.",
+    remediation="Set a smaller value, or raise maxPriority.",
     config=PriorityConfig,
     references=["NSA Resource policies"],
 )
@@ -85,15 +85,15 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     if value.present and not (isinstance(value.value, int) and value.value <= config.max_priority):
         yield Violation(value, f"at most {config.max_priority}")
     if is_default.present and is_default.value is not False:
-        yield Violation(is_default, "false: pods without a class would have it")
+        yield Violation(is_default, "false: pods without a class would get this one")
 
 
 @pod_rule(
     name="tolerations-bounded",
-    description="Pods tolerate taints by key, and not those of cordoned or control plane nodes.",
+    description="Pods tolerate taints by key, but not taints of cordoned or control plane nodes.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the key of each tolerated taint, such as nvidia.com/gpu.",
+    remediation="Set the key of each tolerated taint, such as nvidia.com/gpu.",
     config=SystemConfig,
     references=["NSA Pod security enforcement"],
     admission=cel.pod(
@@ -102,7 +102,7 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     ),
 )
 def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Such a pod runs on the control plane, on cordoned nodes, and on those of other teams."""
+    """A pod that tolerates all taints runs on control plane, cordoned and other teams' nodes."""
     for toleration in pod.spec["tolerations"].items():
         key = toleration["key"]
         # Also in a patch, which replaces the whole list.
@@ -117,11 +117,11 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Pods leave the choice of their node to the scheduler.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write a nodeSelector or affinity with the labels of the node.",
+    remediation="Use a nodeSelector or an affinity with labels of the node.",
     config=SystemConfig,
 )
 def node_not_chosen(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A pod with a node's name ignores its taints and its free GPUs, and evades queues."""
+    """A pod with a nodeName ignores the node's taints and free GPUs, and bypasses queues."""
     name = pod.spec["nodeName"]
     if name.present and not pod.resource.is_named(config.system_workloads):
         yield Violation(name, "nothing: the scheduler chooses the node")

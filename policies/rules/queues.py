@@ -1,4 +1,4 @@
-"""Rules about the queues that training is charged to."""
+"""Rules about the queues to which training is charged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class QuotaConfig(GpuConfig):
     description="Training names the queue that it is charged to.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write the queue: spec.queue on a Volcano Job, else an annotation on the template; "
+    remediation="Set the queue: spec.queue on a Volcano Job, else an annotation on the template; "
     "for Kueue the label kueue.x-k8s.io/queue-name on the workload.",
     config=SystemsConfig,
 )
@@ -84,7 +84,7 @@ def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node 
 
 @stack_rule(
     name="training-queue-declared",
-    description="The queue that training names exists and allows that many GPUs.",
+    description="Training's queue exists and allows the GPUs that the workload requests.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Declare the queue with enough GPUs, or list it under existingQueues.",
@@ -171,7 +171,7 @@ def _or_unlimited(limit: Node) -> Decimal:
     description="Queues allow a finite number of GPUs.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write the number of GPUs that the team may use, or raise maxGpus.",
+    remediation="Set the number of GPUs that the team may use, or raise maxGpus.",
     config=QuotaConfig,
 )
 def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Violation]:
@@ -183,7 +183,7 @@ def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Vio
 
 
 def _quotas(queue: Resource) -> Iterator[tuple[str, Node]]:
-    """Yield resource and quota of a queue of Kueue or Volcano."""
+    """Yield the resources of a Kueue or Volcano queue with their quotas."""
     spec = queue.root["spec"]
     if queue.is_kind(KUEUE, "ClusterQueue", "Cohort"):
         for group in spec["resourceGroups"].items():

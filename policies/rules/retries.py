@@ -1,4 +1,4 @@
-"""Rules about the end of training: retries, deadlines and Pulumi's waiting."""
+"""Rules about how training ends: retries, deadlines, and whether Pulumi waits for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RetryConfig(RoleConfig):
         default=10,
         ge=0,
         description="Maximum number of retries. For Jobs and Kubeflow's jobs, which count every "
-        "failed pod of a gang, the maximum per pod.",
+        "failed pod of a gang, this is the maximum per pod.",
     )
 
 
@@ -36,7 +36,7 @@ _LIMITS = (*_COUNTED_BY_POD, "maxRetry", "maxRestarts")
     description="Training pods are not restarted in place forever, and retries are limited.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write restartPolicy Never (or OnFailure) and a retry limit.",
+    remediation="Set restartPolicy Never (or OnFailure) and a retry limit.",
     config=RetryConfig,
 )
 def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterator[Violation]:
@@ -54,7 +54,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     by_pod = max_retries * int(workload.size or 1) + workload.additional_retries
     stated = workload.retry_limit
     if stated is not None and stated.known:
-        # Kubeflow's operator fails a job whose number of retries reaches the limit.
+        # Kubeflow's operator fails a job when its retries reach the limit.
         highest = by_pod if workload.counts_each_pod else max_retries
         min_retries = workload.least_retries
         count = quantity_or_none(stated.value)
@@ -97,7 +97,7 @@ def _nodes(workload: Workload) -> Iterator[Node]:
 
 
 def _nested_limits(workload: Workload) -> Iterator[Node]:
-    """Yield the limits of retries at any depth, such as those of the jobs of a JobSet."""
+    """Yield the retry limits at any depth, such as those of a JobSet's jobs."""
     for node in _nodes(workload):
         yield from (node[key] for key in _LIMITS if node[key].present)
 
@@ -125,7 +125,7 @@ def _uncounted_failures(workload: Workload) -> Iterator[Node]:
     description="Training has a deadline.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
-    remediation="Write activeDeadlineSeconds on the Job or the pods.",
+    remediation="Set activeDeadlineSeconds on the Job or the pods.",
     config=RoleConfig,
 )
 def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
@@ -135,7 +135,7 @@ def training_ends(workload: Workload, config: RoleConfig) -> Iterator[Violation]
         return
     limits = [workload.deadline, *(pod.spec["activeDeadlineSeconds"] for pod in pods)]
     if all(limit.absent for limit in limits):
-        yield Violation(limits[0], "the longest time that it may take, in seconds")
+        yield Violation(limits[0], "the maximum duration in seconds")
 
 
 def _is_awaited(workload: Workload, config: RoleConfig) -> bool:
@@ -154,7 +154,7 @@ def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
     description="An update does not wait for a GPU job to end.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation='Write the annotation pulumi.com/skipAwait: "true" on the job.',
+    remediation='Set the annotation pulumi.com/skipAwait: "true" on the job.',
     config=RoleConfig,
     remedy=_skip_await,
     about_pulumi=True,

@@ -36,7 +36,7 @@ class DrainConfig(RoleConfig):
 
     drain_variables: list[str] = Field(
         default=["INFERENCE_NOTICE_SECONDS", "INFERENCE_DRAIN_SECONDS"],
-        description="Environment variables with the seconds that a server takes to stop.",
+        description="Environment variables that state the time (s) a server takes to stop.",
     )
 
 
@@ -54,7 +54,7 @@ class BackendConfig(RuleConfig):
     description="Inference pods have enough time to finish the requests in flight.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Raise terminationGracePeriodSeconds above the preStop pause and the drain.",
+    remediation="Raise terminationGracePeriodSeconds above the preStop pause plus the drain time.",
     config=DrainConfig,
 )
 def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]:
@@ -82,11 +82,11 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 
 @workload_rule(
     name="inference-rolling-update",
-    description="An update of inference removes no pod before a new one is ready or, without a "
+    description="An update of inference removes a pod only after a new one is ready or, without a "
     "surge, removes one pod at a time.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Write the strategy RollingUpdate with maxUnavailable 0.",
+    remediation="Use the strategy RollingUpdate with maxUnavailable 0.",
     config=RoleConfig,
 )
 def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
@@ -109,7 +109,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
     allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
     if missing > allowed:
-        wanted = f"{allowed}, since {missing} of the pods may be missing otherwise"
+        wanted = f"{allowed}, because an update may otherwise remove {missing} of the pods at once"
         yield Violation(stated, wanted)
 
 
@@ -131,7 +131,7 @@ def _missing(value: Any, size: Decimal | None) -> int:
     config=BackendConfig,
 )
 def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Violation]:
-    """A route responds with errors to the share of requests of a missing Service."""
+    """A route answers the requests for a missing Service with errors."""
     for route, backend in _backends(stack):
         name, namespace = backend["name"], route.namespace
         # Services of other namespaces belong to other stacks.

@@ -90,7 +90,7 @@ def admitted_by_kueue(workload: Workload, pod: Pod, config: SystemsConfig) -> bo
     description="Training uses a scheduler that supports gangs.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write schedulerName: volcano in the pod template (or on the Volcano Job).",
+    remediation="Set schedulerName: volcano in the pod template (or on the Volcano Job).",
     config=SchedulerConfig,
 )
 def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[Violation]:
@@ -109,7 +109,7 @@ def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[
     description="A training job starts all of its pods or none.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write minAvailable equal to the number of pods.",
+    remediation="Set minAvailable to the number of pods.",
     config=GangConfig,
 )
 def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Violation]:
@@ -198,7 +198,7 @@ def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal 
     config=PriorityConfig,
 )
 def priority_class_known(stack: Stack, config: PriorityConfig) -> Iterator[Violation]:
-    """Pods with a priority class that does not exist are refused one by one after the update."""
+    """Pods with a priority class that does not exist are rejected one by one after the update."""
     for workload in stack.workloads:
         for pod in workload.pods:
             name = pod.spec["priorityClassName"]
@@ -221,10 +221,10 @@ def _set_cluster_dns(pod: Pod, config: NoConfig) -> Iterator[Edit]:
 
 @pod_rule(
     name="host-network-dns",
-    description="A pod on the node's network resolves names of the cluster.",
+    description="A pod on the node's network can resolve the cluster's Service names.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Write dnsPolicy: ClusterFirstWithHostNet in addition to hostNetwork: true.",
+    remediation="Set dnsPolicy: ClusterFirstWithHostNet in addition to hostNetwork: true.",
     config=NoConfig,
     remedy=_set_cluster_dns,
     admission=cel.pod(
@@ -233,7 +233,7 @@ def _set_cluster_dns(pod: Pod, config: NoConfig) -> Iterator[Edit]:
     ),
 )
 def host_network_dns(pod: Pod, config: NoConfig) -> Iterator[Violation]:
-    """Workers with the node's resolver never find the master's Service name."""
+    """Workers that use the node's resolver cannot resolve the master's Service name."""
     if _lacks_cluster_dns(pod):
         yield Violation(
             pod.spec["dnsPolicy"],

@@ -42,7 +42,7 @@ class EnvironmentConfig(RuleConfig):
 
     allowed_names: list[str] = Field(
         default=[],
-        description="Environment variables and keys of data that look secret but are not.",
+        description="Names of environment variables and data keys that look secret but are not.",
     )
 
 
@@ -76,7 +76,7 @@ _CEL_LINE: Final = (
     description="Secrets are not written into environment, arguments or annotations of pods.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Keep the value in a Secret and write valueFrom.secretKeyRef.",
+    remediation="Keep the value in a Secret and refer to it with valueFrom.secretKeyRef.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
     admission=cel.Cel(
@@ -91,7 +91,7 @@ _CEL_LINE: Final = (
     ),
 )
 def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violation]:
-    """Everyone who may read the pod can read its environment, and logs contain it too."""
+    """Everyone who may read the pod can read its environment, which also appears in logs."""
     for container in pod.containers:
         for variable in container.node["env"].items():
             name, value = variable["name"].text or "", variable["value"]
@@ -118,7 +118,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
 )
 def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> Iterator[Violation]:
-    """Everyone who may read the repository has them, and base64 is not encryption."""
+    """Everyone with access to the repository can read them, and base64 is not encryption."""
     if resource.kind == "CustomResourceDefinition":
         return
     if resource.is_kind("", "Secret"):

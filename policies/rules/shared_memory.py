@@ -31,7 +31,7 @@ class MountConfig(TaskConfig):
     )
     min_size: Quantity = Field(
         default="64Mi",
-        description="Minimum size limit in pods with GPUs, by default the size without a volume.",
+        description="Minimum size limit in pods with GPUs. Without a volume, /dev/shm has 64Mi.",
     )
 
 
@@ -50,10 +50,10 @@ def shm_mounts(container: Container) -> list[Node]:
 
 
 def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
-    """Return the containers whose processes exchange tensors, and need shared memory for that.
+    """Return the containers with processes that exchange tensors through shared memory.
 
-    These are the containers with GPUs of training pods, and those with several GPUs of others. In
-    a runtime, whose GPUs a TrainJob requests, they are the main containers.
+    In training pods, these are the containers with GPUs; in other pods, the containers with several
+    GPUs. In a runtime, for which a TrainJob requests the GPUs, these are the main containers.
     """
     computing = [c for c in pod.gpu_containers(config.accelerators) if c.kind != "ephemeral"]
     if pod.role(config) == "system":
@@ -113,7 +113,7 @@ def _append(place: Node, item: object) -> Edit:
     remedy=_mount_shm,
 )
 def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
-    """By default /dev/shm has 64 MiB, and loaders and NCCL die with a bus error."""
+    """The default /dev/shm of 64 MiB makes data loaders and NCCL die with a bus error."""
     for container in _lacking_shm(pod, config):
         mounts = container.node["volumeMounts"]
         paths = [mount["mountPath"].value for mount in mounts.items()]
@@ -168,7 +168,7 @@ def _bound_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
     ),
 )
 def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
-    """A disk is slow there, and memory without a limit is the node's memory."""
+    """A volume on disk is slow, and an unlimited memory volume can fill the node's memory."""
     minimum = _min_size(pod, config)
     for mount, volume in _volumes_at_shm(pod):
         if volume is None:
@@ -185,7 +185,7 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
         if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], minimum):
-            wanted = f"a size from {spell_bytes(minimum)}, such as {config.size}"
+            wanted = f"a size of at least {spell_bytes(minimum)}, such as {config.size}"
             yield Violation(empty_dir["sizeLimit"], wanted)
 
 
@@ -202,7 +202,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
 
 @pod_rule(
     name="shm-not-from-host",
-    description="Shared memory does not come from the node.",
+    description="Pods do not use the node's /dev/shm.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Replace the hostPath by an emptyDir with medium Memory and a sizeLimit.",

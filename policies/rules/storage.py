@@ -62,7 +62,7 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
     description="Training on several nodes writes to claims that all of them can mount.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write the access mode ReadWriteMany and a storage class that supports it.",
+    remediation="Set the access mode ReadWriteMany and a storage class that supports it.",
     config=RoleConfig,
 )
 def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
@@ -164,7 +164,7 @@ def _claim_templates(
 def _templates(
     resource: Resource, places: Sequence[ClaimTemplates]
 ) -> Iterator[tuple[str | None, Node]]:
-    """Yield the name and specification of each claim template; a name of None may be any."""
+    """Yield the name, or None for any name, and the specification of each claim template."""
     for place in places:
         for node in nodes_at(resource.root, steps(place.at)):
             spec = node.at(place.spec)

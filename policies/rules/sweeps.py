@@ -37,7 +37,7 @@ class SweepConfig(RuleConfig):
     max_money: float | None = Field(
         default=None,
         gt=0,
-        description="Maximum `budget.money` of a sweep. null also permits sweeps without it.",
+        description="Maximum `budget.money` of a sweep. null also allows sweeps without it.",
     )
 
 
@@ -52,7 +52,7 @@ def is_sweep(resource: Resource) -> bool:
     description="A hyperparameter sweep limits its trials and its GPU-hours.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Write trials, parallel and the budget of the sweep within the limits of "
+    remediation="Keep trials, parallel and the budget of the sweep within the limits of "
     "sweep-bounded, or raise the limits.",
     config=SweepConfig,
 )

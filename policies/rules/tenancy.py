@@ -33,7 +33,7 @@ class QuotaConfig(NamespaceConfig):
     """Configuration of `namespace-gpu-quota`."""
 
     max_quota: PositiveInt = Field(
-        default=10_000, description="Number of accelerators above which a quota limits nothing."
+        default=10_000, description="Quotas above this number of accelerators count as unlimited."
     )
 
 
@@ -85,7 +85,7 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
 
 @stack_rule(
     name="namespace-gpu-quota",
-    description="A namespace with training or inference has a quota of GPUs.",
+    description="A namespace with training or inference has a GPU quota.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare a ResourceQuota with requests.nvidia.com/gpu in the namespace.",
@@ -93,7 +93,7 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
     references=["NSA Resource policies"],
 )
 def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation]:
-    """Without a quota, one team's typo takes every GPU of the cluster."""
+    """Without a quota, one team's typo can take every GPU of the cluster."""
     demands = demanded_gpus(stack, config.accelerators)
     for namespace, workload in workload_namespaces(stack, config).items():
         inside = [item for item in demands if item.workload.resource.namespace == namespace]
@@ -109,7 +109,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
                 Node(None),
                 f"a ResourceQuota in namespace {namespace} with {write}, at most "
                 f"{config.max_quota} and without scopes",
-                found=f"no quota of GPUs in namespace {namespace} that counts",
+                found=f"no effective GPU quota in namespace {namespace}",
                 resource=namespace_or_workload(stack, namespace, workload),
             )
         yield from _too_large(inside, limits)
@@ -129,7 +129,7 @@ def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iter
         if number > limits.get(name, number):
             yield Violation(
                 Node(None),
-                f"fewer, or a larger quota: it allows {limits[name]:f}",
+                f"fewer, or a larger quota than {limits[name]:f}",
                 found=f"{number:f} of {_key(name)} in one workload",
                 resource=workload.resource,
             )

@@ -1,4 +1,4 @@
-"""The rule that the registry has every kind that runs something."""
+"""The rule that the registry contains every kind that runs something."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
     for path in paths:
         for node in nodes_at(resource.root, steps(path)):
             if node.present:
-                yield Violation(node, "nothing: state this in the fields of the pods themselves")
+                yield Violation(node, "nothing: set the fields of the pods themselves")
 
 
 def _changes_metadata(patch: str) -> bool:

@@ -115,8 +115,8 @@ def test_the_release_is_in_a_namespace_that_admits_its_critical_pods(provision: 
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        ({"install": False}, "install, which provider replaces: write provider: existing"),
-        ({"install": True}, "which provider replaces: write provider: device-plugin"),
+        ({"install": False}, "install, which provider replaces: set provider: existing"),
+        ({"install": True}, "which provider replaces: set provider: device-plugin"),
         ({"operator": {}}, "operator, but provider is device-plugin"),
         ({"provider": "existing", "operator": {}}, "operator, but provider is existing"),
         (
@@ -141,6 +141,6 @@ def test_one_exporter_is_enough() -> None:
     values = good() | {"gpu": {"provider": "gpu-operator"}}
     values["monitoring"] = {"prometheus": "plain"}
     [problem] = problems(values)
-    assert "write dcgm_exporter: {install: false, existing: {}}" in problem
+    assert "set dcgm_exporter: {install: false, existing: {}}" in problem
     values["monitoring"]["dcgm_exporter"] = {"install": False, "existing": {}}
     assert problems(values) == []

@@ -411,7 +411,7 @@ def test_a_misspelt_project_is_refused(
     provision(good())
     written = json.loads(os.environ["PULUMI_CONFIG"])
     monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, key: "{}"}))
-    with pytest.raises(pulumi.RunError, match=f"{key} is not read: write gpu-platform:"):
+    with pytest.raises(pulumi.RunError, match=f"{key} is not read: use gpu-platform:"):
         load_settings()
 
 

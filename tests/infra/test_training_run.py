@@ -10,7 +10,7 @@ from infra.pods import GpuNodes
 from infra.settings.training.job import StepSettings
 from infra.settings.training.network import NcclSettings
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
-from infra.training_job import ignored_paths, refuse_recorded
+from infra.training_job import ignored_paths, reject_recorded
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from tests.infra.examples import TRAINING_IMAGE, settings
 
@@ -245,15 +245,15 @@ def test_additional_volumes_are_mounted_from_their_sources() -> None:
 
 
 async def test_a_recorded_run_is_not_created_again() -> None:
-    refuse = refuse_recorded(pulumi.Output.from_input(["digits-0a1b2c3d"]))
+    reject = reject_recorded(pulumi.Output.from_input(["digits-0a1b2c3d"]))
 
     def created(run: str) -> pulumi.ResourceHookArgs:
         inputs = {"metadata": {"name": run}}
         return pulumi.ResourceHookArgs("urn", "", f"{run}-job", "type", new_inputs=inputs)
 
-    await refuse(created("digits-4e5f6a7b"))
+    await reject(created("digits-4e5f6a7b"))
     with pytest.raises(pulumi.RunError, match=r"digits-0a1b2c3d would start.*recreate.*attempt"):
-        await refuse(created("digits-0a1b2c3d"))
+        await reject(created("digits-0a1b2c3d"))
 
 
 def test_an_update_changes_only_the_suspension_of_an_existing_run() -> None:

@@ -4,7 +4,7 @@ from infra.settings.inference import InferenceServiceSettings
 from infra.settings.training.job import TrainingJobSettings
 from kube.shared_memory import default_shm, shm_problem
 
-REFUSED = "write at most 819Mi or more memory"
+REFUSED = "set shm to at most 819Mi, or increase memory"
 
 
 def test_fitting_shared_memory_is_accepted():

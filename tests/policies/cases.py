@@ -271,7 +271,7 @@ CASES = [
     job(
         "capabilities-dropped",
         (f"{CONTEXT}/capabilities/add", ["IPC_LOCK"]),
-        says=("capabilities.add[0]", "remove this capability"),
+        says=("capabilities.add[0]", "remove it"),
     ),
     job("no-host-namespaces", (f"{POD}/hostPID", True), says=("hostPID: found true",)),
     job("no-host-namespaces", (f"{POD}/hostIPC", True), says=("hostIPC: found true",)),
@@ -299,7 +299,7 @@ CASES = [
     job(
         "probes-stay-in-pod",
         (f"{MAIN}/livenessProbe", {"httpGet": {"host": "10.0.0.1", "port": 80}}),
-        says=('livenessProbe.httpGet.host: found "10.0.0.1"', "nothing"),
+        says=('livenessProbe.httpGet.host: found "10.0.0.1"', "remove it"),
     ),
     job(
         "volume-types-restricted",
@@ -379,7 +379,7 @@ CASES = [
     job(
         "annotations-bounded",
         ("spec/tasks/0/template/metadata/annotations", {"sidecar.istio.io/proxyImage": "a"}),
-        says=("sidecar.istio.io/proxyImage", "nothing"),
+        says=("sidecar.istio.io/proxyImage", "remove it"),
     ),
     Case(
         "no-host-volume",
@@ -406,14 +406,14 @@ CASES = [
     Case(
         "namespace-gpu-quota",
         manifests.quota,
-        says=("no quota of GPUs in namespace training", "requests.nvidia.com/gpu"),
+        says=("no effective GPU quota in namespace training", "requests.nvidia.com/gpu"),
         removed=True,
     ),
     Case(
         "namespace-gpu-quota",
         manifests.quota,
         (("spec/hard", {"pods": "10"}),),
-        ("no quota of GPUs",),
+        ("no effective GPU quota",),
     ),
     Case(
         "namespace-default-deny",
@@ -495,13 +495,13 @@ CASES = [
         "inference-rolling-update",
         manifests.deployment,
         (("spec/strategy", {"rollingUpdate": {"maxUnavailable": "50%"}}),),
-        ('maxUnavailable: found "50%"', "1 of the pods may be missing"),
+        ('maxUnavailable: found "50%"', "remove 1 of the pods"),
     ),
     Case(
         "inference-rolling-update",
         manifests.deployment,
         (("spec/replicas", 8),),
-        ("maxUnavailable: found nothing", "2 of the pods may be missing"),
+        ("maxUnavailable: found nothing", "remove 2 of the pods"),
     ),
     Case(
         "route-backends-declared",
@@ -531,7 +531,7 @@ CASES = [
     job(
         "gpu-cost",
         config={"hourlyPrices": {"nvidia.com/gpu": 2.5}, "maxHourlyCost": 10},
-        says=("found GPUs for 25 an hour", "at most 10"),
+        says=("found GPUs that cost 25 an hour", "at most 10"),
     ),
     Case(
         "claim-devices-counted",

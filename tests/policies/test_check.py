@@ -262,7 +262,7 @@ def test_sarif_names_relative_files_and_stdin_by_references(
 @pytest.mark.parametrize(
     ("content", "config", "says"),
     [
-        ("kind: [", None, "document 1, line 2: this is not YAML"),
+        ("kind: [", None, "document 1, line 2: invalid YAML"),
         ("# nothing", None, "no object found in"),
         (None, None, "No such file"),
         ("apiVersion: v1\nkind: A", "{", "it is not JSON"),

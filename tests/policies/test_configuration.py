@@ -56,7 +56,7 @@ def test_settings_reach_the_rule():
     [
         ("{", "it is not JSON"),
         ("[]", "found []; write an object"),
-        ('{"all": "advisory", "all": "disabled"}', "the key 'all' is written twice"),
+        ('{"all": "advisory", "all": "disabled"}', "the key 'all' appears twice"),
         ('{"all": "disabled"}', "it disables every rule; enable at least one"),
         (json.dumps({"no-host-pth": "mandatory"}), "did you mean 'no-host-path'?"),
         (json.dumps({"no-host-path": "strict"}), "no-host-path: found the level 'strict'"),

@@ -83,8 +83,8 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
     ("change", "says"),
     [
         ({"expires": "2026-11-20"}, "expires: found '2026-11-20', which is past"),
-        ({"expires": "next year"}, "expires: found 'next year'; write the last day"),
-        ({"expires": "2026-02-30"}, "expires: found '2026-02-30'; write the last day"),
+        ({"expires": "next year"}, "expires: found 'next year'; write its last valid day"),
+        ({"expires": "2026-02-30"}, "expires: found '2026-02-30'; write its last valid day"),
         ({"expires": None}, "expires: found None"),
         ({"expires": 20270101}, "expires: found 20270101"),
         ({"reason": " "}, "reason: found ' '; write why"),
@@ -107,7 +107,7 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
         ({"rule": None, "rules": ["not-privilegd"]}, "rule: found 'not-privilegd'"),
         ({"expires": "2027-11-23"}, "more than a year ahead; write 2027-11-22 or earlier"),
         ({"expires": "9999-12-31"}, "more than a year ahead"),
-        ({"approved": True}, "approved: found True; write only workload, rule, rules"),
+        ({"approved": True}, "approved: found True; use only the keys workload, rule, rules"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -78,12 +78,12 @@ def test_the_pack_reads_records_from_the_configuration() -> None:
     [
         ({"podz": []}, ("kinds.Trainer.example.com.podz", "write one of", "pods")),
         ({"pods": [{"where": "spec"}]}, ("pods.0.at", "pods.0.where")),
-        ({"pods": [{"at": "spec..template"}]}, ("'spec..template'", "with dots between them")),
+        ({"pods": [{"at": "spec..template"}]}, ("'spec..template'", "separate the keys with dots")),
         ({"pods": [{"at": 5}]}, ("pods.0.at", "found 5", "string")),
         ({"roles": ["cooking"]}, ("roles.0", "found 'cooking'", "'training'")),
         ({"patterns": [""]}, ("patterns: found ''", "hides every pod")),
         ({"patterns": ["spec"]}, ("patterns: found 'spec'", "hides every pod")),
-        ({"kind": "Other"}, ("kind: found 'Other'", "in the key")),
+        ({"kind": "Other"}, ("kind: found 'Other'", "the key states it")),
         ([], ("found []", "write an object")),
     ],
 )

@@ -34,7 +34,7 @@ def test_adds_rules_of_a_file_to_the_pack():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "own.py: it is not a Python file; write the path of one"),
+        (None, "own.py: not a Python file; pass the path of one"),
         ("import nothing_like_it", "own.py: ModuleNotFoundError: No module named"),
         ("from policies.rules.pod_security import RULES", "own.py: it defines no rule"),
         (RULES_FILE.read_text().replace("owner-named", "not-privileged"), "that no other rule has"),
@@ -65,7 +65,7 @@ def test_the_check_evaluates_and_configures_own_rules(
     assert check(options) == 2
     assert "unknown rule 'owner-named'" in capsys.readouterr().err
     assert check([*options, "--rules", "nowhere.py"]) == 2
-    assert "nowhere.py: it is not a Python file" in capsys.readouterr().err
+    assert "nowhere.py: not a Python file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("file", [RULES_FILE, Path("nowhere.py")], ids=["rules", "nothing"])
@@ -112,7 +112,7 @@ def test_the_example_has_the_expected_violations(capsys: pytest.CaptureFixture[s
         ),
         ("# expect: owner-named", None, 1, "violates capabilities-dropped"),
         ("# expect: owner-named, ...", None, 0, "1 passed"),
-        ("# expect: not-privileged", ALONE, 2, "expects not-privileged, not evaluated with"),
+        ("# expect: not-privileged", ALONE, 2, "expects not-privileged, which these options"),
         ("# expect: owner-nmed", ALONE, 2, "expects unknown rules: owner-nmed"),
         ("# expect: nothing, ...", ALONE, 2, "expects 'nothing, ...'; write rules, or nothing"),
         ("# expect:", ALONE, 2, "write rules, or nothing"),

@@ -73,7 +73,7 @@ def test_exempted_violations_never_reach_the_threshold(check: Any):
 
 def test_verbose_reports_list_passed_rules(check: Any):
     _, out = check("--verbose")
-    assert "passed: shm-not-from-host: Shared memory does not come from the node.\n" in out
+    assert "passed: shm-not-from-host: Pods do not use the node's /dev/shm.\n" in out
     _, out = check("--verbose", "--format", "json")
     assert json.loads(out)["passed"] == ["shm-not-from-host"]
     _, out = check("--verbose", "--format", "sarif")

@@ -1,4 +1,4 @@
-"""The pack starts only with an SDK whose private parts it knows."""
+"""The pack starts only with an SDK whose internals it knows."""
 
 import subprocess
 import sys
@@ -62,5 +62,5 @@ def test_the_pack_reports_the_problem_at_start(tmp_path: Path):
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("gpu-platform: found pulumi-policy 9.9.9, whose private parts")
+    assert done.stderr.startswith("gpu-platform: found pulumi-policy 9.9.9, whose internals")
     assert "Traceback" not in done.stderr

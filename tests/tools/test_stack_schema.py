@@ -68,5 +68,5 @@ def test_secrets_and_other_namespaces_are_accepted() -> None:
 def test_the_schema_describes_each_key() -> None:
     cluster = SCHEMA["properties"]["config"]["properties"]["gpu-platform:cluster"]
     definition = SCHEMA["$defs"][cluster["$ref"].rpartition("/")[2]]
-    assert "Context of the kubeconfig" in definition["properties"]["context"]["description"]
+    assert "Context in the kubeconfig" in definition["properties"]["context"]["description"]
     assert "title" not in definition["properties"]["context"]

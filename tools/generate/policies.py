@@ -80,7 +80,7 @@ the rule has a remediation, or `disabled`) and its settings:
 Unknown rules and settings are errors, so that a typo cannot disable a rule. A configuration that
 disables every rule is also an error. Reports list the disabled rules.
 
-The pack replaces private parts of `pulumi-policy` so that each resource is decoded only once. It
+The pack replaces internals of `pulumi-policy` so that each resource is decoded only once. It
 therefore only starts with version 1.21. To write custom rules, see
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 

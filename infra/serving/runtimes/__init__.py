@@ -24,5 +24,5 @@ __all__ = ["RUNTIMES", "Endpoints", "Launch", "Runtime", "RuntimeName", "Source"
 
 
 def read(name: RuntimeName, server: Mapping[str, Any]) -> Runtime:
-    """Return a runtime with the settings of `server`. Raises pydantic.ValidationError."""
+    """Return a runtime with the settings of `server`; raise ValidationError if they are invalid."""
     return RUNTIMES[name].model_validate(dict(server))

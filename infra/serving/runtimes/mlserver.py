@@ -28,7 +28,7 @@ class Mlserver(Runtime):
     """Class of the model, such as mlserver_sklearn.SKLearnModel. None requires a
     model-settings.json next to the model."""
     parallel_workers: int = Field(default=0, ge=0, le=64)
-    """Worker processes. 0 computes in the server's process."""
+    """Number of worker processes. 0 computes in the server's process."""
     max_batch_size: int | None = Field(default=None, ge=1)
     max_batch_time: float | None = Field(default=None, gt=0)
     grpc_max_message_length: int | None = Field(default=None, ge=1)

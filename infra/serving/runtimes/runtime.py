@@ -72,10 +72,9 @@ class Runtime(BaseModel, ABC):
     export: ClassVar[str] = "export"
     """Directory of a run that the program reads."""
     managed: ClassVar[Mapping[str, str]] = {}
-    """Settings of the program that the stack manages, with the key to write instead."""
+    """Maps settings that the stack manages to the key to set instead, or to other advice."""
     recordings: ClassVar[Mapping[str, str]] = {}
-    """PromQL expressions for those `inference_…` series of the stack that the program does not
-    export."""
+    """PromQL expressions for `inference_…` series of the stack that the program does not export."""
 
     @abstractmethod
     def command(self, launch: Launch) -> list[str]:
@@ -93,7 +92,7 @@ class Runtime(BaseModel, ABC):
     def in_flight(self, labels: str) -> str | None:
         """Return a PromQL expression for the number of requests that are queued or computed.
 
-        Only series with these labels count. Returns None if the program does not report the number.
+        Only series with these labels count. Return None if the program does not report the number.
         """
         return None
 
@@ -103,12 +102,12 @@ class Runtime(BaseModel, ABC):
         return {}
 
     def problem(self, gpus: int) -> str | None:
-        """Return an error message if the settings do not fit the number of GPUs of a pod."""
+        """Return an error message if the settings do not fit the GPUs per pod."""
         return None
 
 
 class ProgramArguments(Runtime):
-    """A runtime whose settings are the command-line arguments of a release of its program.
+    """A runtime with the command-line arguments of a program release as its settings.
 
     Names are written with underscores. true becomes `--name` or, for an argument with a value,
     `--name=true`; a list repeats the argument; a mapping becomes JSON.
@@ -117,7 +116,7 @@ class ProgramArguments(Runtime):
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
 
     release: ClassVar[str]
-    """Program and release whose arguments are known."""
+    """Program and release that define the known arguments."""
     flags: ClassVar[Collection[str]] = ()
     """Arguments without a value."""
     options: ClassVar[Collection[str]]
@@ -138,11 +137,11 @@ class ProgramArguments(Runtime):
                 close = difflib.get_close_matches(name, known, n=1)
                 advice = f"did you mean {close[0]!r}? " if close else ""
                 raise ValueError(
-                    f"{name} is not an argument of {self.release}: {advice}Write an argument of "
-                    f"another release as text under `unchecked`, such as --{_dashed(name)}"
+                    f"{name} is not an argument of {self.release}: {advice}Pass arguments of other "
+                    f"releases as text under `unchecked`, such as --{_dashed(name)}"
                 )
             if name in self.flags and not isinstance(value, bool):
-                raise ValueError(f"{name} is {value!r}, but it is a flag: write true or false")
+                raise ValueError(f"{name} is {value!r}, but it is a flag: set true or false")
             if value is None:
                 raise ValueError(f"{name} is null: leave it out")
         return self

@@ -107,7 +107,7 @@ _OPTIONS: Final = """
     worker_extension_cls
 """
 _ONE_POD_ONLY: Final = "leave it out: a replica of a service is one pod"
-_AT_THE_GATEWAY: Final = "route, because the gateway terminates TLS"
+_AT_THE_GATEWAY: Final = "leave it out: the gateway of a route terminates TLS"
 
 
 class Vllm(ProgramArguments):
@@ -149,7 +149,7 @@ class Vllm(ProgramArguments):
     pipeline_parallel_size: int = Field(default=1, ge=1)
     data_parallel_size: int = Field(default=1, ge=1)
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
-    """If this is 0, the default of vLLM, it aborts requests in flight at SIGTERM."""
+    """Time (s) to finish requests in flight after SIGTERM. 0, vLLM's default, aborts them."""
 
     def command(self, launch: Launch) -> list[str]:
         """Return the command with its arguments."""
@@ -206,6 +206,6 @@ class Vllm(ProgramArguments):
             return None
         return (
             f"uses {tensor} (tensor_parallel_size) x {pipeline} (pipeline_parallel_size) x {data} "
-            f"(data_parallel_size) = {tensor * pipeline * data} GPUs, but gpus is {gpus}: write "
+            f"(data_parallel_size) = {tensor * pipeline * data} GPUs, but gpus is {gpus}: set "
             "sizes whose product is gpus"
         )

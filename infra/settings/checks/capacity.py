@@ -66,13 +66,13 @@ def services_fit_the_quota(
         if used > limit:
             yield (
                 f"{here} and programs of the stack may use {plain(used, name)} of {name} in all, "
-                f"more than {quota} of {plain(limit, name)}: write fewer replicas or less per pod."
+                f"more than {quota} of {plain(limit, name)}: reduce replicas or resources."
             )
         elif wanted > limit:
             yield (
                 f"{here} and programs of the stack may use {plain(used, name)} of {name} in all, "
                 f"which leaves too little of {quota} of {plain(limit, name)} for the pod that an "
-                f"update adds before it removes one: write fewer replicas, or a quota of "
+                f"update adds before it removes one: reduce the replicas, or raise the quota to "
                 f"{plain(wanted, name)}."
             )
 
@@ -85,7 +85,7 @@ def claims_are_within_the_quota(
     if limit is not None and len(storage.claims) > limit:
         yield (
             f"{full_key('storage', 'claims')} has {len(storage.claims)} claims, more than "
-            f"{full_key('tenancy', 'quota', 'claims')} of {limit}: write a quota of at least "
+            f"{full_key('tenancy', 'quota', 'claims')} of {limit}: set a quota of at least "
             f"{len(storage.claims)}."
         )
 
@@ -131,7 +131,7 @@ def gpus_are_offered(
         if sliced and sliced.rename and resource == gpu.resource:
             yield (
                 f"{here} is {resource!r}, but {full_key('gpu', 'time_slicing')} offers shared GPUs "
-                f"as {offered}: write that name, or time_slicing.rename: false."
+                f"as {offered}: use that name, or set time_slicing.rename: false."
             )
         if (
             resource.startswith("nvidia.com/mig-")
@@ -139,8 +139,8 @@ def gpus_are_offered(
             and gpu.mig_strategy != "mixed"
         ):
             yield (
-                f"{here} is {resource!r}, which only {full_key('gpu', 'mig_strategy')} mixed "
-                f"offers, but that is {gpu.mig_strategy!r}."
+                f"{here} is {resource!r}, which is offered only if "
+                f"{full_key('gpu', 'mig_strategy')} is mixed, but it is {gpu.mig_strategy!r}."
             )
 
 
@@ -155,7 +155,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
         if sliced and (job.gpu_resource or gpu.resource) == offered and job.gpus_per_node > 1:
             yield (
                 f"{job_key(key, 'gpus_per_node')} is {job.gpus_per_node}, but GPUs are shared by "
-                "time slicing, so that several may be one device: write 1, or no time_slicing."
+                "time slicing, so that several may be one device: set 1, or remove time_slicing."
             )
 
 
@@ -168,7 +168,7 @@ def node_ports_are_reachable(
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:
             yield (
                 f"{service_key(key, 'service_type')} is 'NodePort', but "
-                f"{full_key('tenancy', 'network', 'isolate')} admits pods only: write the callers' "
+                f"{full_key('tenancy', 'network', 'isolate')} admits pods only: list the callers' "
                 f"address ranges in {full_key('tenancy', 'network', 'inference_cidrs')}."
             )
 
@@ -193,5 +193,5 @@ def topology_is_supported(training: TrainingSettings, volcano: VolcanoSettings) 
             yield (
                 f"{job_key(key, 'network_topology')} is set, but "
                 f"{full_key('volcano', 'version')} is {volcano.version}, which does not support "
-                "it: write 1.12.0 or later, or the job's `pack` instead."
+                "it: set 1.12.0 or later, or use the job's `pack` instead."
             )

@@ -38,7 +38,7 @@ def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
 def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
     """Check that queues set only what the scheduler's `share` reads."""
     if "root" in volcano.queues:
-        yield f"{_key('root')} is created by Volcano: write another name."
+        yield f"{_key('root')} is created by Volcano: choose another name."
     scheduler = volcano.configured
     if scheduler is None:
         return
@@ -46,18 +46,18 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
     for name, queue in volcano.queues.items():
         if scheduler.share == "proportion" and queue.deserved:
             yield (
-                f"{_key(name, 'deserved')} is not read with {here}: proportion; write weight "
+                f"{_key(name, 'deserved')} is not read with {here}: proportion; set weight "
                 f"instead, or {here}: capacity."
             )
         if scheduler.share == "proportion" and queue.parent not in (None, "root"):
             yield (
                 f"{_key(name, 'parent')} is {queue.parent!r}, but with {here}: proportion "
-                f"queues have no parents: write {here}: capacity."
+                f"queues have no parents: set {here}: capacity."
             )
         if scheduler.share == "capacity" and queue.weight != 1:
             yield (
                 f"{_key(name, 'weight')} is {queue.weight}, which is not read with {here}: "
-                f"capacity; write deserved instead, or {here}: proportion."
+                f"capacity; set deserved instead, or {here}: proportion."
             )
     reclaims = scheduler.share == "capacity" and scheduler.reclaim != "none"
     for name, queue in volcano.queues.items():
@@ -72,7 +72,7 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
     if volcano.hierarchical and volcano.release < _FIRST_WITH_PARENTS:
         yield (
             f"{full_key('volcano', 'version')} is {volcano.version!r}, which does not support "
-            "parent queues: write 1.11 or later, or leave out parent."
+            "parent queues: set 1.11 or later, or leave out parent."
         )
 
 
@@ -92,7 +92,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                     yield (
                         f"{_key(name, limiting)} of {resource} is {shown}, but its child queues "
                         f"({', '.join(below)}) have {total.normalize():f} in total as {promise}: "
-                        "write no more than the parent has."
+                        "assign no more than the parent has."
                     )
         for key, queue in below.items():
             for resource, amount in queue.capability.items():
@@ -130,11 +130,11 @@ def classes_permit_preemption(
                 yield (
                     f"{job_key(key, 'priority_class')} is {job.priority_class!r}, whose preemption "
                     f"is Never, so it reclaims nothing although {_SCHEDULER}.reclaim is "
-                    f"{scheduler.reclaim}: write preemption PreemptLowerPriority for the class."
+                    f"{scheduler.reclaim}: set preemption PreemptLowerPriority for the class."
                 )
     if scheduler.preempt != "none" and never == volcano.priority_classes.keys():
         yield (
             f"{_SCHEDULER}.preempt is {scheduler.preempt}, but no class under "
-            f"{full_key('volcano', 'priority_classes')} may preempt: write preemption "
+            f"{full_key('volcano', 'priority_classes')} may preempt: set preemption "
             "PreemptLowerPriority for those that should."
         )

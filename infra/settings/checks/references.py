@@ -130,13 +130,13 @@ def services_refer_to_declared_objects(
             if job.checkpoints != service.checkpoints:
                 yield (
                     f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but {field} "
-                    f"{name!r} exports to {job.checkpoints!r}: write that one."
+                    f"{name!r} exports to {job.checkpoints!r}: set that one."
                 )
         sweep = training.sweeps.get(service.sweep or "")
         if sweep is not None and sweep.winner == "none":
             yield (
-                f"{service_key(key, 'sweep')} is {service.sweep!r}, whose winner is not to be "
-                f"served: write {full_key('training', 'sweeps', str(service.sweep), 'winner')}: "
+                f"{service_key(key, 'sweep')} is {service.sweep!r}, whose winner is not "
+                f"served: set {full_key('training', 'sweeps', str(service.sweep), 'winner')}: "
                 "serve."
             )
 
@@ -148,7 +148,7 @@ def winners_are_served(training: TrainingSettings, inference: InferenceSettings)
         if sweep.winner == "serve" and key not in served:
             yield (
                 f"{full_key('training', 'sweeps', key, 'winner')} is 'serve', but no service has "
-                f"`sweep: {key}`: write it in {full_key('inference', 'services')}, or leave winner "
+                f"`sweep: {key}`: add one to {full_key('inference', 'services')}, or leave winner "
                 "out."
             )
 
@@ -170,7 +170,7 @@ def _unreadable(
     if job.torchtitan is not None and service.runtime == "torch":
         yield (
             f"{here} is {name!r}, whose program torchtitan exports a Hugging Face directory, which "
-            "the model server cannot load: write another runtime, such as vllm."
+            "the model server cannot load: set another runtime, such as vllm."
         )
     config = job.hyperparameters
     if config is None:
@@ -179,12 +179,12 @@ def _unreadable(
     if not uses_training_program and service.runtime in ("torch", "vllm"):
         yield (
             f"{here} is {name!r}, whose kind {job.kind} exports a "
-            "SavedModel, which the model server cannot load: write a job of another kind."
+            "SavedModel, which the model server cannot load: serve a job of another kind."
         )
     elif service.runtime == "vllm" and config.model != "gpt":
         yield (
-            f"{here} is {name!r}, whose model {config.model} vLLM cannot load: write a job "
-            "with model gpt, or another runtime."
+            f"{here} is {name!r}, whose model {config.model} vLLM cannot load: serve a job "
+            "with model gpt, or set another runtime."
         )
 
 
@@ -224,7 +224,7 @@ def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
         if name in owners:
             yield (
                 f"{full_key('storage', 'claims', key, 'name')} is {name!r}, which is also the "
-                f"name of claim {owners[name]!r}: write different ones."
+                f"name of claim {owners[name]!r}: use different names."
             )
         owners[name] = key
 
@@ -245,7 +245,7 @@ def namespaces_differ(
         if name in owners:
             yield (
                 f"{full_key(concern, 'namespace')} is {name!r}, which is also "
-                f"{full_key(owners[name], 'namespace')}: write different ones."
+                f"{full_key(owners[name], 'namespace')}: use different names."
             )
         if name is not None:
             owners[name] = concern
@@ -257,7 +257,7 @@ def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Itera
     if operator_installs and monitoring.prometheus != "none" and monitoring.dcgm_exporter.install:
         yield (
             f"{full_key('monitoring', 'dcgm_exporter', 'install')} is true, but the GPU Operator "
-            "installs an exporter as well: write dcgm_exporter: {install: false, existing: {}}."
+            "installs an exporter as well: set dcgm_exporter: {install: false, existing: {}}."
         )
 
 
@@ -293,6 +293,6 @@ def recorder_image_and_claims_are_declared(
             modes = ", ".join(claim.access_modes)
             yield (
                 f"{here} is {key!r}, whose access_modes are {modes}: the recorder on one node "
-                "would block training on other nodes. Write a claim that is ReadWriteMany, or "
+                "would block training on other nodes. Use a claim that is ReadWriteMany, or "
                 "leave the recorder out."
             )

@@ -43,7 +43,7 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
         if claim.storage_class != volume.storage_class:
             yield (
                 f"{here}.storage_class is {claim.storage_class!r}, but volume {claim.volume!r} has "
-                f"{volume.storage_class!r}: write the same in both."
+                f"{volume.storage_class!r}: set the same in both."
             )
 
 

@@ -33,7 +33,8 @@ class GatewaySettings(Settings):
         default=None, description="Namespace of the Gateway. null uses the service's namespace."
     )
     section: DnsName | None = Field(
-        default=None, description="Name of one of its listeners. null attaches to all of them."
+        default=None,
+        description="Name of a listener of the Gateway. null attaches to all.",
     )
 
 
@@ -73,17 +74,17 @@ class RouteSettings(Settings):
         if self.ingress is not None and self.path != "/":
             raise ValueError(
                 f"has path {self.path} with an ingress, which does not remove the prefix, and the "
-                "server does not know it: write hostnames instead"
+                "server does not know it: set hostnames instead"
             )
         if self.grpc_hostnames and self.gateway is None:
             raise ValueError("has grpc_hostnames without a gateway: an Ingress has no gRPC route")
         if both := sorted({*self.grpc_hostnames} & {*self.hostnames}):
             raise ValueError(
                 f"has {both[0]} in hostnames and grpc_hostnames: a listener accepts either an "
-                "HTTPRoute or a GRPCRoute for a host name, so write different ones"
+                "HTTPRoute or a GRPCRoute for a host name, so use different ones"
             )
         if self.grpc_hostnames and not self.hostnames:
             raise ValueError(
-                "has grpc_hostnames, but its HTTP route accepts every host name: write hostnames"
+                "has grpc_hostnames, but its HTTP route accepts every host name: set hostnames"
             )
         return self

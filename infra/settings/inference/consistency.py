@@ -46,7 +46,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     if service.max_unavailable >= max(service.max_replicas, 2):
         yield (
             f"has max_unavailable {service.max_unavailable} of {service.max_replicas} replicas: "
-            "drained nodes may stop all of them, so write less"
+            "drained nodes may stop all of them, so set it lower"
         )
     if problem := shm_problem(service.shm, service.memory):
         yield problem
@@ -90,16 +90,16 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     for here, kind in kinds.items():
         if kind is not None and kind not in runtime.sources:
             yield (
-                f"has {here}{kind} with runtime {service.runtime}, which reads only: "
-                f"{', '.join(sorted(runtime.sources))} (run is job, sweep or run, the others but "
-                "url are under source)"
+                f"has {here}{kind} with runtime {service.runtime}, which supports only "
+                f"{', '.join(sorted(runtime.sources))} (run stands for job, sweep or run; all but "
+                "run and url are keys of source)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
-            yield f"has url {url}, but Triton reads only s3:// and gs://: write one of these"
+            yield f"has url {url}, but Triton reads only s3:// and gs://: use one of these"
     fetches = "url" in kinds.values() or _downloads(service)
     if service.model_fields_set & {"fetch"} and not fetches:
-        yield "has fetch, but no url or source.download to fetch from: leave it out"
+        yield "has fetch, but nothing to download: set url or source, or leave fetch out"
     if service.runtime != "torch" and any(source.download for source in _sources(service)):
         yield (
             f"has source.download with runtime {service.runtime}, whose image has no program for "
@@ -124,7 +124,7 @@ def _sources(service: InferenceServiceSettings) -> list[SourceSettings]:
 
 def _access(service: InferenceServiceSettings) -> Iterator[str]:
     if service.canary is not None and service.route is None:
-        yield "has a canary, but no route that could split the requests: write route"
+        yield "has a canary, but no route that could split the requests: set route"
     if service.route is not None and service.tls is not None:
         yield (
             "has tls and a route: TLS is terminated at the gateway, which sends plain HTTP to "
@@ -158,7 +158,7 @@ def _server(
         if not instead:
             remedy = "leave it out"
         else:
-            remedy = instead if instead.startswith("leave") else f"write `{instead}`"
+            remedy = instead if instead.startswith("leave") else f"set `{instead}`"
         yield (f"sets {here}.{name}, which the stack determines: {remedy}")
     try:
         runtime = service.runtime_of(server)
@@ -191,14 +191,14 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
     if duplicates:
         yield (
             f"has port {service.port}, which runtime {service.runtime} also uses for gRPC or "
-            "metrics: write another port"
+            "metrics: set another port"
         )
     scaling = service.autoscaling
     by_requests = scaling is not None and scaling.requests_in_flight is not None
     if by_requests and runtime.in_flight("") is None:
         yield (
             f"has autoscaling.requests_in_flight, but runtime {service.runtime} has no metric for "
-            "them: write server.requests_in_flight, or cpu_percent instead"
+            "them: set server.requests_in_flight, or cpu_percent instead"
         )
     speaks_grpc = runtime.endpoints.grpc_port is not None
     if service.route is not None and service.route.grpc_hostnames and not speaks_grpc:
@@ -209,7 +209,7 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
     if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
         yield (
             f"has shm {service.shm} with {service.gpus} GPUs, which communicate over /dev/shm: "
-            f"write at least {_MULTI_GPU_SHM}"
+            f"set at least {_MULTI_GPU_SHM}"
         )
 
 
@@ -221,7 +221,7 @@ def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
     if service.runtime != "torch" or canary.run is None or run is None:
         yield (
             "has canary.promote_if, which compares the manifests of two runs and needs runtime "
-            "torch, canary.run, and run, job or sweep: write these, or leave it out"
+            "torch, canary.run, and run, job or sweep: set these, or leave it out"
         )
 
 
@@ -231,7 +231,7 @@ def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
         return
     if service.route is not None and service.route.gateway is None:
         yield (
-            "has canary.rollback with an Ingress, whose weights are not changed: use "
+            "has canary.rollback, which cannot change the weights of an Ingress: use "
             "route.gateway, or leave canary.rollback out"
         )
     runtime = service.runtime_of({})

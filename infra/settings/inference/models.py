@@ -73,7 +73,7 @@ class ClaimSourceSettings(Settings):
     @model_validator(mode="after")
     def _inside(self) -> Self:
         if ".." in self.path.split("/"):
-            raise ValueError(f"has path {self.path}, which leaves the claim: write it without '..'")
+            raise ValueError(f"has path {self.path}, which leaves the claim: remove '..'")
         return self
 
 
@@ -85,7 +85,7 @@ class HubSourceSettings(Settings):
     )
     revision: str = Field(
         pattern=r"^[0-9a-f]{40}$",
-        description="Commit of the model, without which a restart could serve other weights.",
+        description="Commit of the model, so that all pods serve the same weights.",
     )
     cache: DnsLabel | None = Field(
         default=None,
@@ -125,7 +125,7 @@ class SourceSettings(Settings):
             raise ValueError("has download, but no artifact to download: leave it out")
         if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):
             raise ValueError(
-                f"has download and artifact {self.artifact}: write registry.example.com/"
+                f"has download and artifact {self.artifact}: use registry.example.com/"
                 "repository@sha256:…, without a tag"
             )
         return self

@@ -83,7 +83,7 @@ class AutoscalingSettings(Settings):
         if self.min > self.max:
             raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
         if self.keda is not None and self.requests_in_flight is None:
-            raise ValueError("has keda without requests_in_flight, by which KEDA scales: write it")
+            raise ValueError("has keda without requests_in_flight, by which KEDA scales: set it")
         if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
             raise ValueError(
                 "has min 0, which needs keda.activation_query: without a pod nothing else shows "
@@ -127,7 +127,7 @@ class RollbackSettings(Settings):
     )
     min_requests: PositiveInt = Field(
         default=20,
-        description="Number of requests within window_seconds below which nothing is evaluated.",
+        description="Minimum number of requests in window_seconds for an evaluation.",
     )
     window_seconds: int = Field(
         default=30, ge=10, le=3600, description="Time (s) over which requests are evaluated."
@@ -147,8 +147,8 @@ class RollbackSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the program may connect only "
-        "on these ports and that of Prometheus, and to DNS.",
+        description="Ports of the API server. With network isolation, the program may connect only "
+        "to these ports, DNS and the port of Prometheus.",
     )
 
     @model_validator(mode="after")
@@ -156,7 +156,7 @@ class RollbackSettings(Settings):
         if self.window_seconds < 3 * self.interval_seconds:
             raise ValueError(
                 f"has window_seconds {self.window_seconds} with interval_seconds "
-                f"{self.interval_seconds}: write at least three intervals"
+                f"{self.interval_seconds}: set at least three intervals"
             )
         return self
 
@@ -191,17 +191,17 @@ class CanarySettings(Settings):
     )
     promote_if: dict[MetricName, Comparison] = Field(
         default={},
-        description="Conditions on metrics of the run's manifest, without which the canary does "
-        'not start, such as accuracy: ">= incumbent - 0.002".',
+        description="Conditions on metrics of the run's manifest, such as accuracy: "
+        '">= incumbent - 0.002". If one does not hold, the canary does not start.',
     )
 
     @model_validator(mode="after")
     def _one_difference(self) -> Self:
         given = [name for name in ("run", "url", "source") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"has {' and '.join(given)}: write one of them")
+            raise ValueError(f"has {' and '.join(given)}: keep one of them")
         if not any((given, self.image, self.server)):
-            raise ValueError("is the same as the service: write run, url, source, image or server")
+            raise ValueError("is the same as the service: set run, url, source, image or server")
         return self
 
 
@@ -224,7 +224,7 @@ class RolloutSettings(Settings):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.recreate and "surge" in self.model_fields_set:
-            raise ValueError("has recreate and surge: write one of them")
+            raise ValueError("has recreate and surge: keep one of them")
         return self
 
     @property

@@ -65,7 +65,7 @@ class InferenceServiceSettings(Settings):
         description="How pods download the export that `url` or `source.artifact` names.",
     )
     digest: Digest | None = Field(
-        default=None, description="Required SHA-256 of the weights. The server refuses any other."
+        default=None, description="Required SHA-256 of the weights. The server rejects any other."
     )
     image: DnsLabel = Field(default="inference", description="Key of the image.")
     model: str | None = Field(
@@ -161,7 +161,7 @@ class InferenceServiceSettings(Settings):
         ge=0,
         le=3600,
         description="Time (s) that a new pod must be ready before an old one is removed, so "
-        "that load balancers find it and a bad version fails.",
+        "that load balancers discover it and a faulty version is detected.",
     )
     pre_stop_seconds: int = Field(
         default=2,

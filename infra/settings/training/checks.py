@@ -35,8 +35,8 @@ def job_problems(job: TrainingJobSettings) -> Iterator[str]:
 class LimitedSetting:
     """A setting, or one value of it, that only some kinds support.
 
-    `requested` returns the value if a job requests the capability, None otherwise. `remedy` is what
-    to write with other kinds.
+    `requested` returns the value if a job requests the capability, None otherwise. `remedy` is the
+    advice for other kinds.
     """
 
     title: str
@@ -64,13 +64,13 @@ LIMITED_SETTINGS: Final = (
         "this repository's program",
         "hyperparameters",
         lambda job: sorted(job.hyperparameters.model_fields_set) if job.hyperparameters else None,
-        "write command instead",
+        "set command instead",
     ),
     LimitedSetting(
         "torchtitan",
         "torchtitan",
         lambda job: job.torchtitan.config if job.torchtitan else None,
-        "write command instead",
+        "set command instead",
     ),
     LimitedSetting(
         "elastic size",
@@ -82,13 +82,13 @@ LIMITED_SETTINGS: Final = (
         "deadline of the run",
         "deadline_seconds",
         _value("deadline_seconds"),
-        "write attempt_deadline_seconds if the kind supports it, or leave it out",
+        "set attempt_deadline_seconds if the kind supports it, or leave it out",
     ),
     LimitedSetting(
         "deadline of an attempt",
         "attempt_deadline_seconds",
         _value("attempt_deadline_seconds"),
-        "write deadline_seconds",
+        "set deadline_seconds",
     ),
     LimitedSetting(
         "suspension through a setting",
@@ -100,7 +100,7 @@ LIMITED_SETTINGS: Final = (
         "stop through a setting",
         "state: stopped",
         lambda job: "stopped" if job.state == "stopped" else None,
-        "write state suspended if the kind supports it, which ends the pods as well",
+        "set state suspended if the kind supports it, which also terminates the pods",
     ),
     LimitedSetting(
         "success when all pods succeed",
@@ -126,7 +126,7 @@ LIMITED_SETTINGS: Final = (
         "steps before and after the training",
         "steps",
         lambda job: sorted(job.steps) or None,
-        "write several jobs, and start each when the one before has succeeded",
+        "define several jobs, and start each when the previous one has succeeded",
     ),
     LimitedSetting(
         "outputs of steps as inputs of the job",
@@ -162,7 +162,7 @@ def _unsupported_settings(job: TrainingJobSettings) -> Iterator[str]:
             *others, last = limited.kinds
             choice = f"{', '.join(others)} or {last}" if others else last
             yield (
-                f"sets {limited.key} to {value!r}, which kind {job.kind!r} does not support: write "
+                f"sets {limited.key} to {value!r}, which kind {job.kind!r} does not support: set "
                 f"kind {choice}, or {limited.remedy}"
             )
 
@@ -172,9 +172,9 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
         return
     programs = [name for name in PROGRAMS if getattr(job, name) is not None]
     if not programs:
-        yield f"has no program: write one of {', '.join(PROGRAMS)}"
+        yield f"has no program: set one of {', '.join(PROGRAMS)}"
     elif len(programs) > 1:
-        yield f"has {' and '.join(programs)}: write one of them"
+        yield f"has {' and '.join(programs)}: keep one of them"
     if job.torchtitan is not None:
         yield from _torchtitan_problems(job, job.torchtitan)
     if job.hyperparameters is not None and KINDS[job.kind].program != TRAINING_PROGRAM:
@@ -185,7 +185,7 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
 def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSettings) -> Iterator[str]:
     if job.image == "training":
         yield (
-            "has torchtitan, but image 'training', which does not contain it: write the key of an "
+            "has torchtitan, but image 'training', which does not contain it: set the key of an "
             "image that is built with training/titan/Dockerfile"
         )
     if job.min_nodes not in (None, job.nodes):
@@ -215,18 +215,18 @@ def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.rdma is not None and job.nodes == 1:
-        yield "has rdma but a single node: leave rdma out, or write nodes above 1"
+        yield "has rdma but a single node: leave rdma out, or set nodes above 1"
     if job.nccl is None:
         return
     if job.nodes == 1:
         yield "has nccl but a single node, which needs no network: leave nccl out"
     if job.nccl.uses_rdma and job.rdma is None:
         yield (
-            f"has nccl.network {job.nccl.network!r}, but no rdma: write the device of the pods "
+            f"has nccl.network {job.nccl.network!r}, but no rdma: set the device of the pods "
             "(rdma.resource and rdma.interface), or network tcp"
         )
     if not job.nccl.uses_rdma and job.rdma is not None:
-        yield "has nccl.network 'tcp', but rdma: leave rdma out, or write infiniband or roce"
+        yield "has nccl.network 'tcp', but rdma: leave rdma out, or set infiniband or roce"
     conflicts = set(job.nccl.to_environment("eth0")) & set(job.env)
     if conflicts:
-        yield f"sets {sorted(conflicts)[0]} in env, which nccl sets: write it in one place"
+        yield f"sets {sorted(conflicts)[0]} in env, which nccl sets: set it in one place"

@@ -152,7 +152,7 @@ class StepSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that this one follows: those in `after`, and those whose outputs it uses."""
+        """Steps that this one waits for: `after`, and the producers of its inputs."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
 
@@ -185,7 +185,7 @@ class NetworkTopologySettings(Settings):
     def _tier_fits_mode(self) -> Self:
         if (self.mode == "hard") != (self.highest_tier is not None):
             raise ValueError(
-                f"has mode {self.mode!r} and highest_tier {self.highest_tier}: write highest_tier "
+                f"has mode {self.mode!r} and highest_tier {self.highest_tier}: set highest_tier "
                 "with mode hard, and only then"
             )
         return self
@@ -214,7 +214,7 @@ class TrainingJobSettings(Settings):
         description="Minimum number of pods to start and to keep running. Makes the job elastic.",
     )
     gpus_per_node: PositiveInt = Field(
-        default=1, le=64, description="GPUs per pod, and processes per pod."
+        default=1, le=64, description="Number of GPUs, and of processes, per pod."
     )
     gpu_resource: QualifiedName | None = Field(
         default=None, description="GPU resource name. null uses the stack's."
@@ -323,7 +323,7 @@ class TrainingJobSettings(Settings):
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
-        description="suspended keeps the run without pods until this is running again; stopped "
+        description="suspended keeps the run without pods until this is set to running; stopped "
         "ends it for good. A change starts no new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
@@ -348,8 +348,8 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Name of an existing run, which keeps its name whatever else changes. null "
-        "names the run by a hash of the job's settings.",
+        description="Name of an existing run, to keep it whatever else changes. null "
+        "derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(
         default=1, description="Increase to run the same specification again, as a new run."
@@ -357,7 +357,7 @@ class TrainingJobSettings(Settings):
     recreate: bool = Field(
         default=False,
         description="Create the run again if an earlier update created it and its job was deleted "
-        "in the cluster; training resumes from its checkpoint. By default the update is refused, "
+        "in the cluster; training resumes from its checkpoint. By default, the update is rejected, "
         "because the run may have finished.",
     )
     grace_seconds: int = Field(
@@ -368,8 +368,8 @@ class TrainingJobSettings(Settings):
     )
     on_change: Literal["keep", "replace"] = Field(
         default="keep",
-        description="Run of the previous specification: keep leaves it in the cluster, running or "
-        "finished; replace deletes it. A notebook and a schedule are always replaced.",
+        description="Effect of a change on the earlier run: keep leaves it in the cluster, running "
+        "or finished; replace deletes it. Notebooks and schedules are always replaced.",
     )
 
     @field_validator("hyperparameters")
@@ -385,7 +385,7 @@ class TrainingJobSettings(Settings):
     @classmethod
     def _codes_differ(cls, codes: list[int]) -> list[int]:
         if len(set(codes)) < len(codes):
-            raise ValueError("has a code twice: write each once")
+            raise ValueError("has a code twice: list each once")
         return codes
 
     @model_validator(mode="after")
@@ -435,7 +435,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that the training follows: those in `after`, and those whose outputs it uses."""
+        """Steps that the training waits for: `after`, and the producers of its inputs."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
     @property

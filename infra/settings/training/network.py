@@ -101,7 +101,7 @@ class NcclSettings(Settings):
                 )
         if (self.socket_threads or 1) * (self.sockets_per_thread or 1) > 64:
             raise ValueError(
-                "has more than 64 sockets per connection: write fewer socket_threads or "
+                "has more than 64 sockets per connection: set fewer socket_threads or "
                 "sockets_per_thread"
             )
         return self

@@ -26,7 +26,7 @@ class NotebookRouteSettings(Settings):
         if self.path == "/" and not self.hostnames:
             raise ValueError(
                 "has neither hostnames nor path, and so receives every request of the Gateway: "
-                "write one of them"
+                "set one of them"
             )
         return self
 
@@ -39,7 +39,7 @@ class NotebookSettings(Settings):
         "kept when the notebook is deleted."
     )
     token_secret: DnsName = Field(
-        description="Secret of the namespace whose key `token` is the access token."
+        description="Secret in the namespace with the access token in its key `token`."
     )
     route: NotebookRouteSettings | None = Field(
         default=None,
@@ -50,6 +50,6 @@ class NotebookSettings(Settings):
         ge=1,
         le=7 * 24 * 60,
         description="Time (min) without activity of kernels, terminals and GPUs after which the "
-        "notebook is suspended. The warning comes 10 minutes earlier, or at half of a shorter "
+        "notebook is suspended. A warning appears 10 minutes earlier, or halfway through a shorter "
         "time.",
     )

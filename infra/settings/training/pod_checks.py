@@ -33,17 +33,17 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
     ):
         yield (
             f"has attempt_deadline_seconds {job.attempt_deadline_seconds}, which is less than the "
-            f"grace_seconds ({job.grace_seconds}) of a terminated pod: write more"
+            f"grace_seconds ({job.grace_seconds}) of a terminated pod: set it higher"
         )
     duplicates = set(job.env) & set(job.env_from)
     if duplicates:
-        yield f"has {sorted(duplicates)[0]} in env and in env_from: write it in one of them"
+        yield f"has {sorted(duplicates)[0]} in env and in env_from: set it in one of them"
     for name in job.volumes:
         if name in RESERVED_VOLUMES:
             yield f"has a volume {name!r}, which is a reserved name: choose another"
     paths = [volume.path.rstrip("/") for volume in job.volumes.values()]
     for path in sorted({path for path in paths if paths.count(path) > 1}):
-        yield f"has two volumes at {path}: write a different path for each"
+        yield f"has two volumes at {path}: use a different path for each"
     yield from _download_problems(job)
     for name in job.annotations:
         if name.startswith(_RESERVED_ANNOTATIONS):
@@ -62,7 +62,7 @@ def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
         )
     elif DATASETS_PATH not in writable:
         yield (
-            f"has hyperparameters.data_url, but no writable volume at {DATASETS_PATH}: write "
+            f"has hyperparameters.data_url, but no writable volume at {DATASETS_PATH}: set "
             f"volumes: {{data: {{path: {DATASETS_PATH}, scratch: 100Gi}}}}"
         )
 
@@ -72,7 +72,7 @@ def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.kind != "notebook":
         return
     if job.notebook is None:
-        yield "is of kind 'notebook', but has no notebook: write notebook.home and token_secret"
+        yield "is of kind 'notebook', but has no notebook: set notebook.home and token_secret"
     if job.command is not None:
         yield "has a command, but kind 'notebook' starts JupyterLab: leave it out"
     if job.nodes != 1:
@@ -87,4 +87,4 @@ def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
         if name in (HOMES_VOLUME, TOKEN_VOLUME):
             yield f"has a volume {name!r}, which is a reserved name: choose another"
         if path.startswith((f"{HOMES_PATH}/", f"{SECRETS_PATH}/")):
-            yield f"has a volume at {volume.path}, which every notebook has: choose another path"
+            yield f"has a volume at {volume.path}, where notebooks have one: choose another path"

@@ -33,10 +33,10 @@ def _cron(text: str) -> str:
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise ValueError(_FORM)
     if _SUNDAY.search(fields[4]):
-        raise ValueError("has day 7 of the week: write 0 for Sunday")
+        raise ValueError("has day 7 of the week: use 0 for Sunday")
     days = (fields[2], fields[4])
     if "*" not in days and any(day.startswith("*") for day in days):
-        raise ValueError("has steps (*/n) of days and another rule for days: write * for one")
+        raise ValueError("has steps (*/n) of days and another rule for days: use * for one")
     try:
         next(CronSim(text, datetime(2000, 1, 1)))
     except CronSimError as error:
@@ -51,13 +51,13 @@ def _zone(name: str) -> str:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ValueError(
-            "is not a time zone of the IANA database: write one such as Europe/Berlin"
+            "is not a time zone of the IANA database: use one such as Europe/Berlin"
         ) from None
     return name
 
 
 class ScheduleSettings(Settings):
-    """Times at which a job starts as a new run. The next one waits until the last has ended."""
+    """Times at which a job starts as a new run, once its last run has finished."""
 
     cron: Annotated[str, AfterValidator(_cron)] = Field(
         description="Minute, hour, day of the month, month and day of the week, as in a CronJob: "
@@ -78,7 +78,7 @@ class ScheduleSettings(Settings):
     start_within_seconds: PositiveInt | None = Field(
         default=None,
         ge=10,
-        description="Maximum delay (s) of a start, for example because the last run has not ended. "
+        description="Maximum delay (s) of a start, for example while the last run is not finished. "
         "A later start is skipped. null sets no limit.",
     )
     image: DnsLabel = Field(
@@ -92,7 +92,7 @@ class ScheduleSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the program may connect only "
+        description="Ports of the API server. With network isolation, the program may connect only "
         "to these.",
     )
 

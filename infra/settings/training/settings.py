@@ -53,7 +53,7 @@ class TrainingSettings(Settings):
             if run > limit:
                 raise ValueError(
                     f"has job {key!r} of kind {job.kind!r}: the names of its runs would have {run} "
-                    f"characters, but the kind allows {limit}. Write a shorter key"
+                    f"characters, but the kind allows {limit}. Use a shorter key"
                 )
             for step in job.expanded.steps:
                 # A JobFlow names the pods of a step <run>-<hash>-<step>-<task>-<index>.
@@ -61,7 +61,7 @@ class TrainingSettings(Settings):
                 if pod > _MAX_POD_NAME:
                     raise ValueError(
                         f"has job {key!r} with the step {step!r}: names of its pods would have "
-                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Write a shorter key "
+                        f"{pod} characters, but {_MAX_POD_NAME} are allowed. Use a shorter key "
                         "or step name"
                     )
         return self
@@ -74,6 +74,6 @@ class TrainingSettings(Settings):
                 raise ValueError(
                     f"has sweep {key!r} with budget.gpu_hours {sweep.budget.gpu_hours:g}, but its "
                     f"parallel trials may use {reserve:.2g} before they are paused, so none would "
-                    "start: write more"
+                    "start: set more"
                 )
         return self

@@ -46,14 +46,14 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
             if step.when and TRAINING_STEP not in preceding_steps(job, name):
                 yield (
                     f"has steps.{name}.when, but the step does not follow the training, whose "
-                    f"export has the metrics: write after: [{TRAINING_STEP}]"
+                    f"export has the metrics: set after: [{TRAINING_STEP}]"
                 )
         yield from _value_problems(job)
     if job.steps and job.state == "stopped":
         # Each step is a job of the flow, which would re-create a stopped one.
         yield "has steps and state 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
-        yield "has a step with writes_datasets, but no datasets: write the claim"
+        yield "has a step with writes_datasets, but no datasets: set the claim"
     if job.schedule is not None:
         yield from _schedule_problems(job)
 
@@ -90,7 +90,7 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
         for here, other in named:
             if other not in after:
                 known = ", ".join(sorted(set(after) - {name})) or "none"
-                return f"has {other!r} in {here}, which is not a step: write one of {known}"
+                return f"has {other!r} in {here}, which is not a step: use one of {known}"
     try:
         graph = {name: step.waits_for for name, step in job.steps.items()}
         TopologicalSorter({**graph, TRAINING_STEP: job.waits_for}).prepare()
@@ -154,7 +154,7 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
     producer, _, output = reference.partition(".")
     step = job.steps[producer]
     if step.for_each:
-        return f"step {producer} has for_each, so it is a list: write a command"
+        return f"step {producer} has for_each, so it is a list: set a command"
     type_ = step.outputs[output]
     accepted = _types_of(key)
     fits = _JSON_TYPES[type_ if type_ in PARAMETERS else "text"]
@@ -172,8 +172,8 @@ def _types_of(field: str) -> set[str]:
 
 def _schedule_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.run is not None:
-        yield "has run and a schedule, whose attempts have names of their own: leave run out"
+        yield "has run and a schedule, whose attempts have their own names: leave run out"
     if job.state != "running":
-        yield f"has a schedule and state {job.state!r}: write schedule.suspend true instead"
+        yield f"has a schedule and state {job.state!r}: set schedule.suspend true instead"
     if job.recreate:
         yield "has recreate and a schedule, which creates each attempt once: leave recreate out"

@@ -47,7 +47,7 @@ def _is_searched(name: str) -> str:
     if name in TrainingConfig.model_fields:
         raise ValueError(
             "does not determine the result or is the length of the run, so it cannot be searched: "
-            "write it in job.hyperparameters"
+            "set it in job.hyperparameters"
         )
     raise ValueError(_unknown(name))
 
@@ -77,16 +77,16 @@ class ParameterSettings(Settings):
     def _is_a_range_or_a_list(self) -> Self:
         if self.choices:
             if self.model_fields_set - {"choices"}:
-                raise ValueError("has choices and parts of a range: write one of them")
+                raise ValueError("has choices and parts of a range: keep one of them")
             if len({str(choice) for choice in self.choices}) < len(self.choices):
-                raise ValueError("has a choice twice: write each once")
+                raise ValueError("has a choice twice: list each once")
             return self
         if self.min is None or self.max is None:
             raise ValueError("needs min and max, or choices")
         if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min < self.max):
             raise ValueError(f"has min {self.min} and max {self.max}: max must be larger")
         if self.log and self.min <= 0:
-            raise ValueError(f"has min {self.min}, which has no logarithm: write more than 0")
+            raise ValueError(f"has min {self.min}, which has no logarithm: set more than 0")
         return self
 
     @property
@@ -148,7 +148,7 @@ class BudgetSettings(Settings):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if self.gpu_hours is None and self.money is None:
-            raise ValueError("needs gpu_hours or money: write one of them, or both")
+            raise ValueError("needs gpu_hours or money: set one of them, or both")
         return self
 
 
@@ -204,7 +204,7 @@ class SweepSettings(Settings):
         if self.objective.metric not in known:
             yield (
                 f"has objective.metric {self.objective.metric!r}, but the job reports "
-                f"{', '.join(known)}: write one of them"
+                f"{', '.join(known)}: use one of them"
             )
         yield from self._early_stopping_problems()
         yield from self._space_problems()
@@ -242,7 +242,7 @@ class SweepSettings(Settings):
             if parameter.choices:
                 continue
             if not (is_float or is_integer):
-                yield f"has a range in space.{name}, which is not a number: write choices"
+                yield f"has a range in space.{name}, which is not a number: set choices"
                 return
             if is_integer and any(isinstance(end, float) for end in parameter.extremes):
                 yield f"has a range with fractions in space.{name}, which is an integer"
@@ -324,7 +324,7 @@ class SweepSettings(Settings):
     def trial(self, parameters: Parameters) -> TrainingJobSettings:
         """Return the job with these hyperparameters, as an author would write it.
 
-        Raises ValidationError if such a job is invalid.
+        Raise ValidationError if such a job is invalid.
         """
         values: dict[str, Any] = self.job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         values["hyperparameters"] = {**values["hyperparameters"], **parameters}
@@ -346,6 +346,6 @@ class SweepControllerSettings(Settings):
     api_ports: list[PortNumber] = Field(
         default=[443, 6443],
         min_length=1,
-        description="Ports of the API server. With network isolation the pod may connect only "
+        description="Ports of the API server. With network isolation, the pod may connect only "
         "to these.",
     )

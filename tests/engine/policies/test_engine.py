@@ -56,7 +56,7 @@ def test_stack_rules_see_all_resources(run: Run):
     done = run("preview", stack)
     assert done.returncode != 0
     assert "namespace-gpu-quota" in done.stdout
-    assert "no quota of GPUs in namespace training" in done.stdout
+    assert "no effective GPU quota in namespace training" in done.stdout
 
 
 def test_a_helm_release_is_reported_as_unseen(run: Run):

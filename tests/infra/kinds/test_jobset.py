@@ -71,7 +71,7 @@ def test_the_run_succeeds_with_the_first_pod_or_with_all(
 def test_a_deadline_of_the_run_is_refused_since_job_set_has_none() -> None:
     (sentence,) = problems_of(job("jobset", deadline_seconds=60))
     assert "deadline_seconds to 60, which kind 'jobset' does not support" in sentence
-    assert "write attempt_deadline_seconds" in sentence
+    assert "set attempt_deadline_seconds" in sentence
 
 
 @pytest.mark.parametrize(("length", "nodes", "fine"), [(36, 10, True), (38, 10, False)])

@@ -106,7 +106,7 @@ def test_a_notebook_has_the_role_interactive() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"notebook": None}, "has no notebook: write notebook.home and token_secret"),
+        ({"notebook": None}, "has no notebook: set notebook.home and token_secret"),
         ({"nodes": 2}, "has nodes 2, but a notebook is one pod"),
         ({"command": ["jupyter", "lab"]}, "has a command, but kind 'notebook' starts JupyterLab"),
         ({"hyperparameters": {"model": "digits-net"}}, "which kind 'notebook' does not support"),
@@ -134,7 +134,7 @@ def test_a_notebook_that_cannot_work_is_refused(changes: dict[str, Any], text: s
 
 def test_other_kinds_have_no_notebook() -> None:
     (problem,) = problems_of(job("volcano", notebook=NOTEBOOK))
-    assert "which kind 'volcano' does not support: write kind notebook" in problem
+    assert "which kind 'volcano' does not support: set kind notebook" in problem
 
 
 def test_no_service_serves_a_notebook() -> None:

@@ -71,12 +71,12 @@ def test_the_chart_can_upgrade_its_definitions(provision: Provision) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"prometheus": "plain"}, "prometheus is plain: write operator"),
+        ({"prometheus": "plain"}, "prometheus is plain: set operator"),
         ({"labels": {"team": "ml"}}, "add release: kube-prometheus-stack to labels"),
         ({"scraped_from": ["watching"]}, "runs in monitoring: add it to scraped_from"),
         (
             {"grafana": {"dashboards": True, "labels": {"a": "1", "b": "2"}}},
-            "grafana.labels has 2: write one",
+            "grafana.labels has 2: keep one",
         ),
         ({"kube_prometheus_stack": {"install": True, "version": "latest"}}, "pattern"),
     ],

@@ -147,7 +147,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("service", "sentence"),
     [
-        ({"route": {"ingress": {"class_name": "nginx"}}}, "canary.rollback with an Ingress"),
+        ({"route": {"ingress": {"class_name": "nginx"}}}, "weights of an Ingress"),
         (
             {
                 **CUSTOM,
@@ -162,7 +162,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
         ),
         (
             {"canary": {**CANARY, "rollback": {**LIMITS, "window_seconds": 10}}},
-            "write at least three intervals",
+            "set at least three intervals",
         ),
     ],
     ids=["ingress", "series", "image", "window"],

@@ -233,25 +233,25 @@ def test_an_update_without_additional_pods_fits_a_full_quota() -> None:
 MISTAKES = {
     "a misspelt argument": ({**LLM, "server": {"max_model_length": 1}}, "mean 'max_model_len'?"),
     "an option of another release": ({**TRITON, "server": {"x_y": 1}}, "such as --x-y"),
-    "a flag with a value": ({**LLM, "server": {"enforce_eager": "yes"}}, "write true or false"),
+    "a flag with a value": ({**LLM, "server": {"enforce_eager": "yes"}}, "set true or false"),
     "what the stack determines": ({**LLM, "server": {"port": 1}}, "server.port, which the stack"),
     "GPUs that are not used": ({**LLM, "server": {"tensor_parallel_size": 1}}, "= 1 GPUs"),
-    "too little shared memory": ({**LLM, "shm": "64Mi"}, "write at least 1Gi"),
-    "a run without a repository": ({"runtime": "triton"}, "reads only: artifact, claim, url"),
+    "too little shared memory": ({**LLM, "shm": "64Mi"}, "set at least 1Gi"),
+    "a run without a repository": ({"runtime": "triton"}, "supports only artifact, claim, url"),
     "a digest that is not checked": ({**LLM, "digest": "d" * 64}, "which does not check it"),
     "TLS that is not configured": ({**LLM, "tls": {"secret": "x"}}, "use a gateway for it"),
-    "a port for two purposes": ({**TRITON, "port": 8001}, "write another port"),
+    "a port for two purposes": ({**TRITON, "port": 8001}, "set another port"),
     "gRPC that is not spoken": (
         {**LLM, "route": {**GATEWAY, "hostnames": ["a.b"], "grpc_hostnames": ["c.d"]}},
         "has no gRPC API",
     ),
     "gRPC next to every host": (
         {**TRITON, "route": {**GATEWAY, "grpc_hostnames": ["c.d"]}},
-        "write hostnames",
+        "set hostnames",
     ),
     "no series of requests": (
         {**CUSTOM, "autoscaling": {"max": 2, "requests_in_flight": 1}},
-        "write server.requests_in_flight",
+        "set server.requests_in_flight",
     ),
     "no command": ({**CUSTOM, "server": {}}, "server.command is missing"),
     "a model that vLLM cannot load": ({"runtime": "vllm"}, "model digits-net vLLM cannot load"),
@@ -271,7 +271,7 @@ MISTAKES = {
         {**TRITON, "source": {"claim": {"name": "nowhere"}}},
         "not declared under gpu-platform:storage.claims",
     ),
-    "both ways of rollout": ({"rollout": {"surge": 0, "recreate": True}}, "write one of them"),
+    "both ways of rollout": ({"rollout": {"surge": 0, "recreate": True}}, "keep one of them"),
 }
 
 

@@ -27,11 +27,11 @@ def of_job(kind: str = "volcano", **changes: Any) -> list[str]:
     ("changes", "advice"),
     [
         ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 7}, None),
-        ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 5000}, "write at most 7, or more CPUs"),
+        ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 5000}, "set at most 7, or more CPUs"),
         ({"cpu": "1m", "gpus_per_node": 8}, "less than a core for each of 8 processes"),
         ({"cpu": "1m", "gpus_per_node": 1}, None),
         ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 1}, None),
-        ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 2}, "write at most 1, or more CPUs"),
+        ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 2}, "set at most 1, or more CPUs"),
         ({"grace_seconds": 0}, "no time to save a checkpoint"),
     ],
 )
@@ -187,7 +187,7 @@ def test_jobs_that_would_not_answer_prometheus_are_named() -> None:
     )
     (text,) = told(values)
     assert "training.jobs: first, second." in text
-    assert "write metrics_port" in text
+    assert "set metrics_port" in text
     assert told({**values, "monitoring": {"prometheus": "none"}}) == []
 
 

@@ -24,14 +24,14 @@ MISTAKES = {
     "no CPU": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
     "bad name": ("tenancy.namespace", "ML_Dev", "tenancy.namespace", "lower-case letters"),
     "system namespace": ("tenancy.namespace", "kube-system", "tenancy.namespace", "only the stack"),
-    "one namespace twice": ("gpu.namespace", "ml", "tenancy.namespace", "write different ones"),
+    "one namespace twice": ("gpu.namespace", "ml", "tenancy.namespace", "use different names"),
     "bad key of a job": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
     "bad variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),
     "label of this stack": (
         "cluster.labels",
         {"scheduling.volcano.sh/queue-name": "a"},
         "cluster.labels",
-        "keys of scheduling.volcano.sh have a meaning for this stack",
+        "keys of scheduling.volcano.sh are reserved for this stack",
     ),
     "image without version": ("gpu.image", "team/plugin", "gpu.image", "must name a version"),
     "image not pinned": (
@@ -80,7 +80,7 @@ MISTAKES = {
         f"{JOB}.queue",
         "reserch",
         f"{JOB}.queue",
-        "write one of: research",
+        "use one of: research",
     ),
     "claim that is not there": (f"{JOB}.datasets", "data", f"{JOB}.datasets", "checkpoints"),
     "priority that is not there": (
@@ -90,7 +90,7 @@ MISTAKES = {
         "training",
     ),
     "image that is not there": (f"{JOB}.image", "trainer", f"{JOB}.image", "inference, training"),
-    "job that is not there": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "write one of: digits"),
+    "job that is not there": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "use one of: digits"),
     "parent that is not there": (
         "volcano.queues.research.parent",
         "root-queue",
@@ -142,7 +142,7 @@ MISTAKES = {
         "tenancy.quota.claims",
         1,
         "storage.claims",
-        "write a quota of at least 2",
+        "set a quota of at least 2",
     ),
     "services above the quota": (f"{SERVICE}.gpus", 33, "inference.services", "more than"),
     "checkpoints of one node": (
@@ -179,7 +179,7 @@ MISTAKES = {
         "storage.claims.datasets.name",
         "checkpoints",
         "storage.claims.datasets.name",
-        "write different ones",
+        "use different names",
     ),
     "bad hyperparameter": (
         f"{JOB}.hyperparameters.epochs",
@@ -216,7 +216,7 @@ MISTAKES = {
         f"{JOB}.gpu_resource",
         "nvidia.com/mig-1g.10gb",
         f"{JOB}.gpu_resource",
-        "mig_strategy mixed",
+        "mig_strategy is mixed",
     ),
     "shared GPU by the wrong name": (
         "gpu.time_slicing",
@@ -228,7 +228,7 @@ MISTAKES = {
         "gpu.time_slicing",
         {"replicas": 4, "rename": False},
         f"{JOB}.gpus_per_node",
-        "write 1",
+        "set 1",
     ),
     "unknown model": (
         f"{JOB}.hyperparameters.model",
@@ -296,7 +296,7 @@ MISTAKES = {
         f"{SERVICE}.server",
         {"port": 9000},
         SERVICE,
-        "write `port`",
+        "set `port`",
     ),
     "an address with a password": (
         f"{SERVICE}.url",
@@ -309,7 +309,7 @@ MISTAKES = {
         f"{SERVICE}.fetch",
         {"size": "1Gi"},
         SERVICE,
-        "no url or source.download to fetch from",
+        "but nothing to download",
     ),
     "a canary without a route": (
         f"{SERVICE}.canary",
@@ -321,7 +321,7 @@ MISTAKES = {
         f"{SERVICE}.canary",
         {"weight": 20},
         f"{SERVICE}.canary",
-        "write run, url, source, image or server",
+        "set run, url, source, image or server",
     ),
     "a route by two ways": (
         f"{SERVICE}.route",
@@ -333,7 +333,7 @@ MISTAKES = {
         f"{SERVICE}.route",
         {"ingress": {"class_name": "nginx"}, "path": "/digits"},
         f"{SERVICE}.route",
-        "write hostnames instead",
+        "set hostnames instead",
     ),
     "no pods without keda": (
         f"{SERVICE}.autoscaling",
@@ -369,7 +369,7 @@ MISTAKES = {
         f"{SERVICE}.gpus",
         32,
         "inference.services",
-        "a quota of 64",
+        "raise the quota to 64",
     ),
     "no addresses": (
         "tenancy.network",

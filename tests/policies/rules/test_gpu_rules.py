@@ -226,7 +226,7 @@ SIZE = f"{POD}/volumes/0/emptyDir/sizeLimit"
 @pytest.mark.parametrize("size", ["64m", "1", "1Mi", "63Mi", 0])
 def test_tiny_shared_memory_is_refused(size: Any) -> None:
     (message,) = judge("shm-bounded-memory", job((SIZE, size)))
-    assert "a size from 64Mi" in message
+    assert "a size of at least 64Mi" in message
 
 
 def test_pods_without_gpus_may_shrink_their_shared_memory() -> None:

@@ -22,7 +22,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
     "minimum above maximum": (job("volcano", min_nodes=3), " has min_nodes 3", "nodes 2"),
     "pod above node": (job("volcano", node_gpus=2), " has node_gpus 2", "gpus_per_node 4"),
-    "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may take 80%"),
+    "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may use 80%"),
     "whole nodes that are not spread": (
         job("volcano", whole_node=True, spread=False),
         " has whole_node",
@@ -51,7 +51,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "too many sockets": (
         job("volcano", nccl={"network": "tcp", "socket_threads": 16, "sockets_per_thread": 8}),
         ".nccl has more than 64",
-        "write fewer",
+        "set fewer",
     ),
     "variable in two places": (
         job("volcano", nccl={"network": "tcp"}, env={"NCCL_NET": "IB"}),
@@ -65,8 +65,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "reference to nothing": (
         job("volcano", env_from={"A": {"key": "k"}}),
-        ".env_from.A needs one",
-        "secret and config_map",
+        ".env_from.A needs either",
+        "secret or config_map",
     ),
     "volume without a source": (
         job("volcano", volumes={"x": {"path": "/x"}}),
@@ -154,7 +154,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "step that writes no data": (
         job("volcano", datasets=None, steps={"a": {**STEP, "writes_datasets": True}}),
         " has a step with writes_datasets",
-        "write the claim",
+        "set the claim",
     ),
     "setting of PyTorch's program": (
         job(

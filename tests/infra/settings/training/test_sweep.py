@@ -1,4 +1,4 @@
-"""Settings of sweeps: a mistake is named with its key, the value and what to write instead."""
+"""Settings of sweeps: a mistake is named with its key, the value and what to set instead."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def test_a_misspelt_hyperparameter_is_named_with_the_closest_one() -> None:
 
 @pytest.mark.parametrize("name", ["epochs", "log_every", "init_from"])
 def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> None:
-    assert "write it in job.hyperparameters" in problem(space={name: {"min": 1, "max": 2}})
+    assert "set it in job.hyperparameters" in problem(space={name: {"min": 1, "max": 2}})
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> Non
         ("learning_rate", {"min": 0.2, "max": 0.1}, "max must be larger"),
         ("learning_rate", {"min": 0.2}, "needs min and max, or choices"),
         ("learning_rate", {"choices": [0.1, 0.1]}, "has a choice twice"),
-        ("learning_rate", {"choices": [0.1], "log": True}, "write one of them"),
+        ("learning_rate", {"choices": [0.1], "log": True}, "keep one of them"),
     ],
 )
 def test_a_space_must_consist_of_values_that_a_job_can_have(
@@ -71,9 +71,9 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"job": {"kind": "indexed"}}, "write a kind that is a Volcano Job"),
         ({"job": {"state": "stopped"}}, "has job.state"),
         ({"job": {"run": "digits-1"}}, "has job.run"),
-        ({"budget": {"hours": 3}}, "needs gpu_hours or money: write one of them"),
+        ({"budget": {"hours": 3}}, "needs gpu_hours or money: set one of them"),
         ({"budget": {"money": 0}}, "budget.money is 0, but must be greater than 0"),
-        ({"budget": {"gpu_hours": 0.1}}, "so none would start: write more"),
+        ({"budget": {"gpu_hours": 0.1}}, "so none would start: set more"),
         ({"job": {"queue": "nowhere"}}, "training.sweeps.digits.job.queue is 'nowhere'"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
     del written["training"]["sweeps"]["digits"]["winner"]
     (found,) = problems(written)
     assert "gpu-platform:inference.services.digits.sweep is 'digits'" in found
-    assert "write gpu-platform:training.sweeps.digits.winner: serve" in found
+    assert "set gpu-platform:training.sweeps.digits.winner: serve" in found
 
 
 @pytest.mark.parametrize(

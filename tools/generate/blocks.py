@@ -30,8 +30,8 @@ def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
     found_tables = [name for text in pages.values() for _, name, _ in _TABLE.findall(text)]
     if sorted(found_tables) != sorted(TABLES):
         raise ValueError(
-            f"docs/ contains the tables {', '.join(sorted(found_tables))}, but must contain each of "
-            f"{', '.join(sorted(TABLES))} exactly once"
+            f"docs/ contains the tables {', '.join(sorted(found_tables))}, but must contain "
+            f"exactly one of each: {', '.join(sorted(TABLES))}"
         )
     return {
         page: _EXAMPLE.sub(

@@ -56,9 +56,9 @@ class Demand:
     each_attempt: bool = False
     """True if the deadline applies to each attempt."""
     gpu_hours: Decimal | None = None
-    """Budget of the sweep if this is the template of its trials, otherwise None."""
+    """Budget of the sweep if this is the template of its trials; None for everything else."""
     expected_epochs: Decimal | None = None
-    """Expected fraction of the epochs of all trials that the sweep actually trains."""
+    """Fraction of the epochs of all trials of the sweep that is expected to be trained."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:

@@ -177,7 +177,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Return the objective by number of completed epochs."""
+        """Return the objective by complete epochs."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:

@@ -19,8 +19,8 @@ OVER: Final = ("succeeded", "failed")
 class Trial:
     """A trial as the controller observed it.
 
-    `values` maps the number of completed epochs to the objective; larger is better. `granted` is
-    the number of rungs that the trial may pass.
+    `values` has the objective by complete epochs; larger is better. `granted` is the number of
+    rungs that it may pass.
     """
 
     run: str

@@ -34,7 +34,7 @@ def summarize(
             }
         )
     sign = -1.0 if settings.objective.goal == "maximize" else 1.0
-    # Trials that were trained for more epochs come first, even if others have a better value.
+    # A trial that was trained longer is better than one whose early value is better.
     rows.sort(key=lambda row: (-row["epochs"], row["value"] is None, sign * (row["value"] or 0.0)))
     return {
         "state": state,

@@ -101,7 +101,7 @@ class RunRow(_Model):
     gpu_hours: Number | None = None
     """Budget of a sweep; the row counts its parallel trials. Null for a run."""
     expected_epochs: Number | None = None
-    """Expected fraction of the epochs of all trials that the sweep actually trains."""
+    """Fraction of the epochs of all trials of the sweep that is expected to be trained."""
 
 
 class LimitRow(_Model):

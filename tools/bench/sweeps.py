@@ -1,8 +1,8 @@
 """GPU-hours that sweeps need to reach the best accuracy of a random search with 24 trials.
 
-The sweep controller and the training programs are real: a paused trial receives SIGTERM, and a
-promoted trial resumes from its checkpoint. The cluster and its clock are simulated: an epoch, the
-start of a pod and its termination take the same time in all searches.
+The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
+trial resumes from its checkpoint. The cluster is simulated, with a simulated clock: an epoch, the
+start and the end of a pod take the same time in all searches.
 """
 
 import contextlib
@@ -229,7 +229,7 @@ def _train(flags: list[str], directory: str) -> None:
 
 @dataclass
 class Gang:
-    """A trial in the simulated cluster, with the time (s) until its pod has started or exited."""
+    """A trial in the simulated cluster, with the seconds until its pod has started or ended."""
 
     job: dict[str, Any]
     starts: float = START_SECONDS

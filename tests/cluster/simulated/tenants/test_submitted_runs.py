@@ -68,7 +68,7 @@ def state(cluster: Platform, member: Member, run: str) -> str:
 
 def test_a_submitted_run_waits_in_the_queue(cluster: Platform, member: Member, run: str) -> None:
     assert "waiting" in state(cluster, member, run)
-    assert "exists already" in cluster.shell(f"{member('run job.yaml')} 2>&1")
+    assert "already exists" in cluster.shell(f"{member('run job.yaml')} 2>&1")
 
 
 def test_a_run_states_what_its_queue_leaves_if_the_member_may_read_it(

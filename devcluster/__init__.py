@@ -4,4 +4,4 @@ from simulation import ClusterError
 
 
 class DevclusterError(ClusterError):
-    """An error that the user can fix. The message states how."""
+    """An error that the user can fix. The message explains how."""

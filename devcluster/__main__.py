@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: `{command}` exited with {error.returncode}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: `make up` resumes from here", file=sys.stderr)
+        print("interrupted: `make up` will resume here", file=sys.stderr)
         return 130
 
 
@@ -200,7 +200,7 @@ def _logs(options: argparse.Namespace) -> int:
                 sys.stdout.writelines(deque(lines, maxlen=100))
     if not found:
         raise DevclusterError(
-            f"{options.process!r} has no log: `python -m devcluster logs` lists the existing ones"
+            f"{options.process!r} has no log: `python -m devcluster logs` lists the existing logs"
         )
     return 0
 

@@ -1,4 +1,4 @@
-"""Process 1 of the cluster: all other processes are its children and end with it.
+"""Process 1 of the cluster. All other processes are its children and are killed with it.
 
 With real nodes, it runs the network switch and a supervised process per node, in separate
 namespaces. With simulated nodes, it runs the control plane and Volcano on the host's loopback
@@ -92,7 +92,7 @@ def main(kind: str, binaries: str, files: str, last: str) -> None:
         kind: Kind of the cluster.
         binaries: Directory of the tools.
         files: The chart repository (real) or Volcano's files (simulated).
-        last: File descriptor of the host's network namespace (real) or port of the API server
+        last: File descriptor of the host's network namespace (real), or port of the API server
             (simulated).
     """
     spec = cluster_spec(Kind(kind))

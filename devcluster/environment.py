@@ -15,23 +15,24 @@ from devcluster.toolchain import Toolchain
 # Publicly known on purpose: the dev stack contains no secret (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
 ADOPTING = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
-"""Variable that lets an update adopt existing objects, such as those of a killed update.
+"""Variable that lets an update adopt existing objects, for example from a killed update.
 
-`make up` sets it only for its own stack. In a shell, other stacks could adopt the platform's
-objects.
+`make up` sets it only for the platform's stack. If it were exported to the shell, other stacks
+could adopt the platform's objects.
 """
 
 
 def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str]:
-    """Return the variables to set. All others are kept."""
+    """Return the variables to set. All other variables are kept."""
     layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
     links = layout.state / "bin"
     directories = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     found = {
         "KUBECONFIG": str(layout.kubeconfig),
         "PULUMI_HOME": str(toolchain.pulumi_home),
-        # No metadata files: if Pulumi is killed while it writes one, the file stays empty, and the
-        # next command fails with "failed to load checkpoint: EOF" although the state is complete.
+        # Skip metadata files. If Pulumi is killed while it writes one, the file remains empty, and
+        # the next command fails with "failed to load checkpoint: EOF", although the state is
+        # complete.
         "PULUMI_BACKEND_URL": f"file://{layout.pulumi_backend}?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
         "PULUMI_SKIP_UPDATE_CHECK": "1",
@@ -46,7 +47,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
 
 
 def proxy_exclusions() -> dict[str, str]:
-    """Return variables that exclude the cluster from the user's proxy, if there is one."""
+    """Return variables that exclude the cluster from the user's proxy, if one is set."""
     names = {name.upper() for name, value in os.environ.items() if value}
     if not names & {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
         return {}

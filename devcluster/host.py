@@ -13,7 +13,7 @@ from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
 
 GIB = 1 << 30
-# Debian packages by program, for real nodes and their images
+# Debian packages for real nodes and their images, by the program that they provide.
 PROGRAMS = {
     "containerd": "containerd",
     "runc": "runc",
@@ -47,12 +47,12 @@ class Choice:
 
 
 def system_path() -> str:
-    """Return PATH, extended by Debian's directories of system programs."""
+    """Return PATH with Debian's directories of system programs appended."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing_packages() -> list[str]:
-    """Return the Debian packages that real nodes need and that are not installed."""
+    """Return the Debian packages that real nodes require but that are not installed."""
     path = system_path()
     absent = {package for name, package in PROGRAMS.items() if not shutil.which(name, path=path)}
     absent |= {package for file, package in FILES.items() if not Path(file).exists()}
@@ -73,7 +73,7 @@ def choose_kind(requested: str) -> Choice:
         if obstacle:
             raise DevclusterError(
                 f"NODES=real is not possible here: {obstacle}. "
-                "Use NODES=simulated for a cluster whose pods run nothing."
+                "Use NODES=simulated for a cluster whose pods run no processes."
             )
         return Choice(Kind.REAL, "requested by NODES=real")
     if requested != "auto":
@@ -85,21 +85,23 @@ def choose_kind(requested: str) -> Choice:
 
 def _obstacle_to_real_nodes() -> str:
     if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
-        return f"they need Linux on x86_64, but this is {os.uname().sysname} {os.uname().machine}"
+        return (
+            f"they require Linux on x86_64, but this is {os.uname().sysname} {os.uname().machine}"
+        )
     if os.geteuid() != 0:
-        return "they need root"
+        return "they require root"
     absent = missing_packages()
     if absent and not can_install():
-        return f"there is no apt-get to install these missing packages: {', '.join(absent)}"
+        return f"apt-get is missing, which would install these packages: {', '.join(absent)}"
     return ""
 
 
 def install_packages(packages: list[str], log: Path) -> None:
-    """Install Debian packages. Raise DevclusterError with the command to try by hand."""
+    """Install Debian packages. Raise DevclusterError with the command to run manually."""
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    # The installation must not start Docker or containerd on the host; exit status 101 forbids it.
+    # The installation must not start Docker or containerd on the host, which status 101 forbids.
     created = not POLICY.exists()
     if created:
         POLICY.write_text("#!/bin/sh\nexit 101\n")
@@ -133,8 +135,8 @@ def check(spec: ClusterSpec, layout: Layout) -> None:
     needed = (later if (layout.cache / "tools").exists() else first) * GIB
     if free < needed:
         raise DevclusterError(
-            f"{layout.cache} has {free / GIB:.1f} GiB of free disk space, and about "
-            f"{needed / GIB:.0f} GiB are needed: free some, or set GPU_PLATFORM_CACHE to a "
+            f"{layout.cache} has {free / GIB:.1f} GiB of free disk space, but about "
+            f"{needed / GIB:.0f} GiB are needed: free some space, or set GPU_PLATFORM_CACHE to a "
             "directory on a larger disk"
         )
     if spec.kind is Kind.REAL:
@@ -150,8 +152,8 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     for overlaid in ("/var", "/etc", "/opt", "/run", "/dev"):
         if layout.state.is_relative_to(overlaid) or layout.cache.is_relative_to(overlaid):
             raise DevclusterError(
-                f"the cluster's files cannot be in {overlaid}, which its nodes mount over: set "
-                "GPU_PLATFORM_CACHE to another directory"
+                f"the cluster's files cannot be in {overlaid}, because its nodes mount over it: "
+                "set GPU_PLATFORM_CACHE to another directory"
             )
     ip = shutil.which("ip", path=system_path()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):
@@ -161,6 +163,6 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
                 f"another embedded cluster is running on this host; stop it with {commands}"
             )
         raise DevclusterError(
-            f"the network {spec.network.block}, which the embedded cluster needs, is in use "
-            f"({', '.join(clashes)}): stop the program that uses it first"
+            f"the network {spec.network.block}, which the embedded cluster requires, is in use "
+            f"({', '.join(clashes)}): stop the program that uses it"
         )

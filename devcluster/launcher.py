@@ -1,6 +1,6 @@
-"""Starting, finding and stopping the cluster's process and all its children.
+"""Functions that start, find and stop the cluster's process and all its children.
 
-Only one command at a time may do so. Other commands report which one is running.
+Only one command at a time may use them. Other commands report which one is running.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Record:
     checkout: str
 
     def process(self) -> psutil.Process | None:
-        """Return the cluster's process if it is still running, else None."""
+        """Return the cluster's process if it is still running, otherwise None."""
         with contextlib.suppress(psutil.NoSuchProcess, OSError):
             process = psutil.Process(self.pid)
             same = (start_ticks(self.pid), boot_id()) == (self.started, self.boot)
@@ -51,7 +51,7 @@ class Record:
 def start_ticks(pid: int) -> int:
     """Return the start time of a process in clock ticks since the boot.
 
-    Raise OSError if the process has ended.
+    Raise OSError if the process has exited.
     """
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
@@ -62,7 +62,7 @@ def boot_id() -> str:
 
 
 def read_record(layout: Layout) -> Record | None:
-    """Return the record of the last start, or None if there is none or it is damaged."""
+    """Return the record of the last start, or None if it is missing or damaged."""
     try:
         return Record(**json.loads(layout.record.read_text()))
     except (OSError, ValueError, TypeError):
@@ -82,7 +82,7 @@ def launch(
 
     Args:
         kind: Kind of the cluster.
-        layout: Its paths.
+        layout: Paths of the cluster.
         binaries: Directory of the tools.
         files: The chart repository (real), or Volcano's files (simulated).
         api_port: Port of the API server (simulated).
@@ -127,7 +127,7 @@ def _namespaces(kind: Kind) -> list[str]:
 
 
 def _environment(binaries: Path) -> dict[str, str]:
-    """Return the environment of the cluster's processes, with little of the user's environment."""
+    """Return the environment of the cluster's processes, with few of the user's variables."""
     environment = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
     # Absolute paths, because the working directory of the processes is different.
     environment["GPU_PLATFORM_CACHE"] = str(cache_root())
@@ -137,10 +137,10 @@ def _environment(binaries: Path) -> dict[str, str]:
 
 
 def stop(layout: Layout) -> list[str]:
-    """Stop the cluster and remove its control groups; return those that could not be removed.
+    """Stop the cluster and remove its control groups; return the groups that remain.
 
-    Mounts, interfaces, firewall rules and processes are in its namespaces and end with it. This
-    also cleans up after a killed cluster or a reboot.
+    Mounts, interfaces, firewall rules and processes belong to the cluster's namespaces and
+    disappear with them. This function also cleans up after a killed cluster or a reboot.
     """
     record = read_record(layout)
     if record is None:
@@ -158,8 +158,8 @@ def stop(layout: Layout) -> list[str]:
 
 
 def kill(process: psutil.Process) -> None:
-    """Kill a cluster's process and all its children, and wait until they have ended."""
-    # unshare ignores SIGTERM; --kill-child ends process 1 of the namespaces with it.
+    """Kill a cluster's process and all its children, and wait until they have exited."""
+    # unshare ignores SIGTERM. With --kill-child, process 1 of the namespaces is killed with it.
     children = process.children(recursive=True)
     process.kill()
     with contextlib.suppress(psutil.TimeoutExpired, ChildProcessError):
@@ -179,7 +179,7 @@ def end_orphans(kind: Kind) -> int:
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
             layout = Layout(Path(), _state(process) / kind)
-            # A cluster that another user is starting has a process before it has a record.
+            # While another user starts a cluster, its process exists before its record.
             if layout.state != Layout.of(kind).state and is_held(layout.lock):
                 continue
             record = read_record(layout)
@@ -192,7 +192,7 @@ def end_orphans(kind: Kind) -> int:
 
 
 def running_elsewhere(kind: Kind) -> list[Path]:
-    """Return the state directories of all running clusters of a kind on this hierarchies."""
+    """Return the state directories of all running clusters of a kind on this host."""
     found = []
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
@@ -227,7 +227,7 @@ def _remove_groups(kind: Kind) -> None:
 def exclusive(path: Path, command: str) -> Iterator[None]:
     """Hold a lock while the block runs. The kernel releases it if the process dies.
 
-    Raise DevclusterError if another command holds it; the message names the command.
+    Raise DevclusterError if another command holds it. The message names the command.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     holder = path.with_suffix(".holder")
@@ -235,7 +235,7 @@ def exclusive(path: Path, command: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise DevclusterError(f"{_describe(holder)}: wait for it or stop it first") from error
+        raise DevclusterError(f"{_describe(holder)}: wait until it exits, or stop it") from error
     try:
         began = datetime.now(UTC).isoformat(timespec="seconds")
         holder.write_text(json.dumps({"pid": os.getpid(), "command": command, "began": began}))
@@ -264,4 +264,4 @@ def _describe(holder: Path) -> str:
         since, pid = current["began"], current["pid"]
         return f"`{current['command']}` has been running since {since} (process {pid})"
     except (OSError, ValueError, KeyError):
-        return "another command is working on this cluster"
+        return "another command is using this cluster"

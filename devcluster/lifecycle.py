@@ -1,4 +1,4 @@
-"""Starting and stopping the embedded cluster."""
+"""Start and stop of the embedded cluster."""
 
 import random
 import shutil
@@ -23,8 +23,8 @@ from simulation.configuration import PORTS
 from simulation.supervisor import API_ANSWERS, EventLog
 
 START_TIMEOUT = 300.0
-"""Seconds after which a start has failed. A start takes 15 on an idle machine, and more than 120 on
-two cores with a load of 15."""
+"""Timeout (s) of a start, which takes 15 s on an idle machine, and more than 120 s on two cores
+with a load of 15."""
 
 LISTENING = (20_000, 32_768)
 """Port range for control planes, below Linux's ephemeral ports (ip(7))."""
@@ -47,7 +47,7 @@ class Cluster:
 
 
 OnAnswer = Callable[[Cluster], object]
-"""Callback for when the API server answers; nodes and images may not be ready yet."""
+"""Callback that is called when the API server is available. Nodes and images may not be ready."""
 
 
 def up(
@@ -58,8 +58,10 @@ def up(
 ) -> Cluster:
     """Start the cluster unless it is running, and add the operators and images that a stack needs.
 
-    `on_answer` is called only if the cluster has to be started. Raise DevclusterError with a
-    remedy.
+    `on_answer` is called only if the cluster has to be started.
+
+    Raises:
+        DevclusterError: If a step fails. The message contains a remedy.
     """
     layout = Layout.of(spec.kind)
     real = spec.kind is Kind.REAL
@@ -131,13 +133,13 @@ def _create_volumes(layout: Layout) -> None:
     for name in ("checkpoints", "datasets"):
         directory = layout.volumes / name
         directory.mkdir(parents=True, exist_ok=True)
-        # The kubelet applies the fsGroup of only the first pod on a node to a local volume, which
-        # may be a server without write access.
+        # The kubelet applies fsGroup to a local volume only for the first pod on a node, which may
+        # be a server without write access.
         directory.chmod(0o777)
 
 
 def _free_port(layout: Layout) -> int:
-    """Return the first port of the control plane: the one of its first start, else a free one.
+    """Return the first port of the control plane. A port is chosen once and then kept.
 
     Raises:
         DevclusterError: If another program listens on one of the ports.
@@ -150,14 +152,14 @@ def _free_port(layout: Layout) -> int:
     first = int(kept.read_text())
     if port := _port_in_use(first):
         raise DevclusterError(
-            f"port {port} of the cluster's control plane is in use by another program: stop that, "
-            "or create a new cluster after `make down PURGE=1`"
+            f"port {port} of the cluster's control plane is used by another program: stop it, or "
+            "create a new cluster after `make down PURGE=1`"
         )
     return first
 
 
 def _port_in_use(first: int) -> int | None:
-    """Return a port of the control plane that another program listens on, or None."""
+    """Return a port of the control plane on which another program listens, or None."""
     for port in range(first, first + PORTS):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -187,10 +189,10 @@ def _follow(
         if sum(event.ready for event in received) >= expected:
             return
         if launcher.running(cluster.layout) is None:
-            raise DevclusterError(f"the cluster's process ended; see {cluster.layout.logs}")
+            raise DevclusterError(f"the cluster's process exited; see {cluster.layout.logs}")
         if time.monotonic() - began > START_TIMEOUT:
             raise DevclusterError(
-                f"the cluster was not up after {START_TIMEOUT:.0f} s; see {cluster.layout.logs}"
+                f"the cluster did not start within {START_TIMEOUT:.0f} s; see {cluster.layout.logs}"
             )
         time.sleep(0.05)
 
@@ -231,7 +233,7 @@ def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
 
 
 def down(kind: Kind, *, purge: bool) -> list[str]:
-    """Stop the cluster; with `purge`, delete its state. Return what could not be removed."""
+    """Stop the cluster; with `purge`, delete its state. Return the groups that remain."""
     layout = Layout.of(kind)
     left = launcher.stop(layout)
     launcher.end_orphans(kind)

@@ -1,4 +1,4 @@
-"""Job operators and base images that a stack needs in addition to the default cluster."""
+"""Job operators and base images that a stack requires in addition to the default cluster."""
 
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,10 +34,10 @@ class Demands:
 
 
 def of_stack(file: Path, registry: str) -> Demands:
-    """Return the operators and images that a stack's configuration needs.
+    """Return the operators and images that a stack's configuration requires.
 
-    Unknown keys are ignored, since the stack reports them. Raise DevclusterError if the file is not
-    YAML.
+    Unknown keys are ignored, because the stack reports them. Raise DevclusterError if the file is
+    not YAML.
     """
     try:
         document = yaml.safe_load(file.read_text("utf-8"))
@@ -75,7 +75,7 @@ def install(
 ) -> None:
     """Apply the manifests of each operator and wait until its pods are available.
 
-    Raise DevclusterError with kubectl's message if that fails.
+    Raise DevclusterError with kubectl's message if a command fails.
     """
     for operator, parts in directories.items():
         for directory in parts:

@@ -1,6 +1,6 @@
-"""Paths of the embedded cluster: a cache directory outside the checkout.
+"""Paths of the embedded cluster in a cache directory outside the checkout.
 
-The cache (tools, image layers, charts) can be rebuilt. The state (etcd, checkpoints, Pulumi's
+The cache (tools, image layers, charts) can be rebuilt, but the state (etcd, checkpoints, Pulumi's
 stack) cannot. `make down PURGE=1` keeps the cache and deletes the state.
 """
 
@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$GPU_PLATFORM_CACHE`, or else `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Return `$GPU_PLATFORM_CACHE`; default: `gpu-platform` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if named := environment.get("GPU_PLATFORM_CACHE"):
         return Path(named).expanduser().resolve()
     base = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
@@ -24,7 +24,7 @@ def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_root(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$GPU_PLATFORM_STATE`, or else `state` in the cache directory."""
+    """Return `$GPU_PLATFORM_STATE`, by default `state` in the cache directory."""
     if named := environment.get("GPU_PLATFORM_STATE"):
         return Path(named).expanduser().resolve()
     return cache_root(environment) / "state"
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def record(self) -> Path:
-        """Record of the running cluster: process, boot, cgroups (JSON)."""
+        """JSON record of the running cluster: process, boot ID and cgroups."""
         return self.state / "cluster.json"
 
     @property
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def scheduler_configuration(self) -> Path:
-        """Configuration of Volcano's scheduler with simulated nodes."""
+        """Configuration of Volcano's scheduler in a cluster with simulated nodes."""
         return self.state / "volcano" / "scheduler.conf"
 
     @property
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def control_plane(self) -> Path:
-        """HOME of kwokctl: etcd's data, certificates, component logs."""
+        """HOME of kwokctl, with etcd's data, certificates and component logs."""
         return self.state / "control-plane"
 
     @property

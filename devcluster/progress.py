@@ -1,4 +1,4 @@
-"""Progress of long steps: a live line with the elapsed time, or plain lines in a log."""
+"""Progress output of long steps: a live line on a terminal, or plain lines in a log."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ QUIET_INTERVAL = 10.0
 
 
 class Reporter:
-    """Printer of steps. The current step is a live line on a terminal and repeated elsewhere."""
+    """Prints steps. The current step is a live line on a terminal; elsewhere it is repeated."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -35,7 +35,7 @@ class Reporter:
 
 
 class Step:
-    """A running step; `update` reports its progress."""
+    """A running step. `update` reports its progress."""
 
     def __init__(self, reporter: Reporter, name: str) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class Step:
             self._live.stop()
 
     def update(self, detail: str) -> None:
-        """Show a detail: immediately on a terminal, elsewhere at most every ten seconds."""
+        """Show a detail immediately on a terminal, elsewhere at most every ten seconds."""
         self.detail = detail
         if self._live is not None:
             self._live.update(self._live.task_ids[0], description=f"{self.name}: {detail}")

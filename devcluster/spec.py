@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """Kind of the nodes: real ones run containers, simulated ones exist only in the API server."""
+    """Node kind. Real nodes run containers; simulated nodes exist only in the API server."""
 
     REAL = "real"
     SIMULATED = "simulated"
@@ -13,7 +13,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class RealNode:
-    """A node with its own kubelet, containerd and namespaces."""
+    """A node with a separate kubelet, containerd and namespaces."""
 
     name: str
     address: str
@@ -29,9 +29,9 @@ class RealNode:
 
 @dataclass(frozen=True)
 class Network:
-    """Addresses of the embedded cluster in one private block, so that conflicts are easy to see.
+    """Addresses of the embedded cluster in one private block, so that conflicts are easy to detect.
 
-    Nodes and host share a link; the pods of each node have a /24.
+    Nodes and host share a link. The pods of each node have a /24.
     """
 
     block: str = "10.250.0.0/16"
@@ -76,7 +76,7 @@ REAL_NODES = (
 
 
 def cluster_spec(kind: Kind, simulated_nodes: int | None = None) -> ClusterSpec:
-    """Return the specification of a kind of cluster. Simulated ones have four nodes by default."""
+    """Return the specification of a cluster. Simulated clusters have four nodes by default."""
     if kind is Kind.REAL:
         return ClusterSpec(kind, simulated_nodes or 0, real_nodes=REAL_NODES)
     return ClusterSpec(kind, 4 if simulated_nodes is None else simulated_nodes)

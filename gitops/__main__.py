@@ -29,7 +29,7 @@ _COMMANDS: dict[str, Any] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors exit with 64, since 2 means that something changes."""
+    """A parser that exits with 64 on errors, because 2 means that a preview shows changes."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(
             f"error: the package {error.name} is not installed for {sys.executable}: use a virtual "
-            "environment with requirements.txt, such as .venv/bin/python\n"
+            "environment in which requirements.txt is installed, such as .venv/bin/python\n"
         )
         return FAILED
     except KeyboardInterrupt:
@@ -68,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _terminated(number: int, _: object) -> NoReturn:
-    """Exit with an exception, which deletes temporary directories and stops the engine."""
+    """Exit through an exception, so that temporary directories are deleted and the engine stops."""
     sys.exit(128 + number)
 
 
 if __name__ == "__main__":
     for handled in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(handled, _terminated)
-    # The process lives for seconds, and garbage collection would take a fifth of the import time.
+    # The process runs for seconds, and garbage collection would take a fifth of the import time.
     gc.disable()
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m gitops changed`: list the environments that a change affects. Needs only Git."""
+"""`python -m gitops changed`: list the environments that a change affects. Requires only Git."""
 
 import argparse
 import json
@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str, Any]:
-    """Return the configuration of a GitLab pipeline; updates run in the order of the stacks."""
+    """Return the configuration of a GitLab pipeline. Updates run in the order of the stacks."""
     jobs: dict[str, Any] = {}
     if kind == "preview":
-        # Comments about other stacks describe earlier commits.
+        # Comments about stacks that are no longer affected describe earlier commits.
         jobs["outdated"] = {"extends": ".outdated", "variables": {"STACKS": json.dumps(stacks)}}
     jobs |= {
         f"removed-{stack}": {"extends": ".removed", "variables": {"STACK": stack}}
@@ -109,7 +109,7 @@ def _preview_environment(stack: str) -> dict[str, str]:
 
 
 def known_stacks(project: Path) -> list[str]:
-    """Return the stacks that have a configuration in the project."""
+    """Return the stacks with a configuration file in the project."""
     files = sorted(project.glob("Pulumi.*.yaml"))
     return [file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files]
 
@@ -132,7 +132,7 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
 def _possible_paths(configuration: str) -> set[str]:
     """Return every word of a configuration that may be a path, without parsing YAML.
 
-    A word that is not a path can only add an unaffected stack, never omit an affected one.
+    A word that is not a path may add an unaffected stack, but affected stacks are never omitted.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)
@@ -140,13 +140,13 @@ def _possible_paths(configuration: str) -> set[str]:
 
 
 def _removed(project: Path, files: list[str]) -> list[str]:
-    """Return the environments whose configuration a change has deleted."""
+    """Return the environments whose configuration the change deletes."""
     found = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
     return [match[1] for match in found if match and not (project / match[0]).exists()]
 
 
 def _changed_files(project: Path, base: str) -> list[str] | None:
-    """Return the files changed since the branch left the base, or None without a base."""
+    """Return the files that changed since the merge base, or None if the base is unknown."""
     if base.startswith("-"):
         raise GitopsError(f"--base {base!r} is not a Git revision")
     if not base or _git(project, "cat-file", "-e", f"{base}^{{commit}}") is None:

@@ -1,9 +1,9 @@
 """`python -m gitops comment`: post a report to a pull request or an issue.
 
-There is one comment for each stack, one issue about its drift and one about its preview. They are
-found by a marker in the first line and by the author, since anybody can copy a marker.
-`gh pr comment --edit-last` does not work here: it edits the last comment of its user, even if that
-is about another stack.
+Each stack has one comment, one issue about its drift and one issue about its preview. They are
+identified by a marker in the first line and by the author, since anybody can copy a marker.
+`gh pr comment --edit-last` does not work here, because it edits the last comment of its user, which
+may be about another stack.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _stacks(text: str) -> list[str]:
-    """Return the names in a JSON list. Raises ValueError, which argparse reports."""
+    """Parse a JSON list of names. Raise ValueError if it is invalid; argparse reports it."""
     found = json.loads(text)
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise ValueError(text)
@@ -92,9 +92,9 @@ def _stacks(text: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     if options.close and not options.issue:
-        raise GitopsError("--close needs --issue")
+        raise GitopsError("--close requires --issue")
     if (options.file is None) == (options.affected is None):
-        raise GitopsError("write either the FILE of a report or --affected")
+        raise GitopsError("give either the FILE of a report or --affected")
     if options.affected is not None:
         host = _host(options, os.environ)
         count = mark_outdated(host, options.affected, options.commit or host.commit())
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise GitopsError(f"{options.file}: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise GitopsError(f"{options.file} is not UTF-8, so it is not a report") from None
+        raise GitopsError(f"{options.file} is not a report: it is not UTF-8") from None
     host = _host(options, os.environ)
     if options.close:
         done = close_issue(host, body)
@@ -126,7 +126,7 @@ def _host(options: argparse.Namespace, environment: Mapping[str, str]) -> "Host"
 
 
 def put_comment(host: "Host", body: str) -> Done:
-    """Create the comment or replace the existing one about the same stack; return which."""
+    """Create the comment, or replace the existing one about the same stack."""
     found = _own(host, host.comments(), _marker_of(body))
     if found is None:
         host.add_comment(body)
@@ -140,7 +140,7 @@ def put_comment(host: "Host", body: str) -> Done:
 def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> int:
     """Replace this account's comments about stacks that are no longer affected.
 
-    Such a comment describes an update that will not happen. Return the number of replaced comments.
+    Such comments describe updates that will not happen. Return the number of replaced comments.
     """
     found: list[tuple[int, str]] = []
     for note in host.comments():
@@ -166,7 +166,7 @@ def _with_commit(body: str, commit: str | None) -> str:
 
 
 def put_issue(host: "Host", title: str, body: str) -> Done:
-    """Open an issue or replace the open one about the same stack; return which."""
+    """Open an issue, or replace the open one about the same stack."""
     found = _own(host, host.issues(), _marker_of(body))
     if found is None:
         host.add_issue(title, body)
@@ -197,7 +197,7 @@ def _marker_of(body: str) -> str:
 
 
 def _title(body: str) -> str:
-    """Return the title of an issue about drift, merged but unapplied changes, or a failure."""
+    """Return the title of an issue about drift, a failure, or merged but unapplied changes."""
     from gitops.preview.markdown import HEADLINES
 
     _, kind, stack = _marker_of(body).removeprefix("<!-- ").removesuffix(" -->").split()
@@ -211,7 +211,7 @@ def _title(body: str) -> str:
 
 
 def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
-    """Return the note with this marker that was written by the token's user."""
+    """Return the note that has this marker and was written by the token's user."""
     marked = [note for note in notes if note.body.partition("\n")[0].strip() == marker]
     if not marked:
         return None
@@ -222,7 +222,7 @@ def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
 def _same(one: str, other: str) -> bool:
     """Return whether two texts are equal except for trailing spaces and line endings.
 
-    Hosts change both.
+    GitHub and GitLab may change both.
     """
     return [*map(str.rstrip, one.strip().splitlines())] == [
         *map(str.rstrip, other.strip().splitlines())

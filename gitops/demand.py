@@ -1,7 +1,7 @@
-"""Resource requests of a stack's pods, for every kind of workload that the policy pack knows.
+"""Resource requests of a stack's pods, for every workload kind that the policy pack knows.
 
 The sums follow Kubernetes: a pod's request is the sum over its long-running containers or the
-request of its largest init container, whichever is larger. A limit without a request is also a
+request of its largest init container, whichever is larger. A limit without a request counts as a
 request.
 """
 
@@ -33,11 +33,11 @@ _ROLES = RoleConfig()
 
 @dataclass(frozen=True)
 class Demand:
-    """Sum of the requests of all pods with one pod specification."""
+    """Total requests of all pods that share one pod specification."""
 
     workload: str
     run: str
-    """Name of the run, with its step if it has several; without a run, that of the workload."""
+    """Name of the run, with its step if it has several. Without a run, name of the workload."""
     namespace: str
     queue: str
     role: Role
@@ -46,13 +46,13 @@ class Demand:
     labels: Mapping[str, str]
     """Node labels that the pods select."""
     pods: Decimal | None
-    """Number of pods; None if it is unknown. The maximum if an autoscaler decides."""
+    """Number of pods, with an autoscaler its maximum. None if it is unknown."""
     min_pods: Decimal | None
-    """Minimum number of pods if an autoscaler decides, else None."""
+    """Minimum number of pods with an autoscaler, otherwise None."""
     requests: Mapping[str, Decimal]
     limits: Mapping[str, Decimal]
     deadline: Decimal | None = None
-    """Seconds after which the workload or each attempt of it ends; None if it has no deadline."""
+    """Seconds after which the workload or each attempt is terminated. None without a deadline."""
     each_attempt: bool = False
     """True if the deadline applies to each attempt."""
     gpu_hours: Decimal | None = None
@@ -109,23 +109,23 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
 def _run(workload: str, run: str | None) -> str:
     if run is None or run == workload:
         return workload
-    # The template of a step begins with the digits of the run.
+    # The name of a step's template begins with the digits of the run.
     step = workload.removeprefix(f"{run.rpartition('-')[2]}-")
     return f"{run} ({step})"
 
 
 def seconds(node: Node | None) -> Decimal | None:
-    """Return the number of seconds in a node; None if it is missing or unknown."""
+    """Return the value of a document node as seconds; None if it is missing or unknown."""
     return None if node is None else quantity_or_none(node.value)
 
 
 def _known(most: Decimal, pod: Pod) -> Decimal | None:
-    """Return a number of pods; None if it is unknown or nothing limits it."""
+    """Return the number of pods, or None if it is unknown or unlimited."""
     return None if most == UNLIMITED or pod.max_replicas() is None else most
 
 
 def is_suspended(resource: Resource) -> bool:
-    """Return whether a job is suspended by its specification."""
+    """Return whether a job's specification suspends it."""
     paths = resource.record.suspend if resource.record is not None else ()
     return any(resource.root.at(path).value is True for path in paths)
 

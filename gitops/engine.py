@@ -1,7 +1,7 @@
-"""The Pulumi CLI for one stack. Events are read from the engine's event log, not from the output.
+"""Calls of the Pulumi CLI for one stack.
 
-Every call has its own event log in a temporary directory, so several previews of one checkout can
-run at the same time.
+Events are read from the engine's event log, not from the output. Every call uses a separate event
+log in a temporary directory, so several previews of one checkout can run at the same time.
 """
 
 import json
@@ -22,10 +22,10 @@ _TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack of the project in a directory.
+    """A stack of the project in the directory `project`.
 
-    `configuration` is used instead of the project's `Pulumi.<name>.yaml`, and `variables` are added
-    to the environment. `notices` state what a preview of the stack cannot show.
+    `configuration` replaces the project's `Pulumi.<name>.yaml`, and `variables` are added to the
+    environment. `notices` state what a preview of the stack cannot show.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Pack:
 
     @property
     def options(self) -> list[str]:
-        """Options of `pulumi preview` and `pulumi up`."""
+        """Options for `pulumi preview` and `pulumi up`."""
         chosen = ["--policy-pack", str(self.directory)]
         if self.configuration is not None:
             chosen += ["--policy-pack-config", str(self.configuration)]
@@ -57,7 +57,7 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Ended:
+class Result:
     """Result of a command: exit status, output, and stdout if it was captured separately."""
 
     status: int
@@ -83,7 +83,7 @@ class Preview:
         if plan is not None:
             plan.parent.mkdir(parents=True, exist_ok=True)
             options = [*options, "--save-plan", str(plan)]
-        # --event-log is a hidden flag of the CLI
+        # --event-log is a hidden flag of the CLI.
         options = [
             *options,
             "--event-log",
@@ -108,10 +108,10 @@ class Preview:
         self._process.wait()
         self._directory.cleanup()
 
-    def wait(self, progress: Callable[[int], None] = lambda _: None) -> Ended:
-        """Wait for the preview to end. The event log exists until the context exits.
+    def wait(self, progress: Callable[[int], None] = lambda _: None) -> Result:
+        """Wait until the preview finishes. The event log exists until the context exits.
 
-        `progress` is called about every second with the number of resources processed so far.
+        `progress` is called about once per second with the number of resources processed so far.
         """
         # Waiting with a timeout would poll every 50 ms.
         ended = threading.Event()
@@ -127,13 +127,13 @@ class Preview:
         finally:
             ended.set()
             reporter.join()
-        return Ended(status, self._output.read_text("utf-8", "replace"))
+        return Result(status, self._output.read_text("utf-8", "replace"))
 
     def _processed(self) -> int:
         return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0
 
 
-def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Ended:
+def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Result:
     """Run a command and return its result. The output is stdout followed by stderr."""
     process = _start(
         stack, [*arguments, "--non-interactive"], subprocess.PIPE, directory=directory, error=True
@@ -145,7 +145,7 @@ def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Ended:
         process.wait()
         raise
     stdout = out.decode("utf-8", "replace")
-    return Ended(process.returncode, stdout + error.decode("utf-8", "replace"), stdout)
+    return Result(process.returncode, stdout + error.decode("utf-8", "replace"), stdout)
 
 
 def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) -> str:
@@ -154,11 +154,11 @@ def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) ->
     Raises:
         GitopsError: If the command fails; the message contains its output.
     """
-    ended = run(stack, *arguments, directory=directory)
-    if ended.status != 0:
+    result = run(stack, *arguments, directory=directory)
+    if result.status != 0:
         shown = " ".join(argument for argument in arguments if len(argument) < 80)
-        raise GitopsError(f"`pulumi {shown}` failed:\n{ended.output.strip()}")
-    return ended.output
+        raise GitopsError(f"`pulumi {shown}` failed:\n{result.output.strip()}")
+    return result.output
 
 
 def read_resources(stack: Stack) -> frozenset[str]:
@@ -167,10 +167,10 @@ def read_resources(stack: Stack) -> frozenset[str]:
     Raises:
         GitopsError: If the state cannot be read.
     """
-    ended = run(stack, "stack", "export", "--stack", stack.name)
-    if ended.status != 0:
-        raise GitopsError(f"`pulumi stack export` failed:\n{ended.output.strip()}")
-    resources = json.loads(ended.out)["deployment"].get("resources") or []
+    result = run(stack, "stack", "export", "--stack", stack.name)
+    if result.status != 0:
+        raise GitopsError(f"`pulumi stack export` failed:\n{result.output.strip()}")
+    resources = json.loads(result.out)["deployment"].get("resources") or []
     return frozenset(each["urn"] for each in resources if each.get("external"))
 
 
@@ -209,6 +209,6 @@ def _start(
         )
     except FileNotFoundError as problem:
         raise GitopsError(
-            "`pulumi` is not on the PATH: install it (https://www.pulumi.com/docs/install), or use "
-            'the one of the embedded cluster with eval "$(make env)"'
+            "`pulumi` is not on the PATH: install it (https://www.pulumi.com/docs/install), or add "
+            'the embedded cluster\'s tools to the PATH with eval "$(make env)"'
         ) from problem

@@ -1,4 +1,4 @@
-"""The error that commands report without a traceback, and their exit statuses."""
+"""Exit statuses of the commands, and errors that are reported without a traceback."""
 
 UNCHANGED = 0
 FAILED = 1

@@ -1,6 +1,6 @@
-"""Literals that look like secrets. The policies reject them, and no report may show them.
+"""Detection of literals that look like secrets, so that reports never show them.
 
-They are masked whether or not the pack is configured to reject them.
+They are masked even if the policy pack is configured to accept them.
 """
 
 import re
@@ -49,7 +49,7 @@ def of_setting(name: str, value: Any) -> Iterator[str]:
 
 
 def _of_value(value: Any) -> Iterator[str]:
-    """Yield the secrets inside arguments and files, and any other value as a whole."""
+    """Yield the secrets in arguments and files; yield any other value as a whole."""
     if isinstance(value, list):
         parts = [*_parts(" ".join(map(str, value)))]
         yield from parts or map(str, value)

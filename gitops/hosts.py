@@ -15,7 +15,7 @@ LABEL = "drift"
 _CONNECTION_ATTEMPTS = 3
 _SECONDS = 30.0
 _WAITS = (1.0, 4.0)
-"""Seconds before the second and third attempt, unless the host states how long to wait."""
+"""Time (s) before the second and third attempt, unless the response has a Retry-After header."""
 _LONGEST_WAIT = 60.0
 _REDIRECTS = 3
 _ACTIONS = "github-actions[bot]"
@@ -24,7 +24,7 @@ _ACTIONS = "github-actions[bot]"
 
 @dataclass(frozen=True)
 class Note:
-    """A comment or an issue: its number on the host, its author and its text."""
+    """A comment or an issue, with its number on the host, its author and its text."""
 
     number: int
     author: str
@@ -204,7 +204,7 @@ class _Api:
         return _json(self._send("GET", path), path)
 
     def pages(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield every entry of a paginated list, by the Link header (RFC 8288)."""
+        """Yield every entry of a paginated list, following the Link header (RFC 8288)."""
         next_page: str | None = path
         while next_page is not None:
             response = self._send("GET", next_page)
@@ -214,7 +214,7 @@ class _Api:
             yield from found
             next_page = response.links.get("next", {}).get("url")
             if next_page is not None and httpx.URL(next_page).host != self._client.base_url.host:
-                raise GitopsError(f"GET {path} continues on another host, {next_page}: refused")
+                raise GitopsError(f"GET {path}: the next page is on another host ({next_page})")
 
     def write(self, method: str, path: str, body: Mapping[str, Any]) -> None:
         self._send(method, path, body)
@@ -236,11 +236,11 @@ class _Api:
         )
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """Send a request, and follow redirects of renamed repositories."""
+        """Send a request, and follow the redirects of renamed repositories."""
         try:
             response = self._client.request(method, path, json=body)
             for _ in range(_REDIRECTS):
-                # A client that follows redirects would send a GET, and GitLab's token to any host.
+                # httpx would repeat the request as a GET, and send GitLab's token to any host.
                 target = response.next_request
                 if target is None or target.url.host != self._client.base_url.host:
                     break
@@ -286,7 +286,7 @@ def _json(response: httpx.Response, path: str) -> Any:
 
 
 def _is_temporary(response: httpx.Response, method: str) -> bool:
-    """Return whether another attempt may succeed and cannot write twice."""
+    """Return whether another attempt may succeed, without the risk of writing twice."""
     if response.status_code == 403:
         return response.headers.get("Retry-After") is not None
     return response.status_code in (429, 503) or (response.status_code >= 500 and method != "POST")
@@ -315,7 +315,7 @@ def _hint(response: httpx.Response) -> str:
         return " (rate limit of the host: rerun the job later)"
     if response.status_code in (401, 403):
         return (
-            " (the token lacks permission: a job needs `pull-requests: write` for comments and "
-            "`issues: write` for issues on GitHub, a project token with `api` on GitLab)"
+            " (the token lacks a permission: GitHub jobs need `pull-requests: write` for comments "
+            "and `issues: write` for issues, GitLab jobs need a project token with `api`)"
         )
     return ""

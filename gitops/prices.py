@@ -1,4 +1,4 @@
-"""The price table: GPUs, CPUs and memory by the hour, storage by the month, and utilisation."""
+"""Price table: hourly prices of GPUs, CPUs and memory, monthly prices of storage, utilisation."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +14,7 @@ from workload.configuration import problem_sentences
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
-"""Resources that are a whole GPU. The price table defines the fraction for all others."""
+"""Resources whose unit is a whole GPU. The price table defines the fraction for all others."""
 HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 Price = Annotated[Decimal, Field(ge=0)]
@@ -39,11 +39,11 @@ class Host(_Settings):
     memory: Product
     """Price of one GiB."""
     gpu_pods: bool = False
-    """True if pods with GPUs pay extra for CPUs and memory; false if GPU prices include them."""
+    """True if CPUs and memory of GPU pods cost extra. False: GPU prices include them."""
 
 
 class Utilisation(_Settings):
-    """Fraction of a month in which pods run, by their role."""
+    """Fraction of a month during which pods run, by their role."""
 
     training: Share = Decimal(1)
     inference: Share = Decimal(1)
@@ -51,7 +51,7 @@ class Utilisation(_Settings):
 
 
 class Queue(_Settings):
-    """Settings of a queue that override its environment's."""
+    """Queue settings that override the settings of the environment."""
 
     purchase: Purchase | None = None
     utilisation: Share | None = None
@@ -115,7 +115,7 @@ def load(path: Path = DEFAULT) -> Prices:
     """Read a price table.
 
     Raises:
-        GitopsError: If it cannot be read or is invalid; the message names the file and the key.
+        GitopsError: If it cannot be read or is invalid. The message names the file and the key.
     """
     try:
         return Prices.model_validate(parse(path.read_text("utf-8")))

@@ -28,19 +28,19 @@ from infra.settings.problems import PROJECT
 PLACEHOLDER = "placeholder-of-a-secret"
 _NO_CLUSTER = "/nonexistent/kubeconfig"
 _BROKEN_BASE = (
-    "The base `{base}` cannot be rendered, so there is nothing to compare with: everything is "
+    "The base `{base}` cannot be rendered, so there is nothing to compare with: all resources are "
     "listed as new."
 )
 _STACK_KEYS = ("config",)
-"""Keys of a stack's file that are copied. Salts and encryption keys belong to its real state."""
+"""Keys that are copied from a stack's file. Salts and encryption keys belong to its real state."""
 
 
 @contextmanager
 def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
-    """Yield a rendered stack whose state is that of a Git revision.
+    """Yield a rendered stack whose state is rendered from a Git revision.
 
     The revision is the merge base of the current branch and `base`. Without a base, or if the base
-    does not have the stack, everything is new.
+    does not contain the stack, all resources are new.
 
     Raises:
         GitopsError: If the revision or the configuration is invalid.
@@ -63,7 +63,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
                     _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
                     run_or_fail(before, "up", "--yes", "--skip-preview", *common(before))
                 except GitopsError:
-                    # The change may fix the base, so it is shown anyway.
+                    # The change may fix the base, so it is previewed anyway.
                     rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
                     _reset_state(rendered, directory)
         _configure(rendered, stack.file, directory)
@@ -123,7 +123,7 @@ def content_at(file: Path, revision: str) -> bytes | None:
 
 
 def _merge_base(project: Path, revision: str) -> str:
-    """Return the merge base of the current branch and a revision, or else the revision."""
+    """Return the merge base of the current branch and a revision; without one, the revision."""
     found = _git(project, "merge-base", revision, "HEAD")
     return found.stdout.decode().strip() if found.returncode == 0 else revision
 
@@ -133,7 +133,7 @@ def _git(project: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _configure(stack: Stack, source: Path, directory: Path) -> None:
-    """Write the configuration of a rendered stack, derived from that of the real one."""
+    """Write the configuration of a rendered stack, derived from the real stack's configuration."""
     config = document(source).get("config", {})
     secrets = list(secure_paths(config))
     config[f"{PROJECT}:cluster"] = _render_settings(config.get(f"{PROJECT}:cluster"), directory)
@@ -143,7 +143,7 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
     kept = {k: v for k, v in document(target).items() if k not in _STACK_KEYS}
     for path in secrets:
         _remove(config, path)
-    # JSON is YAML that every parser reads alike; PyYAML writes the string 1e3 without quotes.
+    # All YAML parsers read JSON in the same way. PyYAML would write the string 1e3 without quotes.
     target.write_text(json.dumps({**kept, "config": config}, ensure_ascii=False), "utf-8")
     for path in secrets:
         run_or_fail(
@@ -164,7 +164,7 @@ def _render_settings(cluster: Any, directory: Path) -> dict[str, Any]:
 
 
 def _name_images(images: Any, project: Path) -> None:
-    """Replace image builds with references that contain the hash of their sources, in place."""
+    """Replace image builds, in place, by references that contain the hash of their sources."""
     if not isinstance(images, dict) or not isinstance(images.get("workloads"), dict):
         return
     workloads = images["workloads"]
@@ -178,7 +178,7 @@ def _name_images(images: Any, project: Path) -> None:
 
 
 def _identity(build: dict[str, Any], project: Path) -> str | None:
-    """Return the hash of an image's sources; None if the settings, checked later, are invalid."""
+    """Return the hash of an image's sources, or None for invalid settings (reported later)."""
     try:
         return identity(BuildSettings.model_validate(build), project)
     except (ValueError, OSError):

@@ -13,7 +13,7 @@ _SECURE = "secure"
 
 
 def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
-    """Yield the paths of encrypted values in the mapping `config`; the first step is a key."""
+    """Yield the paths of encrypted values in the mapping `config`, starting with its keys."""
     if isinstance(configuration, dict):
         if set(configuration) == {_SECURE}:
             yield path
@@ -28,23 +28,23 @@ def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
 def values(stack: Stack) -> list[str]:
     """Return the secrets in plain text, so that they can be masked.
 
-    The CLI is called once if there are any.
+    The CLI is called only if there are secrets.
 
     Raises:
-        GitopsError: If they cannot be decrypted; a preview would fail as well.
+        GitopsError: If they cannot be decrypted, in which case a preview would fail as well.
     """
     paths = list(secure_paths(document(stack.file).get("config", {})))
     if not paths:
         return []
-    ended = run(stack, "config", "--show-secrets", "--json", *common(stack))
-    if ended.status != 0:
+    result = run(stack, "config", "--show-secrets", "--json", *common(stack))
+    if result.status != 0:
         raise GitopsError(
             f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
             "or log in to its secrets provider, or preview with --rendered:\n"
             # stdout may contain the secrets that could be decrypted.
-            f"{ended.output.removeprefix(ended.out)}"
+            f"{result.output.removeprefix(result.out)}"
         )
-    shown = json.loads(ended.out)
+    shown = json.loads(result.out)
     return [text for path in paths for text in _texts(_at(shown, path))]
 
 

@@ -1,4 +1,4 @@
-"""A stack's configuration file, parsed as Pulumi parses it.
+"""Parser of a stack's configuration file that reads YAML in the same way as Pulumi.
 
 Pulumi's parser differs from PyYAML: `no`, `on` and `1:30` are strings, `1e3` and `08` are numbers,
 keys become strings, and a duplicate key is an error.
@@ -30,7 +30,7 @@ class _Loader(kubernetes_yaml.BoundedLoader):
         self.deep_construct = True
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """Return the tag of a node without an explicit one."""
+        """Return the tag of a node without an explicit tag."""
         if kind is not yaml.ScalarNode:
             return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         if not implicit[0]:
@@ -43,7 +43,7 @@ class _Loader(kubernetes_yaml.BoundedLoader):
         for key, _ in node.value:
             name = _key(key)
             if key.tag != _MERGE and name in seen:
-                raise _error(key, f"the key {name!r} is written twice")
+                raise _error(key, f"the key {name!r} is defined twice")
             seen.add(name)
         self.flatten_mapping(node)
         return {_key(key): self.construct_object(value, deep) for key, value in node.value}
@@ -51,10 +51,10 @@ class _Loader(kubernetes_yaml.BoundedLoader):
 
 def _key(node: Any) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise _error(node, "a key is an object or a list; write a string")
+        raise _error(node, "a key is an object or a list; use a string")
     value = _scalar(node) if node.tag == _PLAIN else node.value
     if value is None:
-        raise _error(node, "a key is null; write a string")
+        raise _error(node, "a key is null; use a string")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -66,7 +66,7 @@ def _scalar(node: Any) -> Any:
     if _NOT_FINITE.fullmatch(text):
         raise _error(node, f"{text} is not a finite number")
     value = kubernetes_yaml.scalar(text)
-    # Kubernetes reads `yes`, `on` and `n` as booleans, Pulumi does not.
+    # Kubernetes reads `yes`, `on` and `n` as booleans, but Pulumi does not.
     return text if isinstance(value, bool) and text not in _BOOLEANS else value
 
 
@@ -74,7 +74,7 @@ def _error(node: Any, problem: str) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-# Other tags (`!!set`, `!!binary`) have no use in a configuration and are rejected.
+# Other tags (`!!set`, `!!binary`) are not useful in a configuration and are rejected.
 _Loader.yaml_constructors = {
     tag: yaml.CSafeLoader.yaml_constructors[tag]
     for tag in (None, *(f"{_TAG}{name}" for name in ("map", "seq", "str")))
@@ -82,7 +82,7 @@ _Loader.yaml_constructors = {
 
 
 def parse(text: str) -> Any:
-    """Return the data in a YAML text as Pulumi reads it.
+    """Parse YAML in the same way as Pulumi.
 
     Raises:
         YAMLError: If Pulumi rejects the text or would change a value.
@@ -94,7 +94,7 @@ def document(file: Path) -> dict[str, Any]:
     """Return the content of a stack's configuration file.
 
     Raises:
-        GitopsError: If it is missing or not a mapping.
+        GitopsError: If the file is missing or not a mapping.
     """
     try:
         return document_of(file.read_bytes(), str(file))
@@ -106,7 +106,7 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
     """Parse the content of a stack's configuration file.
 
     Raises:
-        GitopsError: If it is not a mapping; the message names the file.
+        GitopsError: If the content is not a mapping. The message names the file.
     """
     try:
         found = parse(content.decode())
@@ -114,7 +114,7 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
         raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
         raise GitopsError(
-            f"{file} is not the configuration of a stack: write `config:` with its keys"
+            f"{file} is not the configuration of a stack: it must contain `config:` with its keys"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""GPU-hour prices of sweeps, from the price table of the previews."""
+"""GPU-hour prices of sweeps, from the price table for previews."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def stack_prices(settings: StackSettings) -> dict[str, Price]:
-    """Return the prices for the program of a stack.
+    """Return the GPU-hour prices of a stack's sweeps, for use in its program.
 
     Raises:
-        RunError: If one is unknown. Pulumi prints this error without a traceback.
+        RunError: If a price is unknown. Pulumi prints this error without a traceback.
     """
     try:
         return sweep_prices(settings, pulumi.get_stack())
@@ -73,7 +73,7 @@ def sweep_prices(
             }
             problems.append(
                 f"{_money(key, sweep)}, but the price table {table.name} lacks "
-                f"{' and '.join(sorted(missing))}: add it, or write budget.gpu_hours instead."
+                f"{' and '.join(sorted(missing))}: add it, or set budget.gpu_hours instead."
             )
             continue
         price = hourly / sweep.gpus
@@ -90,14 +90,14 @@ def _problems(
     if not price and sweep.budget.gpu_hours is None:
         yield (
             f"{_money(key, sweep)}, but its GPUs are free in the price table, so the sweep has no "
-            "bound: write budget.gpu_hours."
+            "limit: set budget.gpu_hours."
         )
     interval = settings.training.sweep_controller.interval_seconds
     reserve = sweep.reserve(interval) / 3600 * float(price)
     if sweep.budget.money is not None and price and sweep.budget.money <= reserve:
         yield (
             f"{_money(key, sweep)}, but its parallel trials may cost {reserve:.2g} "
-            f"{prices.currency} before they are paused, so none would start: write more."
+            f"{prices.currency} before they are paused, so none would start: set a larger budget."
         )
 
 

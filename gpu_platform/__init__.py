@@ -1,6 +1,6 @@
-"""The components of this project for other Pulumi programs; see docs/reuse.md.
+"""Components of this project for other Pulumi programs; see docs/reuse.md.
 
-They are imported on first use, because the policies in the installed package need no Pulumi.
+They are imported on first use, because the policies in the installed package do not require Pulumi.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Everything that other Pulumi programs import from `gpu_platform`."""
+"""Public names of `gpu_platform` for other Pulumi programs."""
 
 from gpu_platform.platform_stack import Platform, PlatformError
 from gpu_platform.readable import ArgumentError

@@ -1,4 +1,4 @@
-"""The platform as other stacks see it, read from the outputs of its stack."""
+"""The platform for use in other stacks, read from the outputs of its stack."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
@@ -23,14 +23,14 @@ _PINNED: TypeAdapter[str] = TypeAdapter(PinnedImage)
 
 @dataclass(frozen=True)
 class Problem:
-    """A key that does not fit the platform, and the reason."""
+    """A key whose value the platform does not support, and the reason."""
 
     key: str
     reason: str
 
 
 class PlatformError(pulumi.RunError):
-    """The stack is not a usable platform, or a workload does not fit the platform.
+    """A stack that is not usable as a platform, or a workload that the platform does not support.
 
     Pulumi prints the message of a RunError without a traceback.
     """
@@ -41,7 +41,8 @@ class Platform:
     """The platform on which the workloads of another stack run.
 
     `claims` maps logical names to names in the cluster. `queues` is None if the queues are unknown.
-    Namespace and claims may be outputs of resources, because no run's name depends on them.
+    Namespace and claims may be outputs of resources, because the names of runs do not depend on
+    them.
     """
 
     namespace: pulumi.Input[str]
@@ -64,12 +65,17 @@ class Platform:
     ) -> Self:
         """Read the outputs of a stack, such as `organization/gpu-platform/prod`.
 
-        `name` names the StackReference; it is needed if a program reads the stack more than once.
-        `provider` is the one that the workloads get, by default the program's default provider. It
-        reads the namespace kube-system, unless `check_cluster` is False.
+        Args:
+            stack: Name of the stack.
+            opts: Options of the StackReference.
+            name: Name of the StackReference. Required if a program reads the stack more than once.
+            provider: Provider of the workloads, by default the program's default provider. It reads
+                the namespace kube-system, unless `check_cluster` is False.
+            check_cluster: Verify that the provider uses the cluster of the platform.
 
-        Raises PlatformError if the outputs are not those of this project, or the provider is of
-        another cluster than the platform.
+        Raises:
+            PlatformError: If the outputs are not outputs of this project, or the provider uses
+                another cluster than the platform.
         """
         reference = pulumi.StackReference(name or stack, stack, opts)
         names = PlatformOutputs.__annotations__
@@ -82,7 +88,7 @@ class Platform:
         platform = cls.of(stack, values)
         if check_cluster and platform.cluster_uid is not None:
             found_uid = await _cluster_of(name or stack, opts, provider)
-            # The UID is unknown in a preview if the provider is.
+            # In a preview, the UID is unknown if the provider is unknown.
             if found_uid not in (None, platform.cluster_uid):
                 raise PlatformError(
                     f"Stack {stack!r} is the platform of the cluster {platform.cluster_uid}, but "
@@ -94,7 +100,7 @@ class Platform:
 
     @classmethod
     def of(cls, stack: str, values: Mapping[str, object]) -> Self:
-        """Return the platform from the outputs of a stack. Raises PlatformError if one is wrong."""
+        """Return the platform for a stack's outputs. Raise PlatformError if one is invalid."""
         try:
             outputs = PLATFORM_OUTPUTS.validate_python(values)
         except ValidationError as error:
@@ -103,7 +109,7 @@ class Platform:
                 for detail in error.errors(include_url=False)
             )
             raise PlatformError(
-                f"Stack {stack!r} cannot be used as a platform: {found}. Write the name of a stack "
+                f"Stack {stack!r} cannot be used as a platform: {found}. Use the name of a stack "
                 "of the gpu-platform project that was updated with this version or a later one."
             ) from None
         return cls(
@@ -126,10 +132,11 @@ class Platform:
     ) -> TrainingJobArgs:
         """Return the arguments of a job on this platform. `image` is pinned by digest.
 
-        It may be an output, such as the reference of a WorkloadImage, if `image_identity` is the
-        string that represents it in the names of runs.
+        `image` may be an output, such as the reference of a WorkloadImage, if `image_identity` is
+        given: the string that represents the image in the names of runs.
 
-        Raises PlatformError with every key that does not fit the platform.
+        Raises:
+            PlatformError: If the platform does not support the job. The message lists every key.
         """
         _raise(key, self.problems_of_job(job, image, image_identity))
         return TrainingJobArgs(
@@ -156,13 +163,16 @@ class Platform:
     ) -> InferenceServiceArgs:
         """Return the arguments of a service on this platform. Image strings are pinned by digest.
 
-        `run` is the run that is served if the settings name a job. Raises PlatformError with every
-        key that does not fit the platform.
+        If the settings name a job, `run` is the run to serve.
+
+        Raises:
+            PlatformError: If the platform does not support the service. The message lists every
+                key.
         """
         if not isinstance(self.namespace, str):
             raise PlatformError(
                 f"The namespace of {key!r} is an output of a resource, but the URL of a service "
-                "contains it: write the name itself."
+                "contains it: pass the name as a string."
             )
         images = [each for each in (image, canary_image) if each is not None]
         _raise(key, self.problems_of_service(service, *images, run=run))
@@ -182,7 +192,7 @@ class Platform:
     def problems_of_job(
         self, job: TrainingJobSettings, image: pulumi.Input[str], image_identity: str | None = None
     ) -> Iterator[Problem]:
-        """Yield every key of a job that does not fit this platform."""
+        """Yield every key of a job that this platform does not support."""
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {_known('queue', self.queues)}")
         yield from self._missing_claim("checkpoints", job.checkpoints)
@@ -191,7 +201,7 @@ class Platform:
         if job.notebook is not None:
             yield from self._missing_claim("notebook.home", job.notebook.home)
         if job.schedule is not None:
-            yield Problem("schedule", "needs the platform's stack: write the job there")
+            yield Problem("schedule", "requires the platform's stack: define the job there")
         for name, volume in job.volumes.items():
             if volume.claim is not None:
                 yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)
@@ -200,8 +210,8 @@ class Platform:
         elif image_identity is None:
             yield Problem(
                 "image",
-                "is an output of a resource, but the name of a run depends on it: write the "
-                "reference with its digest, or pass image_identity",
+                "is an output of a resource, but the name of a run depends on it: pass the "
+                "reference with its digest, or image_identity",
             )
 
     def problems_of_service(
@@ -210,14 +220,14 @@ class Platform:
         *images: pulumi.Input[str],
         run: str | None = None,
     ) -> Iterator[Problem]:
-        """Yield every key of a service that does not fit this platform."""
+        """Yield every key of a service that this platform does not support."""
         if service.job is not None and run is None:
             yield Problem("job", f"is {service.job!r}, but its run is missing: pass run")
         if service.sweep is not None:
             yield Problem(
                 "sweep",
-                f"is {service.sweep!r}, but only the stack with this sweep knows its winner: leave "
-                "it out, and write the run of the winner in run",
+                f"is {service.sweep!r}, but only the stack with this sweep knows its winner: omit "
+                "it, and set run to the run of the winner",
             )
         for name, claim in service.claims.items():
             yield from self._missing_claim(name, claim)
@@ -233,7 +243,7 @@ class Platform:
 async def _cluster_of(
     name: str, opts: pulumi.ResourceOptions | None, provider: kubernetes.Provider | None
 ) -> str | None:
-    """Return the UID of the cluster that a provider reaches; None if it is unknown."""
+    """Return the UID of a provider's cluster; None if it is unknown."""
     chosen = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(provider=provider))
     system = kubernetes.core.v1.Namespace.get(f"{name}-kube-system", "kube-system", chosen)
     uid: str | None = await system.metadata.uid.future()
@@ -243,7 +253,7 @@ async def _cluster_of(
 def _known(noun: str, names: Collection[str]) -> str:
     if not names:
         return f"the platform has no {noun}s"
-    return f"the platform has only the {noun}s {', '.join(sorted(names))}: write one of them"
+    return f"the platform has only the {noun}s {', '.join(sorted(names))}: use one of them"
 
 
 def unpinned(image: object) -> Iterator[Problem]:

@@ -12,15 +12,16 @@ from infra.settings.problems import PROJECT, describe, dotted
 
 
 class ArgumentError(pulumi.RunError):
-    """Settings that are not valid. Pulumi prints the message of a RunError without a traceback."""
+    """Invalid settings. Pulumi prints the message of a RunError without a traceback."""
 
 
 @cache
 def readable(value: Any) -> Any:
-    """Return a model whose constructor raises ArgumentError, and any other value unchanged.
+    """Return a model whose constructor raises ArgumentError; return other values unchanged.
 
-    It is a subclass: other users of the model still get pydantic's ValidationError. Nested models
-    are constructed by pydantic, so the outermost one reports every problem.
+    The result is a subclass, so that other users of the model still receive pydantic's
+    ValidationError. Nested models are constructed by pydantic, so the outermost model reports all
+    problems.
     """
     if not (isinstance(value, type) and issubclass(value, BaseModel)):
         return value
@@ -32,7 +33,7 @@ def readable(value: Any) -> Any:
         except ValidationError as error:
             raise ArgumentError("\n".join(_sentences(model, error))) from None
 
-    # Pydantic must not call it when it validates a model.
+    # Pydantic must not call this constructor when it validates a model.
     vars(construct)["__pydantic_base_init__"] = True
     parts = {"__init__": construct, "__doc__": model.__doc__, "__module__": model.__module__}
     metaclass: Any = type(model)
@@ -53,6 +54,6 @@ def _output(name: str, detail: ErrorDetails) -> str:
     key = dotted((name, *detail["loc"]))
     return (
         f"{key} is an output of a resource, but settings are checked and runs are named while the "
-        "program runs: write the value itself. Name a Kubernetes Secret with a secret value in "
-        "env_from or volumes."
+        "program runs: pass a plain value. If it is secret, store it in a Kubernetes Secret, and "
+        "name the Secret in env_from or volumes."
     )

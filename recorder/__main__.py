@@ -3,11 +3,11 @@
     python3 -m recorder watch --claims /claims     in a pod of the namespace that it watches
     python3 -m recorder show RUN                   print the archived record of a run's last failure
     python3 -m recorder rollback PLAN              roll back a canary that exceeds its limits
-    python3 -m recorder attempt PLAN               start a run of a schedule and wait for its end
+    python3 -m recorder attempt PLAN               start a scheduled run and wait until it finishes
 
-The logs of every run's pods are streamed while they run, because the log of a deleted pod is gone.
-When a container fails or is deleted, its last log lines, its exit code, and the events of pod and
-run are written to <claim>/<run>/failures/<time>/.
+The logs of all runs are streamed while the pods exist, because the log of a deleted pod is gone.
+When a container fails or is deleted, its last log lines, its exit code, and the events of its pod
+and run are written to <claim>/<run>/failures/<time>/.
 """
 
 import argparse
@@ -25,11 +25,11 @@ def main() -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args()
     if options.command == "show":
-        folder = newest(options.claims, options.run)
-        if folder is None:
-            sys.stderr.write(f"no failure of {options.run} is archived in {options.claims}\n")
+        directory = newest(options.claims, options.run)
+        if directory is None:
+            sys.stderr.write(f"{options.claims} contains no failure of {options.run}\n")
             return 1
-        for text in shown(folder):
+        for text in shown(directory):
             sys.stdout.write(text)
         return 0
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -70,12 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")
     rolling_back = commands.add_parser("rollback", help="evaluate a canary until terminated")
-    starting = commands.add_parser("attempt", help="start a run and wait for its end")
+    starting = commands.add_parser("attempt", help="start a run and wait until it finishes")
     for each in (rolling_back, starting):
-        each.add_argument("plan", metavar="PLAN", help="JSON that the stack wrote")
+        each.add_argument("plan", metavar="PLAN", help="JSON document written by the stack")
     for each in (watching, showing):
         each.add_argument(
-            "--claims", type=Path, default=CLAIMS, help="directory with a mount of each claim"
+            "--claims", type=Path, default=CLAIMS, help="directory in which the claims are mounted"
         )
     return parser
 

@@ -1,9 +1,9 @@
-"""Start a run of a schedule from its templates, and wait until it has ended.
+"""Start a scheduled run from its templates, and wait until it has finished.
 
     python3 -m recorder attempt '{"run": …, "steps": {…}}'     in a pod of a CronJob
 
 The run is named after the pod's Job, so that a restarted program finds the run that it started.
-It belongs to the Job: when the CronJob deletes the Job, the run is deleted as well.
+The Job owns the run: when the CronJob deletes the Job, the run is deleted as well.
 """
 
 import json
@@ -36,7 +36,7 @@ _SECONDS: Final = 10.0
 """Interval between two polls of the run."""
 
 _NOT_COPIED: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
-"""Prefixes of annotations about the management of the template itself."""
+"""Prefixes of annotations that describe how the template itself is managed."""
 
 _log = logging.getLogger("attempt")
 
@@ -50,12 +50,12 @@ _TEMPLATES: Final = _resource(TEMPLATE)
 
 
 class AttemptError(Exception):
-    """The run cannot be started or has failed; the message contains the reason."""
+    """A run that cannot be started or has failed; the message states the reason."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The run whose templates are copied, and its steps with those that each waits for."""
+    """The run whose templates are copied. `steps` maps each step to the steps that it waits for."""
 
     run: str
     steps: Mapping[str, Sequence[str]]
@@ -77,9 +77,12 @@ class Attempt:
         return attempt_name(self.plan.run, self.job)
 
     def run(self) -> None:
-        """Start the run unless it exists, and wait for its end. Outages of the API do not end it.
+        """Start the run unless it exists, and wait until it has finished.
 
-        Raises AttemptError if it fails.
+        Outages of the API server only delay it.
+
+        Raises:
+            AttemptError: If the run cannot be started or fails.
         """
         started = False
         while True:
@@ -113,7 +116,7 @@ class Attempt:
         for step in self.plan.steps:
             found = self.api.get(_TEMPLATES, template_name(self.plan.run, step))
             metadata = self._replaced(found["metadata"])
-            # The first step is the training, whose labels are those of the run.
+            # The first step is the training, which has the labels of the run.
             labels = labels or metadata.get("labels", {})
             annotations = {
                 name: value
@@ -162,7 +165,7 @@ class Attempt:
                 raise
 
     def _has_succeeded(self) -> bool:
-        """Return whether the run has succeeded. Raises AttemptError if it has failed."""
+        """Return whether the run has succeeded. Raise AttemptError if it has failed."""
         status = self.api.get(_FLOWS, self.name).get("status") or {}
         for step in status.get("jobStatusList") or ():
             if JOB.states.get(step.get("state", "")) is State.FAILED:
@@ -170,7 +173,7 @@ class Attempt:
         return FLOW.state({"state": {}, **status}) is State.SUCCEEDED
 
     def _replaced(self, value: Any) -> Any:
-        """Return a copy of a JSON document with the name of this run."""
+        """Return a copy of a JSON document in which this run's name replaces the template's."""
         return json.loads(json.dumps(value).replace(self.plan.run, self.name))
 
 
@@ -182,7 +185,7 @@ def _reason(error: HTTPStatusError) -> str:
 
 
 def start(text: str) -> int:
-    """Start the run of a plan and wait for its end, in a Job's pod; return the exit code."""
+    """Start a plan's run, wait until it finishes, and return the exit code."""
     plan = Plan(**json.loads(text))
     attempt = Attempt(plan, Client(), os.environ["JOB_NAME"], os.environ["JOB_UID"])
     try:

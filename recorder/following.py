@@ -13,11 +13,11 @@ from lightkube import AsyncClient
 from recorder.pods import Attempt
 
 END_SECONDS: Final = 5.0
-"""Time (s) to wait for the rest of a log after its container has ended."""
+"""Time (s) to wait for the rest of a log after its container has terminated."""
 
 STREAMS: Final = 90
-"""Log streams per HTTP/2 connection. API servers allow at least 100; one more would block until
-another ends."""
+"""Log streams per HTTP/2 connection. API servers allow at least 100. A stream above the limit would
+block until another one ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Tail:
             self.add(line)
 
     def add(self, line: str) -> None:
-        """Append a line; keep only its end if it alone exceeds the size."""
+        """Append a line. A line that alone exceeds the size is truncated to its end."""
         line = line.encode(errors="replace")[-self._size :].decode(errors="ignore")
         self._lines.append(line)
         self._bytes += _size(line)
@@ -42,7 +42,7 @@ class Tail:
 
     @property
     def lines(self) -> list[str]:
-        """The kept lines, oldest first."""
+        """The lines that were kept, oldest first."""
         return list(self._lines)
 
 
@@ -51,7 +51,7 @@ def _size(line: str) -> int:
 
 
 class Following:
-    """The last log lines of every followed container, each line with its timestamp."""
+    """Streams container logs, and keeps the last lines of each with their timestamps."""
 
     def __init__(self, connect: Callable[[], AsyncClient], lines: int, size: int) -> None:
         self._connect, self._lines, self._size = connect, lines, size
@@ -61,12 +61,12 @@ class Following:
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
     def follow(self, attempt: Attempt) -> None:
-        """Start to stream a log, unless it is or was streamed already."""
+        """Start to stream a container's log, unless it was started before."""
         if attempt not in self._tasks:
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
     async def last_lines(self, attempt: Attempt) -> list[str]:
-        """Return the last lines of a container that has ended, requested now if not streamed."""
+        """Return the last lines of a terminated container; request them if none were streamed."""
         task = self._tasks.get(attempt)
         if task is not None:
             await asyncio.wait({task}, timeout=END_SECONDS)
@@ -116,7 +116,7 @@ class Following:
             self._tasks.pop(attempt, None)
 
     def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:
-        """Return a connection with a free stream."""
+        """Return a connection that has capacity for another stream."""
         for stream in self._streams:
             if not stream[1].locked():
                 return stream

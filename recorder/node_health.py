@@ -1,12 +1,12 @@
-"""Cordon nodes with unhealthy GPUs, move the runs on them, and uncordon them when they recover.
+"""Cordon nodes with unhealthy GPUs, move their runs, and uncordon nodes that have recovered.
 
     python3 -m recorder.node_health --namespace ml      in a pod; docs/node-health.md
 
-A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus has a
-listed Xid error for it, or if enough starts of runs reported it as slow. Such a node is cordoned
-and gets the condition `GpuUnhealthy`, and its pods of runs are evicted. From a slow node, only pods
-of the runs that reported it are evicted. The program does nothing if the health of a node is
-unknown, and does not change nodes that others have cordoned.
+A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus reports
+a listed Xid error for it, or if enough runs reported it as slow when they started. An unhealthy
+node is cordoned and gets the condition `GpuUnhealthy`, and the pods of its runs are evicted. From a
+slow node, only the pods of runs that reported it are evicted. Nodes whose health is unknown and
+nodes that others have cordoned are not changed.
 """
 
 import argparse
@@ -36,18 +36,18 @@ from kube.quantities import parse_quantity
 from recorder.pods import failed, run_of
 
 MARK: Final = "gpu-platform.dev/gpu-unhealthy"
-"""Annotation of the nodes that this program cordoned, with the fault and the number of GPUs."""
+"""Annotation of nodes cordoned by this program. It contains the fault and the number of GPUs."""
 OPT_OUT: Final = "gpu-platform.dev/node-health"
 """Annotation that excludes a node if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
 CHECKED: Final = "gpu-platform.dev/gpu-checked"
-"""Annotation with the time when a node was uncordoned. Earlier reports and faults do not count."""
+"""Annotation with the time when a node was uncordoned. Reports and faults before it are ignored."""
 REPORT_HOURS: Final = 24.0
 WATCH_SECONDS: Final = 240.0
 _SLOW: Final = re.compile(r"^slow node ([a-z0-9.-]+):", re.MULTILINE)
 _RETRY_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 1.0
-"""Minimum time between two checks, whatever pods report."""
+"""Minimum time (s) between two checks, even if pods send new reports."""
 
 Reason = Literal["DevicesUnhealthy", "XidError", "SlowInGangs", "UnreadableMark"]
 Health = Reason | Literal["Healthy", "Unknown"]
@@ -57,19 +57,19 @@ _log = logging.getLogger("node-health")
 
 @dataclass(frozen=True)
 class Policy:
-    """Thresholds: nodes cordoned at once, fault and recovery durations (s), number of reports."""
+    """Limits: nodes cordoned at the same time, fault and recovery durations (s), slow reports."""
 
     max_nodes: int = 1
     fault_seconds: float = 360
     settle_seconds: float = 600
     slow_reports: int | None = None
     xids: frozenset[int] = frozenset()
-    """Xid errors that are faults of a node."""
+    """Xid errors that make a node unhealthy."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The fault for which a node was cordoned, and the GPUs that it had."""
+    """The fault for which a node was cordoned, and the number of GPUs that the node had."""
 
     reason: Reason
     message: str
@@ -78,7 +78,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node: the GPUs that it has and offers, and the faults that were reported."""
+    """A node: the GPUs that it has, the GPUs that it offers, and the reported faults."""
 
     name: str
     ready: bool
@@ -97,7 +97,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Action:
-    """A change to a node, with the fault to record. `wait`: too many nodes are cordoned."""
+    """A change to a node, with the fault to record. `wait`: `max_nodes` are cordoned already."""
 
     kind: Literal["cordon", "wait", "evict", "evict_reporters", "return", "forget", "condition"]
     node: NodeState
@@ -109,7 +109,7 @@ Memory = Mapping[str, tuple[bool | None, float]]
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
-    """Return the health of a node, and a message about its fault."""
+    """Return the health of a node, and a message that describes its fault."""
     if not node.ready:
         return "Unknown", "the node is not Ready"
     gpus = max(node.gpus, node.mark.gpus if node.mark else 0)
@@ -122,7 +122,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
-        return "SlowInGangs", f"{node.reports} starts of runs reported the node as slow"
+        return "SlowInGangs", f"pods reported the node as slow in {node.reports} starts of runs"
     if node.xids is None:
         return "Unknown", "Prometheus has no Xid series of the node"
     return "Healthy", ""
@@ -131,7 +131,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
 def decide(
     nodes: Iterable[NodeState], memory: Memory, now: float, policy: Policy
 ) -> tuple[list[Action], Memory]:
-    """Return the changes of nodes, and what to remember until the next call."""
+    """Return the actions, and the memory to pass to the next call."""
     actions: list[Action] = []
     remembered: dict[str, tuple[bool | None, float]] = {}
     faulty: list[tuple[float, str, Action]] = []
@@ -163,7 +163,7 @@ def decide(
 
 
 def _of_marked(node: NodeState, state: Health, lasted: float, policy: Policy) -> Iterator[Action]:
-    """Yield the changes of a node that this program cordoned."""
+    """Yield the actions for a node that this program cordoned."""
     mark = node.mark
     if mark is None:
         return
@@ -182,16 +182,16 @@ def _of_marked(node: NodeState, state: Health, lasted: float, policy: Policy) ->
 
 
 class SlowReports:
-    """Starts of runs in which pods reported `slow node NODE: …` as their termination message."""
+    """Reports about slow nodes: pods whose termination message is `slow node NODE: …`."""
 
     def __init__(self) -> None:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
-        """Time of each report. The key is node, run, host name of the pod, its UID and restarts."""
+        """Time of each report by node, run, the pod's host name, its UID and its restart count."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
-        """Nodes of each run, with the time when a pod was last seen there."""
+        """Nodes of each run, with the time when one of its pods was last observed on the node."""
 
     def add(self, pod: Pod, now: float) -> bool:
-        """Remember the node of a pod, and its reports. Return whether one of them is new."""
+        """Record the node of a pod and its reports. Return whether a report is new."""
         before = len(self._reports)
         run, spec = run_of(pod), pod.spec
         if spec is not None and spec.nodeName:
@@ -201,7 +201,8 @@ class SlowReports:
                 attempt = ending.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)
-                # A pod that is kept reports again whenever pods are listed, with the same time.
+                # A terminated pod that still exists is read again with every list, always with the
+                # same time.
                 if ending.finished is not None:
                     self._reports[key] = ending.finished.timestamp()
         return len(self._reports) > before
@@ -211,15 +212,15 @@ class SlowReports:
         return {run for reported, run, *_ in self._reports if reported == node}
 
     def forget(self, node: str, until: float) -> None:
-        """Drop the reports about a node up to a time."""
+        """Drop the reports about a node that are not newer than `until`."""
         kept = (each for each in self._reports.items() if each[0][0] != node or each[1] > until)
         self._reports = dict(kept)
 
     def count(self, now: float) -> Counter[str]:
-        """Return the number of starts that reported each node, of the last `REPORT_HOURS`.
+        """Count, for each node, the starts that reported it within the last `REPORT_HOURS`.
 
-        A pod reports at most once per start of its run. Reports about nodes on which the run had no
-        pod do not count.
+        A pod reports at most once per start of its run. Reports about nodes on which the run has no
+        pod are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
@@ -239,17 +240,18 @@ class SlowReports:
 
 @dataclass
 class Controller:
-    """Reads nodes, pods and metrics, decides, and changes the nodes."""
+    """Control loop: reads nodes, pods and metrics, and cordons, drains and uncordons nodes."""
 
     client: AsyncClient
     policy: Policy
     namespace: str
-    """Namespace of the runs that are moved."""
+    """Namespace whose runs are moved to other nodes."""
     resource: str = "nvidia.com/gpu"
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
     again: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to check again soon: after a new report, and after a cordon, as the next check evicts."""
+    """Set to request another check soon: after a new report, or after a cordon (the check after it
+    evicts the pods)."""
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 
@@ -267,11 +269,11 @@ class Controller:
             try:
                 await self._apply(action, now)
             except httpx2.HTTPError as error:
-                # A conflict, for example: the next check reads the node again.
+                # For example a conflict. The next check reads the node again.
                 _log.warning("%s of %s failed: %s", action.kind, action.node.name, error)
 
     async def watch_pods(self) -> None:
-        """Collect reports of pods until the connection ends, at most `WATCH_SECONDS`."""
+        """Collect reports from pods until the connection is closed, at most for `WATCH_SECONDS`."""
         listed = self.client.list(Pod, namespace=self.namespace, labels={RUN_LABEL: exists()})
         async for pod in listed:
             self._add(pod)
@@ -293,7 +295,7 @@ class Controller:
             self.again.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return the Xid errors by node, empty if unknown; None without Prometheus."""
+        """Return the Xid errors by node; none if Prometheus fails, None if it is not configured."""
         if self.prometheus is None:
             return None
         try:
@@ -302,7 +304,7 @@ class Controller:
             response.raise_for_status()
             return xids_of(response.json())
         except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
-            _log.warning("no Xid errors from Prometheus: %s", error)
+            _log.warning("cannot read Xid errors from Prometheus: %s", error)
             return {}
 
     async def _apply(self, action: Action, now: float) -> None:
@@ -362,7 +364,7 @@ class Controller:
         await self.client.create(event)
 
     async def _evict(self, node: str, runs: set[str] | None = None) -> None:
-        """Evict the pods of runs (default: all runs), so that gangs restart on other nodes."""
+        """Evict a node's pods of `runs` (None: all runs), so that gangs restart on other nodes."""
         pods = self.client.list(
             Pod,
             namespace=self.namespace,
@@ -382,15 +384,15 @@ class Controller:
             try:
                 await self.client.create(body, name)
             except httpx2.HTTPError as error:
-                # A disruption budget, for example: the next check tries again.
+                # For example because of a disruption budget. The next check tries again.
                 _log.warning("eviction of %s failed: %s", name, error)
 
 
 def xid_query(policy: Policy) -> str:
-    """Return the query for one Xid error per GPU, preferring recent errors that are listed.
+    """Return a query for one Xid error per GPU; recent errors that are listed take precedence.
 
-    The exporter reports only the last error of a GPU, until it restarts. A fault must last for
-    `fault_seconds`, so a listed error that another one followed counts for twice as long.
+    Until it restarts, the exporter reports only the last error of a GPU. A fault must last for
+    `fault_seconds`, so a listed error that a later one hides is returned for twice as long.
     """
     span = f"{max(1, round(2 * policy.fault_seconds))}s"
     series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"
@@ -402,7 +404,7 @@ def xid_query(policy: Policy) -> str:
 
 
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
-    """Return the errors by node from a response of Prometheus, also for nodes without any."""
+    """Return the errors by node from Prometheus' response, including nodes without errors."""
     found: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
         found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
@@ -445,7 +447,7 @@ def _gpus(resources: Mapping[str, str], resource: str) -> int:
 
 
 def written(fault: Fault | None) -> str | None:
-    """Return the annotation with a fault; None removes it."""
+    """Return the annotation that records a fault; None removes the annotation."""
     if fault is None:
         return None
     return json.dumps({"reason": fault.reason, "message": fault.message, "gpus": fault.gpus})
@@ -467,7 +469,7 @@ def _time(text: str) -> float:
 
 
 async def run(controller: Controller, interval: float) -> None:
-    """Check the nodes until cancelled. Outages of the API server do not end it."""
+    """Check the nodes until cancelled. Outages of the API server do not stop it."""
 
     async def check() -> None:
         controller.again.clear()
@@ -488,17 +490,17 @@ async def _forever(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except httpx2.HTTPError as error:
-            _log.warning("the API server does not answer: %s", error)
+            _log.warning("a request to the API server failed: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the options of the program."""
+    """Return the parser of the program's options."""
     options = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
     options.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
     options.add_argument("--namespace", required=True, help="namespace of the runs to move")
     options.add_argument(
-        "--max-nodes", type=int, default=1, help="maximum number of cordoned nodes"
+        "--max-nodes", type=int, default=1, help="maximum number of nodes cordoned at once"
     )
     options.add_argument(
         "--fault-seconds",
@@ -515,7 +517,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--slow-reports", type=int, help="number of reports after which a slow node is cordoned"
     )
-    options.add_argument("--prometheus", help="URL of Prometheus")
+    options.add_argument("--prometheus", help="URL of the Prometheus server with the Xid errors")
     options.add_argument("--xid", type=int, action="append", default=[], help="Xid error to act on")
     options.add_argument("--interval", type=float, default=15, help="seconds between checks")
     return options

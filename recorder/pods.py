@@ -27,7 +27,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """End of a container. If it was not observed, the exit code is None; see the reason."""
+    """Termination of a container. If it was not observed, `exit_code` is None."""
 
     attempt: Attempt
     started: datetime | None
@@ -61,7 +61,7 @@ def running(pod: Pod) -> Iterator[Attempt]:
 
 
 def failed(pod: Pod) -> Iterator[Ending]:
-    """Yield the containers that failed, including those that have restarted since."""
+    """Yield the containers that failed, including containers that have restarted since."""
     for status in _statuses(pod):
         ended = status.state.terminated if status.state else None
         before = status.lastState.terminated if status.lastState else None
@@ -88,8 +88,10 @@ def deleted(pod: Pod, now: datetime) -> Iterator[Ending]:
 async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
     """Return the last events of a pod, its run and its gang, oldest first.
 
-    The cluster deletes events after an hour. Raises httpx2.HTTPError if the API server does not
-    answer.
+    The cluster deletes events after an hour.
+
+    Raises:
+        httpx2.HTTPError: If the request fails.
     """
     found: dict[str, Event] = {}
     for name in _names(pod):
@@ -100,7 +102,7 @@ async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
 
 
 def _names(pod: Pod) -> Iterator[str]:
-    """Yield the names of the pod, the gang and the job, which has the run's name."""
+    """Yield the names of the pod, its gang and its job. The job has the name of the run."""
     metadata = pod.metadata
     if metadata is not None:
         yield metadata.name or ""

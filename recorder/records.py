@@ -1,9 +1,10 @@
-"""Files of failures, bounded in size and number, and written atomically.
+"""Records of failed containers, bounded in size and number, and written atomically.
 
     <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.log    last lines
     <claim>/<run>/failures/20261121T211605Z/<pod>.<container>.<restarts>.json   exit code, events
 
-A directory is one failure. If a gang fails together, it contains the pods that ended first.
+Each directory is one failure of a run. If a whole gang fails, the directory contains the pods that
+terminated first.
 """
 
 import json
@@ -17,9 +18,9 @@ from typing import Any, Final
 
 from recorder.pods import Ending
 
-FOLDER: Final = "failures"
+DIRECTORY: Final = "failures"
 TOGETHER: Final = timedelta(minutes=10)
-"""Containers that end within this time of a failure belong to it."""
+"""Containers that terminate within this time of a failure belong to it."""
 
 RESERVE: Final = 64 * 2**20
 """Bytes of a claim that stay free for checkpoints."""
@@ -29,7 +30,7 @@ _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits: lines and bytes per container, failures per run, pods per failure."""
+    """Limits: lines and bytes (`size`) per container, failures per run, pods per failure."""
 
     lines: int = 500
     size: int = 64 * 1024
@@ -46,26 +47,29 @@ def write(
 ) -> Path | None:
     """Write one record and remove the oldest failures beyond the limit.
 
-    Returns its JSON file, or None if the record exists or its failure has enough pods. Raises
-    OSError if the claim is full or cannot be written.
+    Return its JSON file, or None if the record exists or its failure already has the maximum number
+    of pods.
+
+    Raises:
+        OSError: If the claim is full or not writable.
     """
     attempt = ending.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
-    # A re-created pod has the same name.
-    same = (json.loads(path.read_text()) for path in (run_dir / FOLDER).glob(f"*/{name}"))
-    folder = _folder(run_dir / FOLDER, ending)
+    # A re-created pod has the same name, so only the UID identifies it.
+    same = (json.loads(path.read_text()) for path in (run_dir / DIRECTORY).glob(f"*/{name}"))
+    directory = _directory(run_dir / DIRECTORY, ending)
     if any(record["uid"] == attempt.uid for record in same):
         return None
-    if len(list(folder.glob("*.json"))) >= bounds.pods:
+    if len(list(directory.glob("*.json"))) >= bounds.pods:
         return None
-    path = folder / name
+    path = directory / name
     if shutil.disk_usage(_existing(run_dir)).free < RESERVE:
         raise OSError(
-            f"{run_dir} has less than {RESERVE // 2**20} MiB free, which is reserved for "
+            f"{run_dir}: less than {RESERVE // 2**20} MiB are free, which are reserved for "
             "checkpoints"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    # In this order: a JSON file implies its log file.
+    directory.mkdir(parents=True, exist_ok=True)
+    # The JSON file comes last: if it exists, its log file exists.
     _write_atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
     _write_atomically(path, json.dumps(_as_json(ending) | dict(facts), indent=2) + "\n")
     for old in _failures(run_dir)[: -bounds.failures]:
@@ -75,13 +79,13 @@ def write(
 
 def newest(claims: Path, run: str) -> Path | None:
     """Return the directory of a run's last failure."""
-    found = [folder for claim in claims.iterdir() for folder in _failures(claim / run)]
-    return max(found, key=lambda folder: folder.name, default=None)
+    found = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
+    return max(found, key=lambda directory: directory.name, default=None)
 
 
-def shown(folder: Path) -> Iterator[str]:
-    """Yield a failure as readable text, with pods in the order in which they ended."""
-    records = [(json.loads(path.read_text()), path) for path in folder.glob("*.json")]
+def shown(directory: Path) -> Iterator[str]:
+    """Yield a failure as readable text, with its pods in the order of their termination."""
+    records = [(json.loads(path.read_text()), path) for path in directory.glob("*.json")]
     for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):
         code = record["exitCode"]
         outcome = record["reason"] if code is None else f"{record['reason']}, exit code {code}"
@@ -94,26 +98,27 @@ def shown(folder: Path) -> Iterator[str]:
         yield path.with_suffix(".log").read_text(errors="replace")
 
 
-def _folder(failures: Path, ending: Ending) -> Path:
-    """Return the directory of the last failure if the container ran then, else a new one."""
+def _directory(failures: Path, ending: Ending) -> Path:
+    """Return the directory of the failure during which the container ran, or a new directory."""
     end = (ending.finished or datetime.now(UTC)).astimezone(UTC)
     start = (ending.started or end).astimezone(UTC)
-    for folder in reversed(_failures(failures.parent)):
-        first = datetime.strptime(folder.name, _STAMP).replace(tzinfo=UTC)
-        # Directory names have full seconds, and the first container observed may not end first.
+    for directory in reversed(_failures(failures.parent)):
+        first = datetime.strptime(directory.name, _STAMP).replace(tzinfo=UTC)
+        # Directory names have a resolution of one second, and the container that was observed first
+        # may not be the first one that terminated.
         if start <= first + timedelta(seconds=1) and abs(end - first) <= TOGETHER:
-            return folder
+            return directory
     return failures / end.strftime(_STAMP)
 
 
 def _failures(run_dir: Path) -> list[Path]:
     found = []
-    for folder in (run_dir / FOLDER).glob("*T*Z"):
+    for directory in (run_dir / DIRECTORY).glob("*T*Z"):
         try:
-            datetime.strptime(folder.name, _STAMP)
+            datetime.strptime(directory.name, _STAMP)
         except ValueError:
             continue  # not written by the recorder
-        found.append(folder)
+        found.append(directory)
     return sorted(found)
 
 
@@ -136,10 +141,10 @@ def _text(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _existing(folder: Path) -> Path:
-    while not folder.exists():
-        folder = folder.parent
-    return folder
+def _existing(directory: Path) -> Path:
+    while not directory.exists():
+        directory = directory.parent
+    return directory
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -1,9 +1,10 @@
-"""Roll back a canary: send its requests to the stable version when its limits are exceeded.
+"""Roll back a canary that exceeds its limits: send its requests to the stable version.
 
     python3 -m recorder rollback '{...}'     in a pod of the service's namespace
 
-Prometheus evaluates the limits. A rollback writes the weights, the annotation ROLLED_BACK and an
-Event. It stays until the route describes another canary, even if the weights are restored.
+The values that are compared with the limits come from Prometheus. A rollback sets the weights and
+the annotation ROLLED_BACK, and creates an Event. It remains in effect until the route describes
+another canary, even if someone restores the weights.
 """
 
 import json
@@ -34,9 +35,9 @@ from kube.names import (
 
 MANAGER: Final = "canary-rollback"
 UNREADY_EVALUATIONS: Final = 2
-"""Consecutive evaluations without a ready pod that trigger a rollback.
+"""Number of consecutive evaluations without a ready pod that trigger a rollback.
 
-A single one may fall between two pods.
+A single one may occur while a pod is replaced.
 """
 
 _IDENTITY: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
@@ -47,7 +48,7 @@ _ROUTES: Final = {
 }
 _PROMETHEUS_SECONDS: Final = 5.0
 _RELEASES: Final = 3
-"""Maximum number of attempts per evaluation to release the fields of a route."""
+"""Attempts per evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
 Object = TypeVar("Object")
 
@@ -67,7 +68,7 @@ class Limit:
 def breach(
     limits: Sequence[Limit], values: Mapping[str, float], unready_evaluations: int = 0
 ) -> str | None:
-    """Return why the canary must be rolled back, or None."""
+    """Return the reason for a rollback of the canary, or None."""
     if unready_evaluations >= UNREADY_EVALUATIONS:
         return "no pod of the canary is ready"
     for limit in limits:
@@ -89,25 +90,25 @@ class Plan:
     window_seconds: float
     limits: tuple[Limit, ...]
     stable: Mapping[str, list[dict[str, Any]]]
-    """Backends without the canary, by kind of route."""
+    """Backends without the canary, by route kind."""
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
-        """Return the plan that the stack wrote."""
+        """Parse the plan that the stack wrote."""
         document = json.loads(text)
         limits = tuple(Limit(**each) for each in document.pop("limits"))
         return cls(**document, limits=limits)
 
 
 class Rollback:
-    """Evaluates the limits of one canary and owns the decision about its weight."""
+    """Control loop of one canary: evaluates its limits and rolls it back."""
 
     def __init__(self, plan: Plan, api: Client, prometheus: HttpClient) -> None:
         self._plan, self._api, self._prometheus = plan, api, prometheus
         self._unready_evaluations = 0
         self._canaries: set[str] = set()
         self._since = 0.0
-        """Time when the served canaries were first seen."""
+        """Time when the current canaries were first observed to receive requests."""
 
     def run(self) -> NoReturn:
         """Evaluate until terminated. Outages of the API server and of Prometheus do not stop it."""
@@ -131,12 +132,12 @@ class Rollback:
         canaries = {_identity(route) for route in served}
         if canaries != self._canaries:
             self._canaries, self._since, self._unready_evaluations = canaries, now, 0
-        # All routes of a service describe the same canary; one may have been rolled back before
-        # the other, or before its weights were restored. During an update they may differ.
+        # The routes of a service describe the same canary, except during an update. The canary may
+        # already be rolled back in one route only, or its weights may have been restored.
         same = (route for route in routes if _identity(route) in canaries)
         reason = next(filter(None, map(_earlier_reason, same)), None)
         if reason is None:
-            # Readiness first: it does not depend on Prometheus.
+            # Count unready pods first, because this does not depend on Prometheus.
             unready_evaluations = self._count_unready()
             values = self._values(now - self._since)
             reason = breach(self._plan.limits, values, unready_evaluations)
@@ -155,7 +156,7 @@ class Rollback:
         )
 
     def _values(self, served_seconds: float) -> dict[str, float]:
-        # Series have no version: earlier requests may be those of another canary.
+        # Series have no version label, so earlier requests may belong to another canary.
         span = int(min(self._plan.window_seconds, served_seconds))
         if span < 1:
             return {}
@@ -170,7 +171,7 @@ class Rollback:
                 if result:
                     found[limit.name] = float(result[0]["value"][1])
             except (HTTPError, ValueError, LookupError, TypeError) as error:
-                _log.warning("no value of %s: %s", limit.name, error)
+                _log.warning("cannot evaluate %s: %s", limit.name, error)
         return found
 
     def _count_unready(self) -> int:
@@ -183,7 +184,7 @@ class Rollback:
         kind, value = str(route["kind"]), f"{_identity(route)} {reason}"
         annotations = (route.metadata.annotations if route.metadata else None) or {}
         changes = [
-            # Another canary may have been written since.
+            # The stack may have written another canary in the meantime.
             *(
                 {"op": "test", "path": _path(name), "value": annotations.get(name)}
                 for name in _IDENTITY
@@ -206,10 +207,10 @@ class Rollback:
         self._finish(changed)
 
     def _finish(self, route: GenericNamespacedResource) -> None:
-        """Report a rollback, and remove this program from the managers of the route's fields.
+        """Report a rollback, and remove this program from the field managers of the route.
 
-        The next server-side apply of the stack would otherwise fail with a conflict. If this is
-        interrupted, the next evaluation repeats it.
+        Otherwise the next server-side apply of the stack would fail with a conflict. If this method
+        is interrupted, the next evaluation repeats it.
         """
         if not _is_managed(route):
             return
@@ -218,7 +219,7 @@ class Rollback:
             if reason is not None:
                 self._report(route, reason)
         except HTTPStatusError as error:
-            _log.warning("the API server refused an event: %s", error)
+            _log.warning("the API server rejected an event: %s", error)
         for _ in range(_RELEASES):
             metadata = route["metadata"]
             others = [each for each in metadata["managedFields"] if each.get("manager") != MANAGER]
@@ -232,17 +233,17 @@ class Rollback:
                     field_manager=MANAGER,
                 )
             except HTTPStatusError as error:
-                _log.warning("the fields of a route are not released: %s", error)
+                _log.warning("cannot release the fields of a route: %s", error)
                 if error.response.status_code != codes.CONFLICT:
                     return
-                # A gateway has written its status, for example.
+                # For example, a gateway has updated its status.
                 route = self._route(str(route["kind"]))
             else:
                 return
 
     def _report(self, route: GenericNamespacedResource, reason: str) -> None:
         metadata, now = route.metadata, datetime.now(UTC)
-        assert metadata is not None  # noqa: S101  the API server returns no object without
+        assert metadata is not None  # noqa: S101  objects from the API server have metadata
         name = ObjectMeta(generateName=f"{self._plan.canary}-", namespace=metadata.namespace)
         self._api.create(
             Event(
@@ -266,7 +267,7 @@ class Rollback:
 
 
 def _existing(get: Callable[[], Object]) -> Object | None:
-    """Return an object of the API server, None if it was deleted."""
+    """Return an object from the API server, or None if it does not exist."""
     try:
         return get()
     except HTTPStatusError as error:
@@ -276,13 +277,13 @@ def _existing(get: Callable[[], Object]) -> Object | None:
 
 
 def _is_managed(route: GenericNamespacedResource) -> bool:
-    """Return whether this program owns fields of a route, as after a rollback."""
+    """Return whether this program is a field manager of a route, as after a rollback."""
     managed = route["metadata"].get("managedFields") or []
     return any(each.get("manager") == MANAGER for each in managed)
 
 
 def _identity(route: GenericNamespacedResource) -> str:
-    """Return what the stack wrote about the canary: its settings, limits and image."""
+    """Return the canary's settings, limits and image, as annotated by the stack."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
     return "@".join(annotations.get(name, "") for name in _IDENTITY)
 
@@ -292,13 +293,13 @@ def _path(annotation: str) -> str:
 
 
 def _earlier_reason(route: GenericNamespacedResource) -> str | None:
-    """Return why this canary was rolled back before, None if it was not."""
+    """Return the reason of an earlier rollback of this canary, or None."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
     identity, _, reason = annotations.get(ROLLED_BACK_ANNOTATION, "").partition(" ")
     return reason if reason and identity == _identity(route) else None
 
 
 def roll_back(text: str) -> NoReturn:
-    """Watch the canary of a plan until terminated."""
+    """Evaluate the canary of a plan until terminated."""
     prometheus = HttpClient(timeout=_PROMETHEUS_SECONDS, trust_env=False)
     Rollback(Plan.parse(text), Client(), prometheus).run()

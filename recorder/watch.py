@@ -1,4 +1,4 @@
-"""Watch the pods of runs and record failures. Nothing in the cluster is changed."""
+"""Watch the pods of runs and record their failures, without changing anything in the cluster."""
 
 import asyncio
 import logging
@@ -28,10 +28,10 @@ from recorder.pods import Attempt, Ending, claim_of, deleted, events_of, failed,
 from recorder.records import Bounds, write
 
 WATCH_SECONDS: Final = 240.0
-"""Time after which all pods are listed again, since a connection may have died unnoticed."""
+"""Time (s) after which all pods are listed again, since a lost connection may go unnoticed."""
 
 RETRY_SECONDS: Final = 900.0
-"""Time for which a write is retried while the claim is full or unavailable."""
+"""Time (s) for which a write is retried while the claim is full or unavailable."""
 
 _log = logging.getLogger("recorder")
 _waits = wait_random_exponential(multiplier=0.5, max=30)
@@ -47,7 +47,7 @@ async def watch(claims: Path, bounds: Bounds) -> None:
 
 @dataclass
 class Recorder:
-    """State of the pods in the namespace of the clients that `connect` returns."""
+    """Records the failures of all runs in the namespace of the clients that `connect` returns."""
 
     connect: Callable[[], AsyncClient]
     claims: Path
@@ -55,7 +55,7 @@ class Recorder:
     _pods: dict[str, Pod] = field(default_factory=dict)
     _done: set[Attempt] = field(default_factory=set)
     _tasks: dict[str, set[asyncio.Task[None]]] = field(default_factory=lambda: defaultdict(set))
-    """Running tasks by the pod's UID."""
+    """Unfinished tasks by pod UID."""
 
     def __post_init__(self) -> None:
         self.client = self.connect()
@@ -129,9 +129,9 @@ class Recorder:
         try:
             facts["events"] = await self._events(pod)
         except HTTPError as error:
-            _log.warning("no events from the API server: %s", error)
+            _log.warning("cannot read events from the API server: %s", error)
         if claim is None or not (self.claims / claim).is_dir():
-            _log.warning("%s: the claim %s of its run is not mounted in the recorder", name, claim)
+            _log.warning("%s: the claim %s of the run is not mounted in the recorder", name, claim)
             return
         try:
             path = await self._write(self.claims / claim / run_of(pod), ending, lines, facts)
@@ -151,7 +151,7 @@ class Recorder:
     async def _write(
         self, run_dir: Path, ending: Ending, lines: list[str], facts: dict[str, Any]
     ) -> Path | None:
-        # One at a time: pods of a gang end together and share the directory of the first.
+        # One at a time, because the pods of a gang fail together and share one directory.
         async with self._writing:
             return await asyncio.to_thread(write, run_dir, ending, lines, facts, self.bounds)
 

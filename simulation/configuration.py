@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
-# Seconds until a real node that stops reporting is NotReady, and then until its pods are evicted.
+# Seconds until a real node without heartbeats is NotReady, and then until its pods are evicted.
 NODE_GRACE_SECONDS = 16
 EVICTION_SECONDS = 10
-# With Kubernetes' default limits (20 to 50 per second) the controllers would need a minute to admit
-# a thousand nodes, and the scheduler as long to bind as many pods.
+# With Kubernetes' default limits (20 to 50 requests per second), the controllers would need a
+# minute to admit a thousand nodes, and the scheduler another minute to bind a thousand pods.
 REQUESTS_PER_SECOND = 1000
 OTHER_PORTS = [
     "etcdPort",
@@ -19,34 +19,34 @@ OTHER_PORTS = [
     "kwokControllerPort",
 ]
 PORTS = 1 + len(OTHER_PORTS)
-"""Number of consecutive ports of a control plane that listens on the loopback interface."""
+"""Number of consecutive ports that a control plane on the loopback interface uses."""
 ADMIN = "kwok-admin"
 """Common name of the certificate admin.crt that kwokctl creates."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 def pki(home: Path) -> Path:
-    """Return the directory of the certificates that kwokctl creates in its HOME."""
+    """Return the directory of the certificates that kwokctl creates below its HOME."""
     return home / ".kwok" / "clusters" / "cluster" / "pki"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A control plane. All nodes are simulated unless it has an address for real ones."""
+    """Settings of a control plane. Without `address`, all nodes are simulated."""
 
     home: Path
-    """HOME of kwokctl: etcd's data, certificates and component logs."""
+    """HOME of kwokctl, with etcd's data, certificates and component logs."""
     logs: Path
     binaries: Path
     port: int
-    """Port of the API server; without an address, the next ones are for other components."""
+    """Port of the API server. Without `address`, other components use the ports after it."""
     context: str
     """Name of the kubectl context."""
     kubernetes: str = "v1.34.3"
     services: str = "10.250.128.0/20"
     api_service: str = "10.250.128.1"
     address: str = ""
-    """Address for real nodes; without one the API server listens on the loopback interface."""
+    """API server address for real nodes. Empty: it listens on the loopback interface."""
 
     @property
     def pki(self) -> Path:
@@ -55,23 +55,23 @@ class Settings:
 
     @property
     def kwok(self) -> Path:
-        """Program that kwokctl starts as kwok."""
+        """Executable that kwokctl starts as kwok."""
         return self.binaries / "kwok" if self.address else self.home / "start-kwok"
 
 
 def write_kwok_start(settings: Settings) -> None:
-    """Write the script that deletes all node leases and then becomes kwok.
+    """Write a start script for kwok that first deletes all node leases.
 
-    kwok holds a lease for each simulated node, under a name that changes with every process. After
-    a restart it would not manage nodes and pods until the old leases expire, which takes minutes.
-    Not for clusters with real nodes: kubelets have leases, too.
+    kwok holds a lease for each simulated node, and every kwok process uses a new holder name. After
+    a restart, kwok would not manage nodes and pods until the old leases expire, which takes
+    minutes. The script is not used with real nodes, because kubelets have leases, too.
     """
     kubeconfig = settings.pki.parent / "kubeconfig.yaml"
     kubectl = [str(settings.binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     delete = shlex.join([*kubectl, "delete", f"--raw={LEASES}"])
     lines = [
         "#!/bin/sh",
-        # kwokctl asks for the version before the API server runs.
+        # kwokctl queries the version before the API server runs.
         f'[ "$1" = --version ] || until {delete} >/dev/null 2>&1; do sleep 0.2; done',
         f'exec {shlex.quote(str(settings.binaries / "kwok"))} "$@"',
     ]
@@ -83,7 +83,8 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
     """Return the KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1)."""
     real, binaries = bool(settings.address), settings.binaries
     names = [settings.address, settings.api_service] if real else [settings.api_service]
-    # kwokctl picks the first free ports, as would another cluster that starts at the same time.
+    # By default, kwokctl picks the first free ports. Two clusters that start at the same time would
+    # pick the same ones.
     others = (
         {} if real else {name: settings.port + offset for offset, name in enumerate(OTHER_PORTS, 1)}
     )
@@ -96,7 +97,7 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             "kubeApiserverPort": settings.port,
             **others,
             "bindAddress": "0.0.0.0" if real else "127.0.0.1",  # noqa: S104 - inside a namespace
-            # Simulated nodes cannot fail: they rarely report, and stay Ready longer without it.
+            # Simulated nodes cannot fail, so they need few heartbeats.
             "heartbeatFactor": 1 if real else 20,
             "kubeApiserverCertSANs": names,
             "etcdBinary": str(binaries / "etcd"),
@@ -140,7 +141,8 @@ def _api_server(settings: Settings) -> dict[str, object]:
             *_aggregation(settings),
         ]
         return {"name": "kube-apiserver", "extraArgs": flags}
-    # On by default since Kubernetes 1.35. Debian's containerd on real nodes cannot mount images.
+    # Enabled by default since Kubernetes 1.35. Not enabled for real nodes, because Debian's
+    # containerd cannot mount images.
     flags.append(_flag("feature-gates", "ImageVolume=true"))
     # Otherwise a busy API server spends an eighth of its time on garbage collection.
     environment = [{"name": "GOGC", "value": "300"}]
@@ -164,24 +166,24 @@ def _controllers(services: str, *, real: bool) -> dict[str, object]:
     flags = [
         *_single(),
         _flag("service-cluster-ip-range", services),
-        # A claim that is created right after its volume may miss it until the next sync.
+        # A claim that is created right after its volume may not be bound until the next sync.
         _flag("pvclaimbinder-sync-period", "1s"),
     ]
     if real:
         grace = f"{NODE_GRACE_SECONDS}s"
         flags.append(_flag("node-monitor-grace-period", grace, override=True))
     else:
-        # One update for a service whose pods start one after another, not one per pod.
+        # Batch the endpoint updates of a service whose pods start one after another.
         flags.append(_flag("endpointslice-updates-batch-period", "500ms"))
         flags.append(_flag("endpoint-updates-batch-period", "500ms"))
     return {"name": "kube-controller-manager", "extraArgs": flags}
 
 
 def _single() -> list[dict[str, object]]:
-    """Return flags of components with a single replica, which need no leader election.
+    """Return the flags of components with a single replica, which need no leader election.
 
-    They do not wait for the lease of a previous process, and do not exit when they cannot renew
-    their own in time, as on a laptop that slept.
+    Without it, they do not wait for the lease of a previous process, and do not exit if they fail
+    to renew their lease in time, for example after a laptop was suspended.
     """
     return [
         _flag("leader-elect", "false"),

@@ -1,4 +1,4 @@
-"""Control plane: kwokctl runs etcd, API server, controller manager, scheduler and kwok.
+"""Control plane of a cluster: kwokctl runs etcd, API server, controllers, scheduler and kwok.
 
 kwokctl's binary runtime starts them as plain processes and keeps its files in HOME.
 """
@@ -19,7 +19,7 @@ NAME = "cluster"
 
 
 class ControlPlane:
-    """Control plane of one cluster, new or with the data of an earlier start."""
+    """Control plane of one cluster, either new or with existing data."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -38,7 +38,7 @@ class ControlPlane:
 
     @property
     def exists(self) -> bool:
-        """True if an earlier start has created it."""
+        """True if an earlier start created the control plane."""
         return self._complete.exists()
 
     @property
@@ -46,16 +46,20 @@ class ControlPlane:
         return self.settings.home / "complete"
 
     def start(self) -> None:
-        """Start the control plane. Raises CalledProcessError; kwokctl's log has the reason."""
+        """Start the control plane.
+
+        Raises:
+            CalledProcessError: If kwokctl fails; its log contains the reason.
+        """
         home = self.settings.home
         if self.exists:
-            # Process IDs restart with the namespace: old ones could match new processes.
+            # A new PID namespace reuses process IDs, so recorded IDs could match other processes.
             for file in self._pid_files():
                 file.unlink()
             self._link_binaries()
             self._kwokctl("start", "cluster", "--wait", "180s")
             return
-        # An interrupted first start may have left half of the certificates: start over.
+        # An interrupted first start may have created only some certificates, so start over.
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         self._write_kwok_start()
@@ -67,7 +71,7 @@ class ControlPlane:
 
     def _link_binaries(self) -> None:
         self._write_kwok_start()
-        # kwokctl starts the targets of its links, which are the tools of the cluster's first start.
+        # kwokctl starts the targets of its links, which may point to the tools of an earlier start.
         for link in (self.settings.pki.parent / "bin").iterdir():
             ours = self.settings.binaries / link.name
             target = self.settings.kwok if link.name == "kwok-controller" else ours
@@ -91,10 +95,10 @@ class ControlPlane:
             )
 
     def ended(self, pid: int) -> None:
-        """Restart components that are down, without waiting; call it for every ended process.
+        """Restart components that are down, without waiting. Call it for every exited process.
 
-        Only one kwokctl runs at a time: two would both start a component, and record the process
-        ID of the one that ends because its port is in use.
+        Only one kwokctl runs at a time. Otherwise, two would both start a component, and record the
+        process ID of the instance that exits because its port is in use.
         """
         is_kwokctl = pid == self._starting
         if is_kwokctl:
@@ -118,11 +122,11 @@ class ControlPlane:
                 stdout=log,
                 stderr=log,
             )
-        process.returncode = 0  # the supervisor waits for all processes and collects its status
+        process.returncode = 0  # the supervisor reaps all processes and collects the exit status
         return process.pid
 
     def component_pids(self) -> dict[int, str]:
-        """Return component names by the process IDs that kwokctl recorded."""
+        """Return component names by process ID, as recorded by kwokctl."""
         found = {}
         for file in self._pid_files():
             text = file.read_text().strip()
@@ -154,7 +158,7 @@ class ControlPlane:
             "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         }
         part = path.with_suffix(".part")
-        part.unlink(missing_ok=True)  # a file of an earlier start would keep its mode
+        part.unlink(missing_ok=True)  # a leftover file would keep its mode
         part.touch(mode=0o600)
         part.write_text(json.dumps(config, indent=2))
         part.replace(path)

@@ -15,12 +15,12 @@ CAPACITY = {
     "nvidia.com/gpu": str(GPUS),
 }
 NEW = "node.kubernetes.io/not-ready"
-"""Taint of a new node; controllers remove it shortly after the node is Ready."""
+"""Taint of new nodes. Controllers remove it shortly after a node becomes Ready."""
 TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
 
 def manifest(index: int, product: str, *, tainted: bool = False) -> dict[str, object]:
-    """Return a Node with eight GPUs. Next to real nodes a taint keeps real pods away."""
+    """Return a Node with eight GPUs. `tainted` keeps pods away that need real nodes."""
     labels = {
         "type": "kwok",
         "kubernetes.io/hostname": f"simulated-{index}",
@@ -64,14 +64,14 @@ def ensure(count: int, product: str, kubectl: Sequence[str], *, tainted: bool = 
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"{ready} of {count} simulated nodes are Ready: kwok is too slow "
-                "or has ended (`make logs` prints the path of its log)"
+                "or has exited (`make logs` prints the path of its log)"
             )
         time.sleep(0.2)
 
 
 def _ready(kubectl: Sequence[str]) -> int:
-    """Count the nodes that accept pods: Ready, and without the taint of new nodes."""
-    # Not `kubectl wait`: it checks one node after another, which takes minutes for a thousand.
+    """Count the nodes that accept pods: they are Ready and lack the taint of new nodes."""
+    # `kubectl wait` checks one node after another, which takes minutes for a thousand nodes.
     each = '{.status.conditions[?(@.type=="Ready")].status} {.spec.taints[*].key}'
     template = f'{{range .items[*]}}{each}{{"\\n"}}{{end}}'
     command = [*kubectl, "get", "nodes", "--selector=type=kwok", f"--output=jsonpath={template}"]

@@ -1,4 +1,4 @@
-"""Process 1 of a namespace: starts services, restarts ended ones, reaps all other processes."""
+"""Process 1 of a namespace, which starts services, restarts them, and reaps other processes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ RESTART_DELAY = 1.0
 
 @dataclass(frozen=True)
 class Service:
-    """A process that runs as long as its namespace."""
+    """A process that runs as long as its namespace exists."""
 
     name: str
     command: Sequence[str]
@@ -27,7 +27,7 @@ class Service:
 
 
 class Supervisor:
-    """Runs services with a log file each; SIGTERM ends the supervisor and the services."""
+    """Runs services with one log file each. SIGTERM terminates the supervisor and the services."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -48,14 +48,14 @@ class Supervisor:
                 pass_fds=service.pass_fds,
                 preexec_fn=service.before,
             )
-        # Popen would collect the exit status; only run_forever must.
+        # Only run_forever may collect the exit status, not Popen.
         process.returncode = 0
         self.running[process.pid] = service
         (self.logs / f"{service.name}.pid").write_text(str(process.pid))
         return process.pid
 
     def run_forever(self) -> NoReturn:
-        """Wait for processes to end: restart services, report others to `on_orphan`."""
+        """Restart services that exit, and pass other exited processes to `on_orphan`."""
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         while True:
             self._handle(*self._wait())
@@ -64,9 +64,9 @@ class Supervisor:
                 self._restart()
 
     def restart_ended(self) -> None:
-        """Restart services that have ended, for callers that cannot call `run_forever` yet.
+        """Restart services that have exited, for callers that cannot call `run_forever` yet.
 
-        No other child process may run meanwhile: its exit status would be lost.
+        No other child process may run meanwhile, because its exit status would be lost.
         """
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -77,13 +77,13 @@ class Supervisor:
         service = self.running.pop(pid, None)
         if service is not None:
             code = os.waitstatus_to_exitcode(status)
-            self._note(service, f"ended with {code} and was restarted")
+            self._note(service, f"exited with {code} and was restarted")
             self._down.append(service)
         elif pid and self.on_orphan is not None:
             self.on_orphan(pid)
 
     def _wait(self) -> tuple[int, int]:
-        """Return an ended process, or 0 if services have to be restarted first."""
+        """Return an exited process, or 0 if services have to be restarted first."""
         try:
             return os.waitpid(-1, os.WNOHANG if self._down else 0)
         except ChildProcessError:
@@ -91,13 +91,13 @@ class Supervisor:
             return 0, 0
 
     def _restart(self) -> None:
-        """Start services that are down; one that fails to start is tried again later."""
+        """Start services that are down. A service that fails to start is retried later."""
         down, self._down = self._down, []
         for service in down:
             try:
                 self.start(service)
             except (OSError, subprocess.SubprocessError) as error:
-                # A service that fails must not end process 1, and with it all others.
+                # The failure of one service must not terminate process 1 and thus all others.
                 self._note(service, f"could not be restarted: {error}")
                 self._down.append(service)
 
@@ -112,7 +112,7 @@ API_ANSWERS: Final = "API server answers"
 
 @dataclass(frozen=True)
 class Event:
-    """A step of the cluster's start that a node has reached."""
+    """A step of the cluster start that a node has reached."""
 
     time: float
     """Seconds since the epoch."""
@@ -124,7 +124,7 @@ class Event:
 
 @dataclass(frozen=True)
 class EventLog:
-    """Append-only file of events; short lines are written at once, so that writers need no lock."""
+    """Append-only file of events. Short lines are written atomically, so writers need no lock."""
 
     path: Path
 

@@ -1,4 +1,4 @@
-"""Volcano next to a control plane without real nodes: its definitions and its processes."""
+"""Volcano's definitions and processes for a control plane without real nodes."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from typing import Any, Self
 from simulation.supervisor import Service
 
 LOG_LEVEL = 2
-"""Level of a stack's release; from 3 on the scheduler logs a line per full node."""
+"""Log level of a stack's release. From level 3, the scheduler logs a line for each full node."""
 
 FLAGS = "scheduler.flags"
 
@@ -21,14 +21,14 @@ FLAGS = "scheduler.flags"
 def apply_definitions(
     kubeconfig: Path, binaries: Path, definitions: Path, *, again: bool = True
 ) -> None:
-    """Apply Volcano's CustomResourceDefinitions, until they are served, and its namespace.
+    """Apply Volcano's CustomResourceDefinitions and namespace; wait until the CRDs are served.
 
     `again` is true if an earlier start may have applied them.
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
-    # An API server that ended between accepting a definition's names and serving it continues
-    # only when the definition changes.
+    # If the API server was killed after it accepted a definition's names but before it served them,
+    # it continues only when the definition changes.
     changed = f"gpu-platform.dev/started={time.time_ns()}"
     commands = [
         ["apply", "--server-side", "--force-conflicts", *files],
@@ -48,7 +48,7 @@ def apply_definitions(
 
 
 def _wait_established(command: Sequence[str], attempts: int = 20) -> None:
-    """Repeat the command, which fails while a new definition has no conditions at all."""
+    """Repeat the command, which fails as long as a new definition has no conditions."""
     for _ in range(attempts - 1):
         if subprocess.run(command, capture_output=True).returncode == 0:
             return
@@ -58,17 +58,17 @@ def _wait_established(command: Sequence[str], attempts: int = 20) -> None:
 
 @dataclass(frozen=True)
 class Webhooks:
-    """Webhooks of Volcano, served at a free port of the loopback interface."""
+    """Volcano's webhooks, served on a free port of the loopback interface."""
 
     configurations: Sequence[dict[str, Any]]
-    """Webhook configurations as objects of the API server."""
+    """Webhook configurations as Kubernetes objects."""
     pki: Path
-    """Directory of kwokctl's certificates: that of the administrator is valid for 127.0.0.1."""
+    """Directory of kwokctl's certificates. The admin certificate is valid for 127.0.0.1."""
     port: int
 
     @classmethod
     def of(cls, file: Path, pki: Path) -> Self:
-        """Read configurations that refer to Volcano's service, and make them refer to the port."""
+        """Read webhook configurations and replace references to Volcano's service by local URLs."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
@@ -87,7 +87,7 @@ class Webhooks:
         return [url.removeprefix(prefix) for url in urls]
 
     def apply(self, kubeconfig: Path, binaries: Path) -> None:
-        """Register the webhooks. From then on, requests fail until the webhooks are served."""
+        """Register the webhooks. After that, requests fail until the webhooks are served."""
         items = {"apiVersion": "v1", "kind": "List", "items": list(self.configurations)}
         kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
         subprocess.run(
@@ -118,7 +118,7 @@ class Webhooks:
         )
 
     def wait(self, seconds: float = 60) -> None:
-        """Wait until the webhooks are served. Raises OSError if they are not in time."""
+        """Wait until the webhooks are served. Raise OSError on a timeout."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -133,7 +133,7 @@ class Webhooks:
 def volcano_services(
     kubeconfig: Path, binaries: Path, configuration: Path, sockets: Path
 ) -> list[Service]:
-    """Return the scheduler and the controllers, without leader election: there is one of each.
+    """Return the scheduler and controllers, without leader election, since each has one replica.
 
     The scheduler receives additional flags, one per line, from the file `FLAGS` next to its
     configuration.
@@ -147,7 +147,7 @@ def volcano_services(
             [
                 str(binaries / "vc-scheduler"),
                 *common,
-                # Read whenever it changes; without it the scheduler uses its default.
+                # Read again whenever it changes. If missing, the scheduler uses its defaults.
                 f"--scheduler-conf={configuration}",
                 "--enable-healthz=false",
                 "--enable-metrics=false",
@@ -161,7 +161,7 @@ def volcano_services(
             [
                 str(binaries / "vc-controller-manager"),
                 *common,
-                # Defaults of a stack's release of Volcano.
+                # Defaults of a stack's Volcano release.
                 "--kube-api-qps=1000",
                 "--kube-api-burst=2000",
                 "--worker-threads=10",

@@ -1,6 +1,6 @@
 """Run the hyperparameter sweeps of a stack.
 
-python3 -m sweeps --plan /plan/plan.json --claims /claims      in a pod of their namespace
+python3 -m sweeps --plan /plan/plan.json --claims /claims      in a pod in the runs' namespace
 """
 
 import argparse
@@ -19,7 +19,7 @@ _log = logging.getLogger("sweeps")
 
 
 def main() -> int:
-    """Control the sweeps of a plan until it changes; the container then restarts."""
+    """Control the sweeps of a plan until the plan changes; the container then restarts."""
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -37,7 +37,10 @@ def main() -> int:
 
 
 def _step(controller: Controller) -> bool:
-    """Take a step; return whether the next one should follow at once. Outages only delay it."""
+    """Take a step; return whether the next one should follow immediately.
+
+    Outages only delay the step.
+    """
     try:
         return controller.step()
     except (HTTPError, OSError) as error:
@@ -47,12 +50,12 @@ def _step(controller: Controller) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m sweeps", description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True, help="JSON that the stack wrote")
+    parser.add_argument("--plan", type=Path, required=True, help="JSON file written by the stack")
     parser.add_argument(
         "--claims",
         type=Path,
         required=True,
-        help="directory in which each claim is mounted, by key",
+        help="directory in which the claims are mounted under their keys",
     )
     parser.add_argument("--interval", type=float, default=10, help="seconds between two steps")
     return parser

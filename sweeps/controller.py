@@ -1,7 +1,7 @@
-"""The controller of a sweep: observes its trials, decides, and acts.
+"""Controller of a sweep, which observes the trials, decides and acts.
 
-A decision is recorded before it is carried out, and trials are identified by the names of their
-runs, so the controller may be killed at any moment.
+Decisions are recorded before they are executed, and trials are identified by the names of their
+runs. The controller can therefore be killed at any time.
 """
 
 import contextlib
@@ -58,13 +58,13 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "Failed": "failed",
     "Terminated": "failed",
 }
-"""Phases of Volcano Jobs; any other one waits in the queue."""
+"""Trial phases by Volcano Job phase. Jobs in any other phase wait in the queue."""
 _log = logging.getLogger("sweeps")
 Object = Mapping[str, Any]
 
 
 class Controller:
-    """Runs the trials of one sweep. `claim` is the mounted claim of its checkpoints."""
+    """Runs the trials of one sweep. `claim` is the mount path of its checkpoints' claim."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Controller:
             try:
                 self._act(action, jobs)
             except HTTPStatusError as error:
-                # For example, a policy refuses the job. Other trials must still be paused.
+                # For example, an admission policy rejects the job. Others must still be paused.
                 problem = str(error)
                 _log.warning("%s %s: %s", action.kind, action.run, problem)
         complete = is_complete(self._bounds, trials, exhausted=exhausted)
@@ -128,7 +128,7 @@ class Controller:
         return any(action.kind == "ask" for action in actions)
 
     def _pause_earlier(self, jobs: Mapping[str, Object]) -> bool:
-        """Pause trials of earlier specifications; return whether some still have their GPUs."""
+        """Pause trials of earlier specifications; return whether any of them still uses GPUs."""
         active = [run for run in self._study.earlier if run in jobs and _is_active(jobs[run])]
         for run in active:
             if _phase(jobs[run]) != "pausing":
@@ -142,7 +142,7 @@ class Controller:
         return {document["metadata"]["name"]: document for document in documents}
 
     def _existing(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
-        """Return the settings, as text, of runs in the cluster and of exports on the claim."""
+        """Return the settings (as text) of the runs in the cluster and the exports on the claim."""
         found = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
             with contextlib.suppress(ExportError):
@@ -151,7 +151,7 @@ class Controller:
         return {**found, **{run: _arguments(job) for run, job in jobs.items()}}
 
     def _observe(self, run: str, recorded: FrozenTrial, job: Object | None) -> Trial:
-        """Return the state of a trial, and record what has changed."""
+        """Return the state of a trial, and record its changes."""
         granted = self._study.granted(run) if recorded.state == TrialState.RUNNING else 0
         phase: Phase = "succeeded" if recorded.state == TrialState.COMPLETE else "failed"
         if recorded.state == TrialState.RUNNING:
@@ -171,7 +171,7 @@ class Controller:
         return Trial(run, phase, values, granted)
 
     def _phase_without_job(self, run: str) -> Phase:
-        """Return `asked` before the job is created; a deleted job has succeeded or failed."""
+        """Return the phase of a trial whose job was not created yet, or was deleted."""
         if not self._study.created(run):
             return "asked"
         return "failed" if self._result(run) is None else "succeeded"
@@ -203,10 +203,10 @@ class Controller:
         return None
 
     def _account(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
-        """Add the GPU time since the last step to the ledger; return the sum in seconds.
+        """Add the GPU time since the last step to the ledger; return the total in seconds.
 
-        A trial counts from one observation to the next if it had GPUs at one of them, so that the
-        sum is never too low.
+        The whole time between two observations counts if the trial had GPUs at either of them, so
+        the total is never too low.
         """
         now, ledger = self._clock(), self._study.ledger()
         for trial in trials:
@@ -227,7 +227,7 @@ class Controller:
     def _winner(self) -> str | None:
         """Link to the best finished trial, and return its run; None if no trial has finished.
 
-        The model server follows the link. An existing link stays as it is.
+        The model server follows the link. An existing link is not changed.
         """
         link = self._claim / winner_path(self._sweep)
         with contextlib.suppress(FileNotFoundError):
@@ -260,7 +260,7 @@ class Controller:
 
     def _command(self, job: Object, *, suspended: bool) -> None:
         run = job["metadata"]["name"]
-        # The name prevents a second command until Volcano has executed the first one.
+        # The fixed name prevents a second command until Volcano has executed the first one.
         described = command(job, suspended=suspended, name=f"{run}-sweep")
         with _ignore_existing():
             self._api.create(_Command.from_dict(described), namespace=self._sweep.args.namespace)
@@ -300,7 +300,7 @@ def _is_active(job: Object) -> bool:
 
 
 def _arguments(job: Object) -> dict[str, str]:
-    """Return the hyperparameters in the command of a job, by name."""
+    """Return the hyperparameters in a job's command by name."""
     (task, *_) = job["spec"]["tasks"]
     words = task["template"]["spec"]["containers"][0].get("command", ())
     flags = (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))
@@ -309,7 +309,7 @@ def _arguments(job: Object) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _ignore_existing() -> Any:
-    """Ignore the conflict if an object exists: an earlier process created it."""
+    """Ignore conflicts with an object that an earlier process created."""
     try:
         yield
     except HTTPStatusError as error:

@@ -1,8 +1,8 @@
 """Decisions about the trials of a sweep, as a pure function of their observed states.
 
-Asynchronous successive halving with pause and promotion: a trial runs up to the next rung that it
-may not pass and is paused there. If it is among the best 1/factor of the trials at this rung, now
-or later, it may pass the rung and resumes.
+The algorithm is asynchronous successive halving with pause and promotion. A trial runs to the next
+rung that it may not pass, and is paused there. Once it is among the best 1/factor of the trials
+that have reached this rung, it may pass the rung and resumes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
-"""asked: chosen, but not created yet. waiting: in the queue. placed: may have GPUs."""
+"""`asked`: its job is not created yet. `waiting`: queued. `placed`: its pods may use GPUs."""
 
 OVER: Final = ("succeeded", "failed")
 
@@ -29,7 +29,7 @@ class Trial:
     granted: int = 0
 
     def at(self, rung: int) -> float | None:
-        """Return the objective at a rung, None if the trial has not reached it."""
+        """Return the objective at a rung, or None if the trial has not reached it."""
         epoch = min((epoch for epoch in self.values if epoch >= rung), default=None)
         return None if epoch is None else self.values[epoch]
 
@@ -38,14 +38,14 @@ class Trial:
         return sum(self.at(rung) is not None for rung in rungs)
 
     def holds(self, rungs: Sequence[int]) -> bool:
-        """Return whether it occupies one of the parallel slots, now or after a resumption."""
+        """Return whether it occupies one of the parallel slots, or will do so when it resumes."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of a sweep, from its settings."""
+    """Limits of a sweep, from its settings."""
 
     parallel: int
     trials: int
@@ -55,9 +55,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Budget:
-    """Bounds of the GPU time and of the time since the first trial.
+    """Limits of the GPU time and of the time since the first trial.
 
-    `reserve` is the GPU time that trials may use until they are paused.
+    `reserve` is the GPU time that trials may still use between a decision and their pause.
     """
 
     gpu_seconds: float
@@ -86,10 +86,10 @@ class Action:
 def decide(
     bounds: Bounds, trials: Sequence[Trial], *, spent: bool = False, exhausted: bool = False
 ) -> list[Action]:
-    """Return the actions, in their order.
+    """Return the actions in the order of their execution.
 
-    `spent` states that the budget is used up, `exhausted` that the sampler finds no other trials.
-    If their execution is interrupted, the next call returns those that remain.
+    `spent`: the budget is used up. `exhausted`: the sampler finds no other trials. If the execution
+    is interrupted, the next call returns the remaining actions.
     """
     active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
     if spent:
@@ -98,19 +98,19 @@ def decide(
 
 
 def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = False) -> bool:
-    """Return whether nothing remains to be done within the bounds."""
+    """Return whether no action remains within the limits."""
     running = any(trial.holds(bounds.rungs) for trial in trials)
     return not running and not decide(bounds, trials, exhausted=exhausted)
 
 
 def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
-    """Return whether no trial can finish any more: complete, or all are paused permanently."""
+    """Return whether no more trials can finish: the sweep is complete, or all trials are paused."""
     active = any(trial.phase in ("waiting", "placed", "pausing") for trial in trials)
     return complete or (spent and not active)
 
 
 def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) -> Iterator[Action]:
-    """Yield the actions for running trials that have reached a rung they may not pass."""
+    """Yield the actions for active trials that have reached a rung that they may not pass yet."""
     for trial in active:
         reached = trial.reached(bounds.rungs)
         if reached <= trial.granted:
@@ -122,7 +122,7 @@ def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) 
 
 
 def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
-    """Yield the actions that start or resume trials: chosen ones, then the best, then new ones."""
+    """Yield the actions that start or resume trials: chosen ones, then promoted, then new ones."""
     slots = bounds.parallel
     for trial in trials:
         if not trial.holds(bounds.rungs):
@@ -146,7 +146,7 @@ def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterato
 
 
 def _promotions(bounds: Bounds, trials: Sequence[Trial]) -> Iterator[Trial]:
-    """Yield the paused trials that may be promoted, those of the highest rung first."""
+    """Yield the paused trials that may be promoted, starting with the highest rung."""
     for number in reversed(range(len(bounds.rungs))):
         best = _best(bounds, trials, number)
         for trial in trials:
@@ -164,7 +164,11 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 
 
 def _last(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the best paused trial if none has succeeded: a rung of few trials promotes none."""
+    """Return the best paused trial if no trial has succeeded.
+
+    A rung with fewer than `factor` trials promotes no trial, so the sweep would otherwise end
+    without a result.
+    """
     if any(trial.phase == "succeeded" for trial in trials):
         return []
     paused = [trial for trial in trials if trial.phase == "paused"]

@@ -42,7 +42,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class _OneWriter(JournalFileSymlinkLock):
-    """A lock that does nothing: the lock of the directory is held already."""
+    """A lock that does nothing, because the caller already holds the directory's lock."""
 
     def acquire(self) -> bool:
         return True
@@ -52,9 +52,9 @@ class _OneWriter(JournalFileSymlinkLock):
 
 
 def lock(folder: Path) -> int:
-    """Wait until no other process writes to a directory; return a descriptor that holds the lock.
+    """Wait for the exclusive lock of a directory; return the file descriptor that holds it.
 
-    The lock ends when it is closed, or with this process.
+    The lock is released when the descriptor is closed or the process exits.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -82,7 +82,7 @@ class Study:
 
     @property
     def earlier(self) -> list[str]:
-        """Unfinished runs of earlier specifications of the sweep, which have no controller."""
+        """Unfinished runs of earlier specifications of the sweep, which no controller manages."""
         storage = self._study._storage
         return [
             trial.user_attrs[_RUN]
@@ -104,7 +104,7 @@ class Study:
         return {trial.user_attrs[_RUN]: trial for trial in found if _RUN in trial.user_attrs}
 
     def best_first(self) -> list[str]:
-        """Return the finished trials whose result is a finite number, the best first."""
+        """Return the runs of finished trials with a finite result, best first."""
         values = {
             run: trial.value
             for run, trial in self.trials().items()
@@ -123,9 +123,10 @@ class Study:
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
-        """Choose hyperparameters, and return the name of the run; None if it was chosen before."""
+        """Choose hyperparameters and return the name of the run, or None for a duplicate."""
         before = self._study.get_trials(deepcopy=False)
-        # Paused trials count as pruned, with their last value, and running ones repel new trials.
+        # Trials with values count as pruned, with their last value. Other unfinished trials keep
+        # the sampler away from their hyperparameters (constant liar).
         memory = optuna.create_study(
             direction=self._sweep.settings.objective.goal, sampler=self._sampler(len(before))
         )
@@ -146,7 +147,7 @@ class Study:
         return self.add(parameters)
 
     def add(self, parameters: Parameters) -> str | None:
-        """Record a trial, and return the name of its run; None if it is recorded already."""
+        """Record a trial and return the name of its run, or None if it is already recorded."""
         run = self._sweep.run(parameters)
         is_known = run in self.trials()
         self._study.add_trial(
@@ -174,11 +175,11 @@ class Study:
         self._trial(run).set_user_attr(_CREATED, True)
 
     def grant(self, run: str, rungs: int) -> None:
-        """Let a trial pass rungs."""
+        """Let a trial pass the first `rungs` rungs."""
         self._trial(run).set_user_attr(_GRANTED, rungs)
 
     def report(self, run: str, values: Mapping[int, float]) -> None:
-        """Record the objective of epochs that are new."""
+        """Record the objective of epochs that are not recorded yet."""
         known = self.trials()[run].intermediate_values
         for epoch, value in values.items():
             if epoch not in known:
@@ -193,7 +194,7 @@ class Study:
         self._study.tell(self.trials()[run].number, state=TrialState.FAIL)
 
     def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return the searched values in the settings of a run; None if it is not a trial."""
+        """Return a run's searched hyperparameters, or None if a value is not in the space."""
         found = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())
@@ -205,13 +206,13 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once the trials of a lost journal have been searched for."""
+        """True once the journal has been rebuilt from existing runs, in case it was lost."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:
-        """Record the trials among runs, given by their settings as text, that are missing here.
+        """Record existing runs of the sweep that the journal lacks; `runs` maps them to settings.
 
-        The name decides whether a run is a trial of this sweep.
+        A run is a trial of this sweep if its name equals the name computed from its settings.
         """
         for run, texts in sorted(runs.items()):
             if run in self.trials():
@@ -238,7 +239,7 @@ class Study:
         return optuna.trial.Trial(self._study, self.trials()[run]._trial_id)
 
     def _sampler(self, trials: int) -> optuna.samplers.BaseSampler:
-        # Another study, such as one whose job has another seed, draws other hyperparameters.
+        # Different studies, for example of jobs with different seeds, draw different values.
         digest = hashlib.sha256(f"{self._study.study_name} {trials}".encode()).digest()
         seed = int.from_bytes(digest[:4])
         if self._sweep.settings.sampler == "random":
@@ -247,7 +248,7 @@ class Study:
 
 
 def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistribution]:
-    """Return Optuna's description of a space."""
+    """Return the Optuna distributions of a search space."""
     found: dict[str, BaseDistribution] = {}
     for name, parameter in space.items():
         if parameter.min is None or parameter.max is None:
@@ -261,7 +262,7 @@ def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistr
 
 
 def _value(parameter: ParameterSettings, distribution: BaseDistribution, text: str) -> Any:
-    """Parse a value of a parameter; None if it is not in the space."""
+    """Parse a parameter's value; return None if it is not in the space."""
     if isinstance(distribution, CategoricalDistribution):
         return next((each for each in parameter.choices if str(written(each)) == text), None)
     try:
@@ -272,7 +273,7 @@ def _value(parameter: ParameterSettings, distribution: BaseDistribution, text: s
 
 
 def _identity(sweep: Sweep) -> str:
-    """Return the name of the study: another template, space or objective is another study."""
+    """Return the name of the study, which depends on the template, the space and the objective."""
     settings = sweep.settings.model_dump(mode="json", include={"space", "objective"})
     digits = sweep.run({}).rpartition("-")[2]
     return f"{digits} {json.dumps(settings, sort_keys=True)}"

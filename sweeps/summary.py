@@ -10,13 +10,13 @@ from sweeps.decisions import Trial
 from sweeps.study import Study
 
 _MAX_TRIALS: Final = 300
-"""Trials that are listed, the best first: annotations have at most 256 KiB."""
+"""Maximum number of trials in the summary, because annotations are limited to 256 KiB."""
 
 
 def summarize(
     sweep: Sweep, study: Study, trials: Sequence[Trial], gpu_seconds: float, state: str
 ) -> dict[str, Any]:
-    """Return the state of a sweep and its trials, the best first."""
+    """Return the state of a sweep and its trials, best first."""
     recorded, settings = study.trials(), sweep.settings
     rows: list[dict[str, Any]] = []
     for number, trial in enumerate(trials):

@@ -1,1 +1,1 @@
-"""Tools for the maintainers of this repository. The stack does not need them."""
+"""Tools for the maintainers of this repository, which the stack does not require."""

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def environment(name: str, *, inherits: bool = False) -> Path:
-    """Return a Python with the packages of requirements/NAME.txt, reinstalled if they have changed.
+    """Return a Python interpreter with requirements/NAME.txt; reinstall changed requirements.
 
-    With `inherits`, it can also import the packages of the tests, such as torch, and only the
-    listed packages are installed.
+    With `inherits`, it can also import the packages of the tests, such as torch, so only the listed
+    packages are installed.
     """
     pins = ROOT / f"requirements/{name}.txt"
     directory = Path(sys.prefix) / name
@@ -26,7 +26,7 @@ def environment(name: str, *, inherits: bool = False) -> Path:
             options = ["--quiet", "--python", str(python), "--require-hashes", "-r", str(pins)]
             run([uv, "pip", "install", *options, *(["--no-deps"] if inherits else [])])
             if inherits:
-                # The environment may be shared by checkouts through links, which may be deleted.
+                # Several checkouts may share the environment through links, which may be deleted.
                 packages = Path(sysconfig.get_path("purelib")).resolve()
                 (found,) = directory.glob("lib/python*/site-packages")
                 (found / "tests.pth").write_text(str(packages))

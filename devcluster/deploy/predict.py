@@ -1,4 +1,4 @@
-"""A first prediction: a test sample sent to the model server (Open Inference Protocol V2)."""
+"""First prediction: a test sample is sent to the model server (Open Inference Protocol V2)."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ SAMPLE = (
 )
 """The first test sample of the digits data set: 8 rows of 8 pixels from 0 to 16.
 
-It is a constant because reading the data set would require scikit-learn: 200 MB and a few seconds.
+It is a constant, because reading the data set would require scikit-learn (200 MB, a few seconds).
 """
 
 
@@ -76,7 +76,7 @@ def wait_ready(
     """
     deadline = time.monotonic() + READY_TIMEOUT
     found = ""
-    # trust_env: a proxy in the user's environment cannot reach cluster IPs.
+    # trust_env=False: a proxy from the user's environment could not reach cluster IPs.
     with httpx.Client(base_url=url, timeout=5.0, trust_env=False) as client:
         while True:
             try:
@@ -85,7 +85,7 @@ def wait_ready(
                     metadata = dict(response.json())
                     if run in (None, served_run(metadata)):
                         return metadata
-                    found = f"it still serves {served_run(metadata)}"
+                    found = f"still serving {served_run(metadata)}"
                 else:
                     found = response.text.strip()
             except httpx.HTTPError as error:
@@ -100,7 +100,7 @@ def wait_ready(
 
 
 def served_run(metadata: dict[str, Any]) -> str:
-    """Return the run that produced the served model."""
+    """Return the run from which the served model was exported."""
     return str(metadata.get("parameters", {}).get("run", ""))
 
 

@@ -1,9 +1,9 @@
 """Recovery after an interrupted update: removal of objects that would block the next one.
 
-The next update adopts Kubernetes objects, because it uses server-side apply. It does not adopt a
-Helm release: Helm refuses to install a release whose name a pending installation holds. Therefore
-the Secret of the pending release is deleted. The installed objects carry the release's name, so the
-next release adopts them.
+The next update uses server-side apply and therefore adopts Kubernetes objects. It does not adopt
+Helm releases, because Helm does not install a release whose name belongs to a pending installation.
+For this reason, the Secret of the pending release is deleted. The installed objects are labelled
+with the release's name, so the next release adopts them.
 """
 
 import subprocess

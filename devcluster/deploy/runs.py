@@ -1,4 +1,4 @@
-"""Waiting for the runs of a stack: until they are scheduled, and until they end."""
+"""Functions that wait until the runs of a stack are scheduled or finished."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from kube.kinds.record import State
 from kube.names import TASK_LABEL
 
 POLL_SECONDS = 1.0
-# A restarting API server does not answer for a while.
+# A restarting API server is unavailable for a while.
 SILENCE_SECONDS = 60.0
 _LAST_LINES: Final = 15
 _ENDED: Final = {"paused", "succeeded", "failed"}
@@ -53,11 +53,11 @@ class Run:
 
 
 def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> RunStatus:
-    """Wait until a run has succeeded. Notebooks never end: wait until one runs or is suspended.
+    """Wait until a run has succeeded or, if it is a notebook, until it runs or is suspended.
 
     Raises:
         DevclusterError: If the run fails, is suspended or is removed.
-        GitopsError: If the cluster does not answer for a minute.
+        GitopsError: If the cluster is unavailable for a minute.
     """
     cluster = Cluster(kubectl)
     answered = time.monotonic()
@@ -83,7 +83,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
             case State.FAILED:
                 lines = [*status.reasons, *_last_lines(cluster, snapshot, run)]
                 if status.kept:
-                    lines.append(f"log lines and events of its failures: {status.kept}")
+                    lines.append(f"to print log lines and events of its failures: {status.kept}")
                 raise DevclusterError("\n".join([f"the run {run.name} has failed:", *lines]))
             case State.SUSPENDED:
                 resume = "; ".join(status.reasons)
@@ -118,7 +118,7 @@ def wait_scheduled(
 def wait_for_sweep(
     kubectl: Sequence[str], namespace: str, key: str, report: Callable[[str], None]
 ) -> str:
-    """Wait until a sweep is over, and return the run of the winning trial.
+    """Wait until a sweep has finished, and return the run of the winning trial.
 
     Raises:
         DevclusterError: If no trial has finished.
@@ -131,7 +131,7 @@ def wait_for_sweep(
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
         if summary and summary["state"] != "running" and phases <= _ENDED:
-            raise DevclusterError(f"the sweep {key} is over, and no trial has finished")
+            raise DevclusterError(f"the sweep {key} ended, but no trial has finished")
         time.sleep(POLL_SECONDS)
 
 
@@ -147,7 +147,7 @@ def describe(status: RunStatus) -> str:
 
 
 def result(progress: Progress | None) -> str:
-    """Return the accuracy and duration of a finished run; empty if they are not reported."""
+    """Return the accuracy and duration of a finished run, or an empty string if unknown."""
     if progress is None or progress.accuracy is None or progress.seconds is None:
         return ""
     return f"accuracy {progress.accuracy:.2%} in {progress.seconds:.1f} s"

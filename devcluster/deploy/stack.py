@@ -1,7 +1,7 @@
 """Access to the Pulumi stack through the CLI: preview with the policy pack, update, outputs.
 
-Progress is read from the engine's event log (one JSON object per line). The CLI's output goes to a
-log file and is shown after an error.
+Progress is read from the engine's event log (one JSON object per line). The CLI's output is written
+to a log file and printed only after an error.
 """
 
 import json
@@ -36,7 +36,7 @@ class Stack:
             self._capture("cancel", "--yes", "--stack", self.name)
 
     def pending_operations(self) -> list[dict[str, Any]]:
-        """Return the operations that an interrupted update left in the stack's state."""
+        """Return the pending operations that an interrupted update left in the stack's state."""
         state = json.loads(self._capture("stack", "export", "--stack", self.name))
         return list(state["deployment"].get("pending_operations") or [])
 
@@ -96,7 +96,7 @@ class Stack:
             process = subprocess.Popen(
                 ["pulumi", command, *options, *common],
                 cwd=CHECKOUT,
-                # --event-log is one of the CLI's hidden flags
+                # --event-log is a hidden flag of the CLI.
                 env={**os.environ, **self.environment, "PULUMI_DEBUG_COMMANDS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -115,7 +115,7 @@ class Operation:
     follower: "EventFollower"
 
     def finish(self, report: Report) -> dict[str, int]:
-        """Wait for the operation to end, and return the number of resources by operation type.
+        """Wait until the operation finishes, and return the number of resources by operation.
 
         Raises:
             DevclusterError: If the command fails or the policy pack rejects the plan.
@@ -133,7 +133,7 @@ class Operation:
         return self.follower.changes
 
     def end(self) -> None:
-        """Stop early. Pulumi finishes the current step, so its state stays consistent."""
+        """Stop early. Pulumi finishes the current step, so the state remains consistent."""
         self.process.terminate()
         self.process.wait()
 
@@ -146,7 +146,7 @@ def _pause(process: subprocess.Popen[bytes]) -> None:
 
 
 def _explain(command: str, text: str, log: Path) -> str:
-    """Return the errors in pulumi's output, without the tree of resources above them."""
+    """Return the errors in Pulumi's output, without the resource tree above them."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(("Diagnostics:", "Policies:"))]
     shown = "\n".join(lines[min(starts) :] if starts else lines[-30:])

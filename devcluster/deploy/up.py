@@ -1,4 +1,4 @@
-"""`make up` from start to end: cluster, stack, training, serving and a first prediction."""
+"""All steps of `make up`: cluster, stack, training, serving and a first prediction."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ STACKS = {Kind.REAL: "dev", Kind.SIMULATED: "simulated"}
 
 @dataclass
 class Summary:
-    """Results for the table at the end."""
+    """Results for the table that is printed at the end."""
 
     changes: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
     summary = Summary()
     deployment = Deployment(reporter)
     with deployment:
-        # The first preview needs only the API server; later ones may need Volcano's webhooks.
+        # The first preview requires only the API server. Later ones may require Volcano's webhooks.
         is_new = not Layout.of(spec.kind).control_plane.exists()
         can_preview_early = is_new and spec.kind is Kind.REAL and not demands.operators
         cluster = lifecycle.up(
@@ -148,7 +148,7 @@ def describe_service(
     key: str, address: str, metadata: dict[str, Any], prediction: predict.Prediction
 ) -> str:
     """Return the address, the model and the first prediction of an inference service."""
-    # The server reports the version; the stack's outputs were written before the training ended.
+    # The stack's outputs were written before the training finished, so ask the server.
     model = f"version {metadata['versions'][0]}, sha256 {predict.served_digest(metadata)}"
     return f"{key}: {address}\n{model}\n{prediction}"
 

@@ -32,11 +32,11 @@ class Plugin:
 
 
 def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
-    """Install the official Docker plugin, or else the stand-in, in the project's PULUMI_HOME.
+    """Install the official Docker plugin or, if it is not available, the stand-in.
 
-    `python` is an interpreter with the project's requirements, and `path` is the PATH for `pulumi`.
-    A download is not attempted while the stand-in is installed, because a change of the plugin
-    would rebuild all images.
+    `pulumi_home` is the project's PULUMI_HOME, `python` an interpreter with the project's
+    requirements, and `path` the PATH for `pulumi`. A download is not attempted while the stand-in
+    is installed, because a change of the plugin would rebuild all images.
     """
     plugin = pulumi_home / "plugins" / _DIRECTORY / _FILE
     if plugin.exists() and not _is_stand_in(plugin):

@@ -1,4 +1,4 @@
-"""Server of the stand-in, which Pulumi's engine starts with its address as the first argument."""
+"""Server of the stand-in. Pulumi's engine starts it with the engine's address as first argument."""
 
 import argparse
 import asyncio
@@ -51,7 +51,7 @@ async def _without_traceback(
 
 
 async def serve(arguments: list[str] | None = None) -> None:
-    """Print the port as the first line, then serve until the engine ends the process."""
+    """Print the port as the first line, then serve until the engine terminates the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", help="address of Pulumi's engine, for log lines")
     engine, _ = parser.parse_known_args(arguments)

@@ -1,4 +1,4 @@
-"""The Docker CLI: login, build and push."""
+"""Wrapper of the Docker CLI: login, build and push."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class Docker:
     show: Show | None = None
 
     async def build(self, image: Image) -> None:
-        """Build an image. Raise ImageError with the end of the output if that fails."""
+        """Build an image. Raise ImageError with the last output lines if the build fails."""
         arguments, environment = build_arguments(image)
         await self._run(arguments, f"building {image.image_name} failed", environment)
 
@@ -54,7 +54,7 @@ class Docker:
         return (await self._run(arguments, f"inspecting {image.image_name} failed"))[-1]
 
     async def login(self, registry: Registry) -> None:
-        """Log in, in this object's private configuration. The password is passed through a pipe."""
+        """Log in, using this object's private configuration. The password is passed via stdin."""
         arguments = ["login", "--username", registry.username, "--password-stdin"]
         if registry.server:
             arguments.append(registry.server)
@@ -81,7 +81,7 @@ class Docker:
         try:
             lines = await self._read_lines(process, stdin)
         except BaseException:  # includes cancellation
-            # Kill plugins as well: they would keep the pipe open and the build running.
+            # Also kill CLI plugins, which would keep the pipe open and the build running.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -147,7 +147,7 @@ async def docker_for(
     """Yield a Docker CLI for an image, logged in if there are credentials.
 
     With credentials, it uses a temporary configuration directory with the user's contexts and
-    credentials for other registries. The user's own directory stays unchanged.
+    credentials for other registries. The user's directory is not changed.
     """
     executable = find(os.environ.get("PATH", ""))
     environment = dict(os.environ) | settings
@@ -183,8 +183,8 @@ def copy_configuration(to: Path, server: str) -> None:
 def find(path: str) -> str:
     """Return the first Docker CLI on a PATH that can build with BuildKit.
 
-    Version 23 and later need the buildx plugin, which some distributions omit. Raise ImageError if
-    there is no such CLI.
+    Docker 23 and later require the buildx plugin, which some distributions omit. Raise ImageError
+    if no suitable CLI exists.
     """
     tried = []
     for executable in _candidates(path):

@@ -1,4 +1,4 @@
-"""Inputs of an image, converted from Pulumi's property values, and the digest of its context."""
+"""Typed inputs of an image, parsed from Pulumi's property values, and its context's digest."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ImageError(Exception):
-    """An error to show to the user, with the end of Docker's output."""
+    """An error for the user, with the last lines of Docker's output."""
 
 
 class _Input(BaseModel):
@@ -41,7 +41,7 @@ class CacheFrom(_Input):
 
 
 class Build(_Input):
-    """Build of an image."""
+    """Build options of an image."""
 
     context: str = "."
     dockerfile: str = "Dockerfile"
@@ -178,7 +178,7 @@ def _existing(dockerfile: Path, context: Path) -> Path:
         return dockerfile
     advice = ""
     if (context / dockerfile).is_file():
-        advice = f"; it is relative to {Path.cwd()}: write {context / dockerfile}"
+        advice = f"; it is relative to {Path.cwd()}: use {context / dockerfile}"
     raise ImageError(f"build.dockerfile: {dockerfile} does not exist{advice}")
 
 
@@ -207,7 +207,7 @@ def files(context: Path, dockerfile: Path) -> list[str]:
 
 
 def ignore_patterns(context: Path, dockerfile: Path) -> list[str]:
-    """Return the lines of the Dockerfile's ignore file, or else of the context's."""
+    """Return the lines of the Dockerfile's ignore file or, if it is missing, the context's."""
     for file in (
         dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
         context / ".dockerignore",

@@ -39,7 +39,7 @@ class EngineLog:
 
     @classmethod
     def on(cls, channel: grpc.aio.Channel) -> "EngineLog":
-        """Return the log at the other end of a channel."""
+        """Return the log of the engine to which a channel is connected."""
         return cls(engine_pb2_grpc.EngineStub(channel))
 
     async def say(self, message: str, urn: str = "", *, transient: bool = False) -> None:
@@ -72,7 +72,7 @@ class ImageProvider(protocol.Provider):
         if unsupported:
             raise ImageError(
                 f"docker:{min(unsupported)}: the stand-in for the Docker plugin supports only "
-                f"{', '.join([*_SETTINGS, 'registryAuth'])}; install the official one for others"
+                f"{', '.join([*_SETTINGS, 'registryAuth'])}; for others, install the official one"
             )
         self._settings = {_SETTINGS[k]: v for k, v in settings.items() if k in _SETTINGS}
         if "certPath" in settings:
@@ -86,7 +86,7 @@ class ImageProvider(protocol.Provider):
         if request.type.rpartition("$")[2] != IMAGE:
             raise ImageError(
                 f"{request.type}: the stand-in for the Docker plugin supports only {IMAGE}; "
-                "install the official one for others"
+                "for others, install the official one"
             )
         if not self._noticed:
             self._noticed = True
@@ -178,14 +178,14 @@ def _errors(properties: Properties) -> list[tuple[str, str]]:
     errors = []
     if not image.skip_push and not inputs.registry_of(image.image_name):
         name = image.image_name
-        errors.append(("imageName", f"{name!r} has no registry: write docker.io/{name}"))
+        errors.append(("imageName", f"{name!r} has no registry: use docker.io/{name}"))
     if bool(image.registry.username) != bool(image.registry.password):
         errors.append(("registry", "username and password must be set together"))
     return errors
 
 
 def _state(properties: Properties, repo_digest: PropertyValue) -> Properties:
-    """Return the outputs, with the inputs for the next comparison."""
+    """Return the outputs, including the inputs for the next comparison."""
     build = properties["build"].value
     fields = build if isinstance(build, Mapping) else {}
     server = inputs.at(properties, "registry", "server")
@@ -229,7 +229,7 @@ class _RegistryAuth(Registry):
 
 
 def _parse_credentials(given: object) -> list[Registry]:
-    """Return the entries of `registryAuth`, which is a list or JSON text."""
+    """Return the entries of `registryAuth`, which is a list or a JSON string."""
     try:
         listed = json.loads(given) if isinstance(given, str) else given
         entries = TypeAdapter(list[_RegistryAuth]).validate_python(listed)

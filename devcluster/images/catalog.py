@@ -60,7 +60,7 @@ NOTEBOOK = replace(
     PYTORCH, reference="pytorch-notebook-cpu:2.15.0", python=requirements_files("notebook")
 )
 BASES = (PYTORCH, MPI, TENSORFLOW, RAY, SWEEPS, NOTEBOOK)
-"""PyTorch's image is always built, the others only if a stack uses them."""
+"""All base images. PyTorch's image is always built, the others only if a stack uses them."""
 
 _VOLCANO = ("vc-scheduler", "vc-controller-manager", "vc-webhook-manager")
 # A job in Volcano's chart runs this program in the webhook image.
@@ -99,7 +99,7 @@ OPERATOR_IMAGES: Mapping[str, Sequence[ToolImage]] = {
     ),
     "kuberay": (ToolImage("kuberay/operator:v1.6.1", "ray-operator", "/manager", _NOBODY),),
 }
-"""Images in the operators' manifests (toolchain/modules/<operator>)."""
+"""Images to which the operators' manifests refer (toolchain/modules/<operator>)."""
 
 
 class BaseImages:
@@ -136,9 +136,9 @@ class BaseImages:
             self._failure = error
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most this long and return whether all images exist.
+        """Wait at most `seconds` and return whether all images exist.
 
-        Raise the error of a failed build.
+        If the build has failed, raise its error.
         """
         if self._thread.is_alive():
             self._thread.join(seconds)
@@ -154,7 +154,7 @@ def push_tools(
     report: Callable[[str], None],
     operators: Collection[str] = (),
 ) -> None:
-    """Push the tool images that the registry does not have."""
+    """Push the tool images that the registry does not contain yet."""
     log = paths.logs / "push.log"
     others = [image for operator in operators for image in OPERATOR_IMAGES[operator]]
     for image in (*TOOL_IMAGES, *others):

@@ -1,4 +1,4 @@
-"""Images as OCI layouts on disk (image layout specification 1.0), pushed with skopeo."""
+"""Images as OCI layouts on disk (image layout specification 1.0), which skopeo pushes."""
 
 import hashlib
 import json
@@ -68,14 +68,14 @@ def file_layer(files: Mapping[str, Path], tar: Path) -> None:
 class Layout:
     """OCI layout in a directory that is complete or absent."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.part = folder.with_name(folder.name + ".part")
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.part = directory.with_name(directory.name + ".part")
 
     @property
     def digest(self) -> str | None:
         """Digest of the image's manifest; None if the image is absent."""
-        index = self.folder / "index.json"
+        index = self.directory / "index.json"
         if not index.exists():
             return None
         return str(json.loads(index.read_text())["manifests"][0]["digest"])
@@ -91,7 +91,7 @@ class Layout:
         return dict(json.loads(self._file(digest).read_text()))
 
     def _file(self, digest: str) -> Path:
-        return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
+        return self.directory / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def write(self, layers: Sequence[Path | Layer], config: ImageConfig) -> None:
         """Write the image from uncompressed tar files and layers of other images."""
@@ -107,7 +107,7 @@ class Layout:
             else:
                 diff_ids.append("sha256:" + _sha256(layer))
                 with packed.open("wb") as out:
-                    # gzip: Docker 20.10 cannot use zstd layers; -n makes it reproducible
+                    # Docker 20.10 does not support zstd layers. -n makes gzip reproducible.
                     subprocess.run(["pigz", "-4", "-n", "-c", str(layer)], stdout=out, check=True)
             digest, size = _sha256(packed), packed.stat().st_size
             packed.replace(blobs / digest)
@@ -125,8 +125,8 @@ class Layout:
         (self.part / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
         index = {"schemaVersion": 2, "manifests": [entry]}
         (self.part / "index.json").write_text(json.dumps(index))
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.part.replace(self.folder)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.part.replace(self.directory)
 
     @staticmethod
     def _blob(blobs: Path, media_type: str, content: object) -> dict[str, object]:
@@ -143,16 +143,16 @@ class Layout:
         name, _, tag = reference.rpartition(":")
         url = f"http://{registry}/v2/{name}/manifests/{tag}"
         try:
-            # trust_env: the user's proxy cannot reach the cluster's addresses.
+            # trust_env=False: the user's proxy could not reach the cluster's addresses.
             answer = httpx.head(url, headers={"Accept": MANIFEST_TYPE}, trust_env=False)
         except httpx.HTTPError as error:
-            raise DevclusterError(f"the registry {registry} does not answer: {error}") from error
+            raise DevclusterError(f"the registry {registry} does not respond: {error}") from error
         if answer.headers.get("docker-content-digest") == self.digest:
             return False
         command = ["skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false"]
         with log.open("ab") as out:
             done = subprocess.run(
-                [*command, f"oci:{self.folder}", f"docker://{registry}/{reference}"],
+                [*command, f"oci:{self.directory}", f"docker://{registry}/{reference}"],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -162,8 +162,8 @@ class Layout:
         return True
 
     def link_blobs(self, registry: Path) -> None:
-        """Replace the blobs with hard links to those in the root directory of the registry."""
-        for blob in (self.folder / "blobs" / "sha256").iterdir():
+        """Replace the blobs with hard links to the registry's copies below its root directory."""
+        for blob in (self.directory / "blobs" / "sha256").iterdir():
             kept = registry / "docker/registry/v2/blobs/sha256" / blob.name[:2] / blob.name / "data"
             if kept.exists() and not kept.samefile(blob):
                 self.part.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Control groups of the cluster, on hosts with cgroup v1 controllers or with cgroup v2 only.
+"""Control groups of the cluster, on hosts with cgroup v1 controllers or only cgroup v2.
 
 In each controller's mount, `gpu-platform-<kind>/` contains `supervisor` and a group per node. With
-v2, a group that contains processes cannot delegate controllers to its children, so a node moves its
-first process into a leaf group before it enables them.
+v2, a group that contains processes cannot delegate controllers to its children. A node therefore
+moves its first process into a leaf group before it enables the controllers.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class Hierarchies:
 
     @property
     def unified(self) -> bool:
-        """True if the host has only v2."""
+        """True if the host has only cgroup v2."""
         return not self.controllers
 
     def directories(self, root: Path = ROOT) -> list[Path]:
@@ -86,7 +86,7 @@ def processes(directories: list[Path]) -> set[int]:
 
 
 def remove(directories: list[Path], timeout: float = 5.0) -> list[Path]:
-    """Remove the groups and their children once their processes have ended.
+    """Remove the groups and their children as soon as their processes have exited.
 
     Return the groups that could not be removed.
     """

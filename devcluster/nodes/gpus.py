@@ -31,7 +31,7 @@ from devcluster import DevclusterError
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 POWER_IDLE, POWER_LIMIT = 55.0, 400.0
 SAMPLE_INTERVAL = 0.5
-"""Minimum seconds between samples; requests in between get the last sample."""
+"""Minimum time (s) between samples. Requests in between receive the last sample."""
 
 Field = Literal[
     "DCGM_FI_DEV_GPU_UTIL",
@@ -89,7 +89,7 @@ class Gpus:
         use: dict[str, float] = defaultdict(float)
         memory: dict[str, float] = defaultdict(float)
         for process, held in self._processes():
-            # A process that ends in the meantime is not counted.
+            # A process that exits in the meantime is not counted.
             with contextlib.suppress(psutil.Error):
                 times, resident = process.cpu_times(), process.memory_info()
                 spent = seconds[process] = times.user + times.system
@@ -125,10 +125,10 @@ def _read_faults(file: Path, count: int) -> dict[int, dict[Field, float]]:
     try:
         found = _FAULTS.validate_json(file.read_bytes())
     except ValidationError as error:
-        raise DevclusterError(f"{file} is not a map of GPUs to fields: {error}") from error
+        raise DevclusterError(f"{file} does not map GPU indices to fields: {error}") from error
     if unknown := found.keys() - set(range(count)):
         raise DevclusterError(
-            f"{file}: GPU {min(unknown)} does not exist; write an index from 0 to {count - 1}"
+            f"{file}: GPU {min(unknown)} does not exist; use an index from 0 to {count - 1}"
         )
     return found
 
@@ -146,7 +146,7 @@ def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:
 
 
 def main(hardware: str, socket: str, faults: str) -> None:
-    """Serve until the process ends. The arguments are paths."""
+    """Serve until the process is terminated. The arguments are paths."""
     gpus = Hardware.model_validate_json(Path(hardware).read_bytes())
     with server(Path(socket), Gpus(gpus, Path(faults))) as running:
         running.serve_forever()

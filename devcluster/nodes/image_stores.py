@@ -1,4 +1,4 @@
-"""Image stores of the real nodes: a cache in which the base image is unpacked once.
+"""Image stores of the real nodes, in which the base image is unpacked only once.
 
 The containerd of each node and the Docker engine each have a store. Layers are read-only, so the
 files of the base image can be hard links to a single copy.
@@ -24,10 +24,10 @@ from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind, RealNode
 
 MINIMUM_FREE: Final = 3 * GIB
-"""Free bytes below which the stores are emptied."""
+"""Free disk space (bytes) below which the stores are emptied."""
 
 DOCKER: Final = "/usr/bin/docker"
-"""Debian's CLI; another one on PATH may not match the engine."""
+"""Debian's CLI. Another CLI on the PATH may not match the engine."""
 
 _LINKED: Final = "base-images"
 """File with the names of the base images in the stores, one per line."""
@@ -37,9 +37,10 @@ _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
 def free_space(layout: Layout) -> str:
-    """Empty the stores if the disk is nearly full or they hold layers of other base images.
+    """Empty the stores if the disk is nearly full or they contain layers of other base images.
 
-    Return a message about it, or an empty string. While a cluster is running, all stores are kept.
+    Return a message if they were emptied, otherwise an empty string. While a cluster is running,
+    all stores are kept.
     """
     if not layout.node_stores.exists() or running_elsewhere(Kind.REAL):
         return ""
@@ -56,7 +57,7 @@ def free_space(layout: Layout) -> str:
 
 
 def link_base(layout: Layout, spec: ClusterSpec, reference: str) -> None:
-    """Link the layers of PyTorch's base image into all stores, unless they exist.
+    """Link the layers of PyTorch's base image into all stores that do not contain them.
 
     `reference` is the image's name in the registry. Raise CalledProcessError if a command fails.
     """
@@ -75,7 +76,7 @@ def _linked(layout: Layout) -> list[str]:
 
 @dataclass(frozen=True)
 class _Containerd:
-    """Snapshots of a node's containerd, which `ctr` reaches through the root of its process."""
+    """Snapshots of a node's containerd. `ctr` connects through the root of containerd's process."""
 
     command: Sequence[str]
     store: Path
@@ -95,7 +96,7 @@ class _Containerd:
         return _run([*self.command, "info", name], check=False).returncode == 0
 
     def fill(self, key: str, parent: str, layer: Path, tree: Path | None) -> None:
-        """Create the snapshot of a layer, linked from `tree` or else unpacked from its file."""
+        """Create a layer's snapshot from hard links to `tree` or, without it, from its file."""
         draft = f"{key}-draft"
         _run([*self.command, "remove", draft], check=False)  # left by an interrupted start
         directories = self._directories("prepare", draft, parent)
@@ -110,7 +111,7 @@ class _Containerd:
         return found[::-1]
 
     def _directories(self, command: str, key: str, parent: str) -> Iterator[Path]:
-        """Create a snapshot; yield the directory to write to, or else those to read from."""
+        """Create a snapshot and yield its writable directory or, for a view, its read-only ones."""
         mount = json.loads(_run([*self.command, command, "--mounts", key, parent]).stdout)[0]
         options = dict(option.partition("=")[::2] for option in mount["Options"])
         sources = options.get("upperdir") or options.get("lowerdir") or mount["Source"]
@@ -133,7 +134,7 @@ def _fill_nodes(layout: Layout, spec: ClusterSpec, image: Image) -> list[Path]:
 
 
 def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Path]) -> None:
-    """Let Docker pull the image, then replace its copies of the layers, which are still unused."""
+    """Let Docker pull the image, then replace its copies of the layers before they are used."""
     docker = [DOCKER, f"--host=unix://{layout.docker_socket}"]
     _run([*docker, "pull", "--quiet", reference])
     template = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
@@ -148,7 +149,7 @@ def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Pa
 
 
 def _chain(parent: str, diff_id: str) -> str:
-    """Return the chain ID of a layer (OCI image specification), which names its snapshot."""
+    """Return the chain ID of a layer (OCI image specification), the name of its snapshot."""
     return f"sha256:{sha256(f'{parent} {diff_id}'.encode()).hexdigest()}" if parent else diff_id
 
 

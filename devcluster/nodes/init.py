@@ -1,4 +1,4 @@
-"""Process 1 of a real node: sets up mounts and network, then starts and supervises all services.
+"""Process 1 of a real node, which sets up mounts and network, and supervises all services.
 
 `cluster_init` starts it in separate namespaces. Killing it is like a power failure of the node.
 """
@@ -39,7 +39,7 @@ class Node:
         self.kubectl = str(binaries / "kubectl")
 
     def boot(self, switch_namespace: int, charts: Path) -> None:
-        """Start everything and wait until the node is Ready."""
+        """Start all services and wait until the node is Ready."""
         hierarchies = cgroups.hierarchies()
         socket.sethostname(self.node.name)
         mounts.prepare(self.layout, self.node.name, hierarchies)
@@ -75,9 +75,9 @@ class Node:
     def _delete_lost_pods(self) -> None:
         """Delete the pods of an earlier start and the devices that their nodes reported.
 
-        The containers ended with the nodes, and the kubelet rejects pods with GPUs until the device
-        plugin has started. If all pods of a gang fail before Volcano's controllers run, the gang is
-        never restarted.
+        Their containers were killed with the nodes, and the kubelet rejects pods with GPUs until
+        the device plugin has started. If all pods of a gang failed before Volcano's controllers
+        run, the gang would never be restarted.
         """
         names = [node.name for node in self.spec.real_nodes]
         found = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")
@@ -93,7 +93,7 @@ class Node:
             self._kubectl("delete", "pods", *selected, *immediately)
 
     def _await_control_plane(self) -> None:
-        # The kubeconfig may be left over from an earlier start, so query the API server.
+        # The kubeconfig may be a leftover of an earlier start, so query the API server.
         deadline = time.monotonic() + READY_TIMEOUT
         while time.monotonic() < deadline:
             config = self.layout.kubeconfig
@@ -103,7 +103,7 @@ class Node:
                 if self._kubectl("get", "--raw", "/readyz", check=False):
                     return
             time.sleep(0.1)
-        raise TimeoutError(f"the API server did not answer within {READY_TIMEOUT:.0f} s")
+        raise TimeoutError(f"the API server did not respond within {READY_TIMEOUT:.0f} s")
 
     def _start_node_services(self) -> None:
         self.supervisor.start(self.services.gpus())
@@ -117,7 +117,7 @@ class Node:
         deadline = time.monotonic() + READY_TIMEOUT
         wait = ("wait", f"--for={condition}", f"node/{self.node.name}", "--timeout=5s")
         while not self._kubectl(*wait, check=False):
-            # Until the node exists, nothing else restarts a kubelet that has ended.
+            # Until the node exists, nothing else restarts a kubelet that has exited.
             self.supervisor.restart_ended()
             if time.monotonic() > deadline:
                 raise TimeoutError(

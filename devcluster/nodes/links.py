@@ -1,6 +1,6 @@
 """Network of the cluster: a switch in the cluster's namespace, linked to every node and the host.
 
-The host has one interface with its routes; they disappear with the cluster's namespace.
+The host has one interface with routes to the cluster, which disappear with the cluster's namespace.
 """
 
 import json
@@ -12,8 +12,8 @@ from pathlib import Path
 from devcluster.spec import ClusterSpec, Network, RealNode
 
 SWITCH = "switch"
-# Below NodePorts and above the ports of the kubelet and kube-proxy. Otherwise a connection may use
-# the kubelet's port and prevent it from starting.
+# Below the NodePorts and above the ports of the kubelet and kube-proxy. Otherwise, a connection
+# could occupy the kubelet's port and prevent the kubelet from starting.
 EPHEMERAL_PORTS = range(11000, 30000)
 
 
@@ -62,7 +62,7 @@ def create_switch(spec: ClusterSpec, host_namespace: int) -> None:
 
 
 def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
-    """Connect the current namespace, that of a node, to the switch and the pods of other nodes."""
+    """Connect a node's namespace, in which this runs, to the switch and the pods of other nodes."""
     network = spec.network
     _ip("link", "set", "lo", "up")
     _drop_stale_link(node.name, switch_namespace)

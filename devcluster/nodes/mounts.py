@@ -11,7 +11,7 @@ from devcluster.nodes import cgroups
 from devcluster.paths import Layout
 
 OVERLAID = ("var", "etc", "opt")
-# The kubelet writes these sysctls, which are not namespaced, so files are mounted over them.
+# The kubelet sets these sysctls, which are not namespaced, so files are mounted over them.
 SYSCTLS = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 
 
@@ -20,7 +20,7 @@ def _mount(*arguments: str) -> None:
 
 
 def prepare(layout: Layout, node: str, hierarchies: cgroups.Hierarchies) -> None:
-    """Mount everything that a node needs. Call this once, as process 1 of the namespaces."""
+    """Set up all mounts of a node. Call this once, as process 1 of the namespaces."""
     home, store = layout.node(node), layout.node_store(node)
     _mount("--make-rshared", "/")
     _mount("-t", "tmpfs", "-o", "mode=755", "run", "/run")

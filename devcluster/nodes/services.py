@@ -14,11 +14,11 @@ from devcluster.spec import ClusterSpec, RealNode
 from simulation.supervisor import Service
 
 PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
-# Paths in the node's file system, not in the host's.
+# Paths in the file system of the node, not of the host.
 REGISTRY_HOSTS = Path("/etc/containerd/certs.d")
 CNI_CHAIN = Path("/etc/cni/net.d/10-pods.conflist")
 HARDWARE_FILE = Path("/var/lib/kubelet/device-plugins/simulated-gpus.json")
-# Next to the socket on which the kubelet reports which pod uses which GPU.
+# Next to the socket on which the kubelet reports the GPUs of each pod.
 GPUS_SOCKET = Path("/var/lib/kubelet/pod-resources/simulated-gpus.sock")
 
 
@@ -32,24 +32,25 @@ class NodeServices:
     binaries: Path
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Directory of the node's configuration files."""
         return self.layout.node(self.node.name)
 
     @property
     def kubeconfig(self) -> Path:
         """Kubeconfig of the node's daemons, with the control plane's address."""
-        return self.folder / "kubeconfig"
+        return self.directory / "kubeconfig"
 
     def _write(self, name: str, content: object) -> Path:
-        path = self.folder / name
+        path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content, indent=2))
         return path
 
     def containerd(self) -> Service:
         """Return containerd 1.6, configured for CNI's bridge plugin and the cluster's registry."""
-        # restrict_oom_score_adj: without CAP_SYS_RESOURCE, runc cannot lower the score.
+        # restrict_oom_score_adj is set because runc cannot lower the score without
+        # CAP_SYS_RESOURCE.
         config = self._write(
             "containerd.toml",
             f"""version = 2
@@ -162,7 +163,7 @@ class NodeServices:
         }
 
     def kube_proxy(self) -> Service:
-        """Return kube-proxy, which keeps the host's limits of connection tracking."""
+        """Return kube-proxy, which does not change the host's connection tracking limits."""
         config = self._write(
             "kube-proxy.json",
             {
@@ -200,7 +201,7 @@ class NodeServices:
         return Service("coredns", [str(self.binaries / "coredns"), "-conf", str(config)])
 
     def dns_objects(self) -> dict[str, object]:
-        """Return the Kubernetes Service kube-dns, without a selector, and its endpoint, CoreDNS."""
+        """Return the Service kube-dns without a selector, and an EndpointSlice with CoreDNS."""
         names = {"name": "kube-dns", "namespace": "kube-system"}
         protocols = [("dns", "UDP"), ("dns-tcp", "TCP")]
         service = {

@@ -1,4 +1,4 @@
-"""The pinned tools of the embedded cluster, built from source unless they are installed."""
+"""Pinned tools of the embedded cluster, built from source unless they are installed."""
 
 from devcluster.toolchain.pins import GROUPS, OPERATORS, Extra, Group, Operator
 from devcluster.toolchain.toolchain import Toolchain, ensure, missing

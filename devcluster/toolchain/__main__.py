@@ -1,4 +1,4 @@
-"""`python -m devcluster.toolchain GROUP`: make the tools of a group available."""
+"""`python -m devcluster.toolchain GROUP`: provide the tools of a group."""
 
 import argparse
 import sys

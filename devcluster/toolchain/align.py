@@ -15,7 +15,7 @@ from packaging.version import Version
 from devcluster.toolchain import go, pins
 
 OWN_VERSIONS = re.compile(r"github\.com/pulumi/(esc|pulumi/(pkg|sdk)/v3)|k8s\.io/cri-(api|client)")
-"""Dependencies whose versions differ on purpose; pins.toml states the reason."""
+"""Dependencies whose versions intentionally differ. pins.toml states the reasons."""
 
 Versions = dict[str, str]
 
@@ -28,7 +28,7 @@ def built_together() -> list[Path]:
 def versions(directory: Path) -> Versions:
     """Return the versions that a module's go.mod requires, with replacements under `path =>`.
 
-    Both must agree: Go compiles a package again if either differs.
+    Both must agree, because Go compiles a package again if either differs.
     """
     text = (directory / "go.mod").read_text()
     required = dict(re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE))

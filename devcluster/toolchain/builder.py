@@ -1,4 +1,4 @@
-"""Builds of missing programs into a store, one module after another, with one progress line."""
+"""Builder of missing programs, which builds one module after another with one progress line."""
 
 import shutil
 from collections import ChainMap
@@ -15,7 +15,7 @@ from devcluster.toolchain.pins import Module, Program
 from devcluster.toolchain.progress import Meter, Report
 
 SEPARATE = 2
-"""Number of packages of a module that are built separately. pins.toml lists the largest first."""
+"""Number of packages per module that are built separately. pins.toml lists the largest first."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Store:
     def scratch_directory(self, report: Callable[[str], None]) -> Iterator[Path]:
         """Lock the store and yield a scratch directory on the same disk.
 
-        A second process reports that it is waiting. Files of a killed process are removed.
+        If another process holds the lock, report that this one waits. Files of a killed process are
+        removed.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.root / ".lock")
@@ -161,14 +162,14 @@ class Builder:
 
 
 def _counter_name(module: Module, path: str) -> str:
-    """Return the name under which a package is counted: one for all shared modules."""
+    """Return the name under which a package is counted; shared modules use the same name."""
     return f"{'shared' if module.shared else module.name} {path}"
 
 
 def _batches(packages: Sequence[str]) -> list[Sequence[str]]:
     """Split packages into batches: the first ones are built one by one, all others together.
 
-    Go keeps a second copy of everything that it compiles until a build ends.
+    This saves disk space, because Go keeps a second copy of compiled packages until a build ends.
     """
     first = [packages[at : at + 1] for at in range(min(SEPARATE, len(packages)))]
     rest = packages[SEPARATE:]

@@ -26,10 +26,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def put(executable: Path, target: Path, *, built: bool) -> None:
-    """Link an executable at a path: with a hard link if this project built it, else symbolically.
+    """Create a link to an executable: a hard link if this project built it, else a symbolic link.
 
-    Some programs look for companion files in the directory of the resolved path, hence the hard
-    link.
+    Installed programs may look for companion files in the directory of their resolved path.
     """
     if target.exists() and target.samefile(executable) and target.is_symlink() != built:
         return

@@ -22,7 +22,7 @@ Tick = Callable[[], None]
 POLL_SECONDS = 0.5
 DOWNLOAD_ATTEMPTS = 3
 WAIT_SECONDS = 2.0
-"""Seconds between two attempts of a download, which Go does not retry itself."""
+"""Time (s) between two attempts of a download, which Go itself does not retry."""
 GIB = 2**30
 
 _OVERRIDDEN = {
@@ -78,9 +78,9 @@ class Go:
         return environment() | caches | {"CGO_ENABLED": str(int(self._cgo))}
 
     def remove_caches(self) -> None:
-        """Delete both caches, unless the environment has `KEEP_GO_CACHE=1`.
+        """Delete both caches, unless `KEEP_GO_CACHE=1` is set.
 
-        Deleting them can take minutes, because they have many files, so a separate process does it.
+        A separate process deletes them, because they contain many files and this can take minutes.
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
@@ -92,7 +92,7 @@ class Go:
         """Delete leftovers of an earlier removal in the background."""
         if self._removed.exists():
             program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
-            # Not with our standard streams: a reader of a pipe would wait until they are closed.
+            # Do not inherit the standard streams: the reader of a pipe would wait for the process.
             silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
             os.posix_spawn(
                 sys.executable,
@@ -133,14 +133,14 @@ class Go:
             raise DevclusterError(f"`go env GOVERSION` failed: {answer.stderr.strip()}")
         if (int(found[1]), int(found[2])) < (int(needed[1]), int(needed[2])):
             raise DevclusterError(
-                f"{requirement}, but the one on the PATH is {found[0]}: install a newer one from "
+                f"{requirement}, but {found[0]} is on the PATH: install a newer version from "
                 "https://go.dev/dl/, or let Go 1.21 or newer download it with GOTOOLCHAIN=auto"
             )
 
     def module_directory(self, path: str, work: Path, log: Path) -> Path:
         """Download the version of a module that `work`/go.mod selects; return its directory.
 
-        go.sum verifies it. Raise DevclusterError if it is not available.
+        It is verified against go.sum. Raise DevclusterError if it is not available.
         """
         output = self._download(["mod", "download", "-json", path], work, log)
         return Path(json.loads(output)["Dir"])
@@ -207,7 +207,7 @@ class Go:
         return attempts(self._run, arguments, work, log, tick)
 
     def _damage(self, work: Path) -> str:
-        """Return a message if the module cache is damaged, else an empty string."""
+        """Return a message if the module cache is damaged, otherwise an empty string."""
         done = subprocess.run(
             ["go", "mod", "verify"], cwd=work, env=self.environment, capture_output=True, text=True
         )
@@ -328,7 +328,7 @@ def _size(directory: Path, files: Sequence[str]) -> int:
 
 
 def _end_with_parent() -> list[str]:
-    """Return a command prefix that ends a build with its parent; empty without setpriv."""
+    """Return a command prefix that kills a build with its parent; empty without setpriv."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

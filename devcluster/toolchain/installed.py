@@ -15,11 +15,11 @@ ASK_SECONDS = 20
 
 
 def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Path]:
-    """Return the executables of the programs that are installed in their pinned version, by name.
+    """Return the executables of programs that are installed in the pinned version, by name.
 
     Executables in `cache` were built by this project and are skipped. The file `memory` caches the
-    result for each tool until the tool changes, since some take half a second to print their
-    version.
+    result for each tool until the tool changes, because some tools take half a second to print
+    their version.
     """
     programs = list(programs)
     answers = files.read_json(memory)
@@ -82,7 +82,7 @@ def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
 
 
 def _companions(programs: Iterable[Program], found: dict[str, Path]) -> dict[str, Path]:
-    """Return programs without a version if they are all in the directory of their main program."""
+    """Return the companion programs, if all of them are in the directory of their main program."""
     companions: dict[str, Path] = {}
     for name, main in found.items():
         directory = main.resolve().parent

@@ -26,13 +26,13 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class VolcanoFiles:
-    """Volcano's files. `root` is named after the pins' digest, and is either complete or absent."""
+    """Volcano's files. `root` is named after the module's digest and is complete or absent."""
 
     root: Path
 
     @classmethod
     def of(cls, module: Module, cache: Path) -> "VolcanoFiles":
-        """Return the files of a version of the module."""
+        """Return the files for a version of the module."""
         return cls(cache / "volcano" / f"{module.digest()}-{_FORMAT}")
 
     @property
@@ -51,7 +51,7 @@ class VolcanoFiles:
         return self.root / "webhooks.json"
 
     def make(self, module: Module, go: Go, scratch: Path, log: Path) -> None:
-        """Copy the files from the Go module. Raise DevclusterError if that fails."""
+        """Copy the files from the Go module. Raise DevclusterError if the download fails."""
         work = scratch / "volcano.module"
         shutil.copytree(module.folder, work)
         source = go.module_directory("volcano.sh/volcano", work, log)
@@ -131,7 +131,7 @@ class OperatorFiles:
         for manifests in self.module.manifests:
             source = go.module_directory(manifests.module, work, log) / manifests.folder
             directory = staged / manifests.name
-            # Files in the module cache are read-only; exact copies of them could not be removed.
+            # Files in the module cache are read-only, so exact copies could not be removed.
             shutil.copytree(source, directory / "module", copy_function=shutil.copyfile)
             for copied in directory.rglob("*"):
                 copied.chmod(0o755 if copied.is_dir() else 0o644)

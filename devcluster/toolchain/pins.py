@@ -1,4 +1,4 @@
-"""The pinned tools as typed data, read from pins.toml."""
+"""Typed data of the pinned tools, read from pins.toml."""
 
 import hashlib
 import platform
@@ -19,33 +19,33 @@ Group = Literal["engine", "simulated", "real"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 Operator = Literal["training-operator", "trainer", "kuberay"]
-"""Operators of job kinds; requested by name."""
+"""Operators of job kinds, requested by name."""
 
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 
 Gateway = Literal["traefik"]
-"""Gateways for external requests; requested by name."""
+"""Gateways for external requests, requested by name."""
 
 Monitoring = Literal["prometheus"]
-"""Monitoring; requested by name."""
+"""Monitoring tools, requested by name."""
 
 Gpus = Literal["nvidia"]
-"""NVIDIA's programs for nodes with GPUs; only tests run them, without real GPUs."""
+"""NVIDIA's programs for GPU nodes. Only tests run them, without real GPUs."""
 
 ContainerRuntime = Literal["containerd"]
-"""A newer containerd than Debian's; only tests run it."""
+"""A newer containerd than Debian's. Only tests run it."""
 
 Autoscaling = Literal["keda"]
-"""KEDA; only tests run it."""
+"""KEDA. Only tests run it."""
 
 NetworkPolicies = Literal["kube-router"]
-"""An enforcer of network policies; only tests run it."""
+"""A controller that enforces network policies. Only tests run it."""
 
 OldVolcano = Literal["volcano-1.10"]
-"""The release of Volcano from which tests upgrade."""
+"""The Volcano release from which tests upgrade."""
 
 Languages = Literal["languages"]
-"""Language hosts of Pulumi programs that are not in Python; only tests have such programs."""
+"""Pulumi's language hosts for programs that are not written in Python. Only tests use them."""
 
 Extra = (
     Operator
@@ -81,14 +81,14 @@ class File(_Pin):
 
 
 class Overlay(_Pin):
-    """A Go module in which files of this project's directory replace the original ones."""
+    """A Go module in which files from a directory of this project replace the original ones."""
 
     module: str = Field(alias="from")
     folder: str
 
 
 class Manifests(_Pin):
-    """A kustomize directory of a Go module, and the name of this project's kustomization for it."""
+    """A kustomize directory in a Go module, and the name of this project's kustomization for it."""
 
     name: str
     module: str = Field(alias="from")
@@ -119,7 +119,7 @@ class Module(_Pin):
     shared: bool = False
     """True if the module requires the same versions as the other shared modules."""
     cpu_minutes: float = Field(gt=0)
-    """Measured CPU time of a build with empty caches, for the printed estimate."""
+    """Measured CPU time (min) of a build with empty caches, used for the printed estimate."""
     variables: dict[str, str] = {}
     tags: tuple[str, ...] = ()
     """Build tags. `cgo` also enables cgo."""
@@ -184,7 +184,7 @@ class Pins(_Pin):
     modules: Annotated[tuple[Module, ...], Field(alias="module", min_length=1)]
 
     def module(self, name: str) -> Module:
-        """Return the module with a name. Raise KeyError if there is none."""
+        """Return the module with this name. Raise KeyError if it does not exist."""
         return {module.name: module for module in self.modules}[name]
 
     def group(self, group: Group, extras: Collection[Extra] = ()) -> list[tuple[Module, Program]]:

@@ -12,7 +12,7 @@ COMPILED_PER_SECOND = 150_000
 DOWNLOAD_MINUTES = 1.0
 """Minutes to download and unpack the modules over a fast connection."""
 LINK = 10 * COMPILED_PER_SECOND
-"""Bytes of source that take as long to compile as a program takes to link."""
+"""Time to link a program, as bytes of source that compile in the same time."""
 TRUSTED = 60.0
 """Seconds after which the measured speed counts as much as the expected one."""
 
@@ -59,7 +59,7 @@ class Meter:
         return left * (passed + TRUSTED) / (done + TRUSTED * expected)
 
     def end(self) -> None:
-        """Report how long the build took."""
+        """Report the duration of the build."""
         programs = len(self._sizes) - self._packages
         self._report(f"built {programs} tools in {clock(time.monotonic() - self._began)}")
 

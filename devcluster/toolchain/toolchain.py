@@ -1,4 +1,4 @@
-"""Provisioning of a group of tools: installed in their pinned version, or built from source."""
+"""Provisioning of a tool group: tools are built from source unless their version is installed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from devcluster.toolchain.progress import Report, announcement
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths of a group's tools. The `engine` group has no charts and definitions."""
+    """Paths of a group's tools. The group `engine` has no charts and definitions."""
 
     bin: Path
     """Directory to prepend to PATH."""
@@ -40,11 +40,14 @@ def ensure(
 ) -> Toolchain:
     """Build the missing tools of a group and of the requested extras; return all paths.
 
-    An interrupted build resumes where it stopped, and a second process waits for the first. This
-    takes less than a second if nothing is missing. Go's caches are deleted after a complete build.
-    `report` is called with the progress twice a second, `announce` (default: `report`) once before
-    the build. Raise DevclusterError with a remedy or the compiler's message if a tool cannot be
-    built.
+    An interrupted build resumes where it stopped, and a second process waits for the first one. If
+    no tool is missing, this takes less than a second. Go's caches are deleted after a complete
+    build. `report` is called with the progress twice per second, and `announce` (default: `report`)
+    once before the build.
+
+    Raises:
+        DevclusterError: If a tool cannot be built. The message contains a remedy or the compiler's
+            message.
     """
     cache = cache.resolve()
     go = Go(cache / "go")
@@ -78,7 +81,7 @@ def ensure(
                     operator.make(go, scratch, cache / "logs" / f"{name}.log")
             go.remove_caches()
         found = _find(group, cache, extras)
-    # In the requested order, because an operator may need those before it.
+    # Keep the requested order, because an operator may depend on an earlier one.
     directories: dict[str, Sequence[Path]] = {
         name: manifests[name].folders for name in extras if name in manifests
     }

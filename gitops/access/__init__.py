@@ -1,1 +1,1 @@
-"""The minimum permissions of the pipelines that preview and update a stack."""
+"""Minimum permissions of the pipelines that preview and update a stack."""

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="GROUP",
-            help=f"groups that {task}, with the names that the API server sees",
+            help=f"groups that {task}, under the names that the API server receives",
         )
 
 
@@ -64,15 +64,15 @@ def run(options: argparse.Namespace) -> int:
     groups = [*options.previewers, *options.updaters, *options.snapshotters]
     if not groups:
         raise GitopsError(
-            "no group given: write --previewers GROUP, --updaters GROUP or --snapshotters GROUP"
+            "no group given: add --previewers GROUP, --updaters GROUP or --snapshotters GROUP"
         )
     for group in groups:
         if group.startswith("system:") or not _GROUP.fullmatch(group):
-            raise GitopsError(f"{group!r} is not a valid group for pipelines: write a custom group")
+            raise GitopsError(f"{group!r} is not a valid group for pipelines: use a custom group")
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
-            f"{', '.join(sorted(both))} is a group for previews and for updates: write two "
-            "different groups"
+            f"{', '.join(sorted(both))}: the same group is given for previews and for updates: use "
+            "two different groups"
         )
     stack = Stack(options.stack)
     manifests: list[Mapping[str, Any]] = []
@@ -99,8 +99,8 @@ def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapp
     for warning in plan.warnings:
         if release := _RELEASE.search(warning):
             sys.stderr.write(
-                f"warning: the chart {release[1]} also needs permissions for everything that "
-                "it installs, usually those of an administrator\n"
+                f"warning: the chart {release[1]} also needs permissions for all objects that it "
+                "installs, usually the permissions of an administrator\n"
             )
     chosen = {"preview": options.previewers, "update": options.updaters}
     return access(options.stack, objects, chosen)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Roles for the objects of a stack: for previews, which change nothing, and for updates.
+"""Roles for previews and updates of a stack.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
 from writing. An admission policy does: it rejects requests of these groups that are not dry runs.
@@ -57,7 +57,7 @@ class Object:
 
 
 def plural(kind: str) -> str:
-    """Return the plural resource name of a kind by the rule of `meta.UnsafeGuessKindToResource`."""
+    """Return the plural resource name of a kind, like `meta.UnsafeGuessKindToResource` in Go."""
     singular = kind.lower()
     if singular == "endpoints":
         return singular
@@ -71,8 +71,8 @@ def access(
 ) -> Iterator[dict[str, Any]]:
     """Yield the Roles and bindings that groups need for each purpose.
 
-    `name` is the name of the stack. The admission policy that limits previews to dry runs comes
-    first.
+    `name` is the name of the stack. The first objects are the admission policy that limits previews
+    to dry runs, and its binding.
     """
     all_objects = sorted(objects)
     if previewers := groups.get("preview"):
@@ -88,7 +88,7 @@ def access(
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects that allow groups to take snapshots. `namespace` is Volcano's."""
+    """Yield the Roles and bindings for snapshots. `namespace` is the namespace of Volcano."""
     kinds = defaultdict(list, {"scheduling.k8s.io": ["priorityclasses"], "apps": ["deployments"]})
     for each in (*ALWAYS, *IF_INSTALLED):
         resource, _, group = each.partition(".")
@@ -115,7 +115,7 @@ def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[
         for rule in _resource_rules(group, resource, found, purpose, bool(namespace))
     ]
     if not namespace:
-        # Its UID identifies the cluster.
+        # The UID of kube-system identifies the cluster.
         rules.append(_rule("", ["namespaces"], ("get",), ["kube-system"]))
     elif purpose == "update":
         rules += [
@@ -136,8 +136,8 @@ def _resource_rules(
     if not (may_affect_others or secret or group == _RBAC):
         yield _rule(group, [resource], verbs)
         return
-    # Only named objects, so that other Secrets cannot be read, other Roles not be extended and
-    # objects of other teams not be deleted. RBAC cannot limit `create`, `list` and `watch` by name.
+    # The rules name the objects. Otherwise, the group could read other Secrets, extend other Roles
+    # and delete objects of other teams. RBAC cannot limit `create`, `list` and `watch` by name.
     unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _UNNAMED)]
     yield _rule(group, [resource], [v for v in verbs if v not in _UNNAMED], names)
     if unnamed:
@@ -202,7 +202,7 @@ def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
             "validations": [
                 {
                     "expression": "has(request.dryRun) && request.dryRun",
-                    "message": "previews change nothing: this group may only do dry runs",
+                    "message": "this group is for previews: only dry runs are allowed",
                 }
             ],
         },

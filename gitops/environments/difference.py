@@ -1,4 +1,4 @@
-"""The settings of environments, read without Pulumi or secrets, and their differences."""
+"""Settings of environments, read without Pulumi or secrets, and their differences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _PREFIX = f"{PROJECT}:"
 
 
 def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the project's keys without their prefix, and the names of the secret ones."""
+    """Return the project's configuration without the prefix, and the names of its secret keys."""
     own = {
         key.removeprefix(_PREFIX): value
         for key, value in configuration.items()
@@ -35,17 +35,17 @@ def settings_of(file: Path) -> StackSettings:
 
     Raises:
         GitopsError: If the file cannot be read.
-        SettingsError: If it is invalid.
+        SettingsError: If the settings are invalid.
     """
     return validate(*values_of(document(file).get("config", {})))
 
 
 def changes_since(file: Path, revision: str) -> list[str]:
-    """Return the settings that differ from those at the merge base with a Git revision.
+    """Return the changes of the settings since the merge base with a Git revision.
 
     Raises:
         GitopsError: If the file cannot be read.
-        SettingsError: If one of the two is invalid.
+        SettingsError: If the old or the new settings are invalid.
     """
     old = content_at(file, revision)
     if old is None:
@@ -68,7 +68,7 @@ def _hidden(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between two environments; the value is None where the key is missing."""
+    """A difference between two environments. The value is None if the key is missing."""
 
     path: Steps
     one: str | None
@@ -91,7 +91,7 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """Description of the change from one to the other."""
+        """Description of the change from `one` to `other`."""
         setting = f"`{'.'.join(self.path)}`"
         if self.one is None:
             return f"{setting} is new{_in_brackets(self.other)}"
@@ -161,7 +161,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, BaseModel | dict):
-        return f"written{_in_brackets(_brief(value))}"
+        return f"set{_in_brackets(_brief(value))}"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):

@@ -28,13 +28,13 @@ exit status: 0 if the files were written, 1 if not. An existing environment is n
 """
 STORAGE_KINDS: Final = ("nfs", "cephfs", "existing")
 _MAX_COUNT: Final = 10_000
-"""Twice the nodes that Kubernetes supports in a cluster."""
+"""Twice the maximum number of nodes of a Kubernetes cluster."""
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*(:[0-9]+(/[A-Za-z0-9./_:-]+)?)?")
 
 
 @dataclass(frozen=True)
 class _Question:
-    """A flag and the question to ask if it is missing. Without a default, it must be answered."""
+    """A flag, and the question that is asked if the flag is missing."""
 
     flag: str
     text: str
@@ -49,20 +49,20 @@ def _constant(value: Any) -> Callable[[dict[str, Any]], Any]:
 def _boolean(value: str) -> bool:
     answers = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
     if value.lower() not in answers:
-        raise ValueError("write yes or no")
+        raise ValueError("answer yes or no")
     return answers[value.lower()]
 
 
 def _count(value: str) -> int:
     number = int(value) if value.isdecimal() and len(value) <= len(str(_MAX_COUNT)) else 0
     if not 1 <= number <= _MAX_COUNT:
-        raise ValueError(f"write a number from 1 to {_MAX_COUNT}")
+        raise ValueError(f"use a number from 1 to {_MAX_COUNT}")
     return number
 
 
 def _storage_kind(value: str) -> str:
     if value not in STORAGE_KINDS:
-        raise ValueError(f"write one of {', '.join(STORAGE_KINDS)}")
+        raise ValueError(f"use one of {', '.join(STORAGE_KINDS)}")
     return value
 
 
@@ -136,7 +136,7 @@ def _answer(question: _Question, given: Any, answers: dict[str, Any], asking: bo
     flag = f"--{question.flag.replace('_', '-')}"
     if given is None and not asking:
         if default is None:
-            raise GitopsError(f"write {flag}, the {question.text} that the cluster has")
+            raise GitopsError(f"{flag} is missing: set it to the {question.text} in the cluster")
         return default
     try:
         return question.parse(given) if given is not None else _ask(question, default)
@@ -185,13 +185,13 @@ def _scalar(value: object) -> str:
     if isinstance(value, int):
         return json.dumps(value)
     text = str(value)
-    # Editors read `yes` as a boolean, Pulumi does not.
+    # Some YAML parsers read `yes` as a boolean, although Pulumi does not.
     is_plain = _PLAIN.fullmatch(text) and scalar(text) == text
     return text if is_plain else json.dumps(text)
 
 
 def policies(answers: Mapping[str, Any]) -> str:
-    """Return the content of `policies/config/NAME.json`: allowed registries and GPUs."""
+    """Return the content of `policies/config/NAME.json`, such as allowed registries and GPUs."""
     plugin = ["gpu-system/DaemonSet/nvidia-device-plugin"] if answers["install_plugin"] else []
     registries = [answers["registry"], *(["nvcr.io/nvidia"] if plugin else [])]
     namespaces = ["*/Namespace/volcano-system", *(["*/Namespace/gpu-system"] if plugin else [])]
@@ -234,15 +234,15 @@ def _check(text: str) -> None:
 
 def _next_steps(name: str, target: Path, config: Path) -> str:
     return f"""\
-{target.name} and {config.relative_to(target.parent)} are written. Next steps:
+Wrote {target.name} and {config.relative_to(target.parent)}. Next steps:
 
-  1. Replace everything that ends in example.com, and read the comments: sizes, storage, images.
+  1. Replace all names that end in example.com, and check the sizes, storage and images.
   2. Choose a secrets provider, and create the stack:
        pulumi stack init {name}
-  3. Preview it, without a cluster and then with yours:
+  3. Preview the stack, first without a cluster and then with your cluster:
        python -m gitops preview --stack {name} --rendered
        python -m gitops preview --stack {name}
-  4. Write prices and models of its GPUs below `environments` in gitops/config/prices.yaml.
+  4. Add the environment, with its GPU model, to `environments` in gitops/config/prices.yaml.
   5. Commit both files. For pull requests, create the GitHub environments `{name}` and
      `preview-{name}`: docs/pull-requests.md.
 """

@@ -1,4 +1,4 @@
-"""Result of a simulation: gangs that start, wait and are preempted, as data and as text."""
+"""Result of a simulation, as data and as text: which gangs start, wait or are preempted."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -30,7 +30,7 @@ class Range(_Model):
 class GangAnswer(_Model):
     """Verdict on a gang. Times are seconds since the snapshot.
 
-    Of several simulations, single times are those of the most typical one.
+    After several simulations, single times are taken from the most typical one.
     """
 
     namespace: str
@@ -38,16 +38,16 @@ class GangAnswer(_Model):
     queue: str
     gpus: int
     verdict: Verdict
-    """`runs` since before the snapshot; `waits` longer than the horizon. The most frequent one."""
+    """Most frequent verdict. `runs`: since before the snapshot. `waits`: beyond the horizon."""
     verdicts: dict[Verdict, int]
     """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
-    """Start in all simulations in which the gang starts; null if there is none."""
+    """Range of the start over the simulations in which the gang starts; null if it never does."""
     end_seconds: float | None = None
     """Null if neither a deadline nor an estimate is known, or the end is beyond the horizon."""
     end_range: Range | None = None
-    """End in all simulations in which it is known; null if there is none."""
+    """Range of the end over the simulations in which it is known; null if it never is."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
     """Times without the change; null if the change adds the gang, or if they are unknown."""
@@ -73,7 +73,7 @@ class GangAnswer(_Model):
 class Victim(_Model):
     """Eviction of all or some pods of a gang.
 
-    Of several simulations, it has the earliest time, the most pods and the most GPU-hours.
+    After several simulations, it contains the earliest time, the most pods and the most GPU-hours.
     """
 
     namespace: str
@@ -81,10 +81,10 @@ class Victim(_Model):
     at_seconds: float
     pods: int
     gpu_hours: float | None
-    """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log has
-    none; null if both are unknown."""
+    """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log
+    contains no checkpoint. null: both are unknown."""
     least_gpu_hours: float | None = None
-    """Fewest GPU-hours in a simulation with this eviction; null if all are unknown."""
+    """Minimum GPU-hours over the simulations with this eviction; null if all are unknown."""
     simulations: int = 1
     """Number of simulations with this eviction."""
     without_change: bool = False
@@ -97,7 +97,7 @@ class Victim(_Model):
 
     @property
     def lost(self) -> str:
-        """GPU-hours as text, with the fewest if simulations differ."""
+        """GPU-hours as text; a range if simulations differ."""
         if self.gpu_hours is None:
             return "unknown"
         least, most = f"{self.least_gpu_hours or 0:.1f}", f"{self.gpu_hours:.1f}"
@@ -133,12 +133,12 @@ class Answer(_Model):
     compared: bool = False
     """True if the snapshot was simulated without the change as well."""
     simulations: int = 1
-    """Number of simulations. Queues, GPUs, ends and horizon are those of the most typical one."""
+    """Number of simulations. Queues, GPUs, ends and horizon come from the most typical one."""
     assumptions: list[str]
 
     @property
     def affected(self) -> list[GangAnswer]:
-        """Gangs that start or wait, or that the change moves, in at least one simulation."""
+        """Gangs that start or wait in at least one simulation."""
         return [gang for gang in self.gangs if not {"runs", "suspended"}.issuperset(gang.verdicts)]
 
     @property

@@ -1,4 +1,4 @@
-"""Free resources of nodes, and gangs that would fit into them."""
+"""Free resources of nodes, and how many pods fit on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -16,7 +16,7 @@ _MANY: Final = Decimal(10**6)
 
 
 def free(nodes: Iterable[Node], pods: Iterable[Mapping[str, Any]]) -> Free:
-    """Return what these pods leave free on nodes that are not cordoned."""
+    """Return the resources that these pods leave free on nodes that are not cordoned."""
     left = {
         node.name: add(amounts(node.allocatable), amounts(node.reserved), sign=-1)
         for node in nodes
@@ -36,7 +36,10 @@ def free_devices(left: Free) -> int:
 
 
 def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
-    """Return the free devices on nodes where no pod of these shapes fits, or 0 without shapes."""
+    """Return the number of free devices on nodes where no pod of these shapes fits.
+
+    Without shapes, return 0.
+    """
     wanted = [amounts(shape.requests) for shape in shapes]
     if not wanted:
         return 0
@@ -44,13 +47,13 @@ def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
 
 
 def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
-    """Return False if so many pods of these shapes certainly do not fit."""
+    """Return False if `pods` pods of these shapes certainly do not fit."""
     wanted = [amounts(shape.requests) for shape in shapes]
     return sum(_count(each, wanted) for each in left.values()) >= pods
 
 
 def _count(left: Mapping[str, Decimal], wanted: Iterable[Mapping[str, Decimal]]) -> int:
-    """Return how many pods of the smallest shape fit on a node."""
+    """Return the number of pods of the smallest shape that fit on a node."""
     counts = (
         min(
             (left.get(name, _ZERO) / amount for name, amount in each.items() if amount),

@@ -36,7 +36,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
     """Read the scheduling state of a cluster.
 
     Raises:
-        GitopsError: If nodes or pods cannot be listed, or the cluster does not answer in time.
+        GitopsError: If nodes or pods cannot be listed, or the cluster does not respond in time.
     """
     snapshot = cluster.snapshot()
     notes: list[str] = []

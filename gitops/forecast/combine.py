@@ -1,4 +1,4 @@
-"""Combination of simulations of the same snapshot, in which the scheduler chose differently."""
+"""Combined result of several simulations in which the scheduler made different choices."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -7,9 +7,9 @@ from gitops.forecast.answer import Answer, GangAnswer, Range, Verdict, Victim
 
 
 def combine(answers: Sequence[Answer]) -> Answer:
-    """Return the most typical answer with the verdicts, ranges and evictions of all.
+    """Return the most typical answer, with the verdicts, ranges and evictions of all answers.
 
-    Most gangs have their most frequent verdict in it. It is the first of several such answers.
+    In the most typical answer, the largest number of gangs have their most frequent verdict.
     """
     each = [{gang.title: gang for gang in answer.gangs} for answer in answers]
     verdicts = {name: Counter(gangs[name].verdict for gangs in each) for name in each[0]}
@@ -32,7 +32,7 @@ def combine(answers: Sequence[Answer]) -> Answer:
 
 
 def _gang(outcomes: Sequence[GangAnswer]) -> GangAnswer:
-    """Combine the answers about one gang, the most typical simulation first."""
+    """Combine the answers about one gang. The first one is the most typical."""
     counts: Counter[Verdict] = Counter(gang.verdict for gang in outcomes)
     verdicts = dict(counts.most_common())
     return outcomes[0].model_copy(
@@ -52,7 +52,10 @@ def _range(times: Iterable[float | None]) -> Range | None:
 
 
 def _victims(answers: Sequence[Answer]) -> list[Victim]:
-    """Combine the first evictions of each gang, its second ones and so on; certain ones first."""
+    """Combine the first evictions of each gang, then its second ones and so on.
+
+    Evictions that occur in more simulations come first.
+    """
     found: dict[tuple[str, int], list[Victim]] = defaultdict(list)
     for answer in answers:
         seen: Counter[str] = Counter()
@@ -83,5 +86,5 @@ def _differences(answer: Answer) -> list[str]:
     same = sum(len(gang.verdicts) == 1 for gang in answer.gangs)
     return [
         f"{same} of {len(answer.gangs)} gangs have the same verdict in all {answer.simulations} "
-        "simulations; queues, free GPUs and the chart are those of the most typical one"
+        "simulations; queues, free GPUs and the chart show the most typical one"
     ]

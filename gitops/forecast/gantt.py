@@ -1,6 +1,6 @@
-"""A simulation's answer as a Gantt chart: when each gang runs, with the change and without it.
+"""Gantt chart of a simulation: the time at which each gang runs, with and without the change.
 
-Of several simulations that differ, it shows the most typical one.
+If several simulations differ, the chart shows the most typical one.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def svg(answer: Answer) -> str:
 
 
 def _until(answer: Answer, gangs: list[GangAnswer]) -> float:
-    """Return the number of seconds that the chart covers: to the horizon or the last known end."""
+    """Return the time (s) that the chart covers: until the horizon or the last known end."""
     times = [answer.horizon_seconds]
     for gang in gangs:
         if gang.verdict != "runs":

@@ -80,12 +80,12 @@ def group(name: str, gang: Gang) -> Manifest:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
     manifest = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-    # The scheduler admits pending groups only to free capacity, but these are already running.
+    # The scheduler admits a pending group only if capacity is free, but this one already runs.
     return manifest | ({"status": {"phase": "Running"}} if gang.state == "running" else {})
 
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
-    """Return the pods of a gang; those of its first attempt are on the nodes of the snapshot."""
+    """Return the pods of a gang. Pods of its first attempt are on the nodes of the snapshot."""
     found: list[Manifest] = []
     for shape in gang.pods:
         nodes = shape.nodes if attempt == 0 else []
@@ -134,6 +134,6 @@ def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Ma
 
 
 def amounts(found: Mapping[str, Any] | Amounts) -> dict[str, Decimal]:
-    """Return quantities as numbers, without those that cannot be parsed."""
+    """Return quantities as numbers; omit quantities that cannot be parsed."""
     parsed = {name: quantity_or_none(value) for name, value in found.items()}
     return {name: value for name, value in parsed.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Gangs that manifests will create in a cluster, as the policy pack reads them."""
+"""Gangs that manifests would create in a cluster, as parsed by the policy pack."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ _LATER: Final = "flow.volcano.sh"
 
 @dataclass(frozen=True)
 class Planned:
-    """Gangs that are created at once, and titles of objects whose pods are not simulated."""
+    """Gangs that are created immediately, and titles of objects whose pods are not simulated."""
 
     gangs: Sequence[Gang]
     left_out: Sequence[str]
 
 
 def planned(views: Iterable[View], created: datetime) -> Planned:
-    """Return the gangs of manifests that Volcano schedules.
+    """Return the gangs in manifests that Volcano schedules.
 
-    Left out are steps of JobFlows, which start after others, scheduled jobs, and pods with devices
-    that another scheduler places, such as model servers.
+    Three kinds of pods are left out: steps of JobFlows (they start after other steps), pods of
+    CronJobs, and pods with devices that another scheduler places, such as model servers.
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []
@@ -51,7 +51,7 @@ def planned(views: Iterable[View], created: datetime) -> Planned:
 
 
 def not_simulated(title: str) -> str:
-    """Return the assumption about an object whose pods are left out."""
+    """Return the assumption that states that an object's pods are left out."""
     return f"pods of {title} are not simulated"
 
 

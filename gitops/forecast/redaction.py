@@ -16,10 +16,10 @@ _NEVER_NAMES: Final = ("state", "operator", "effect", "requests", "allocatable",
 def redact(state: State) -> State:
     """Replace names of nodes, namespaces, gangs, queues and PriorityClasses with numbered ones.
 
-    A name is replaced wherever a value equals it, so references stay intact. Labels of nodes are
-    kept if a gang's constraint refers to them or if NVIDIA or Kubernetes defines them, labels of
-    pods only if a constraint refers to them. Values of these labels are replaced only if they equal
-    such a name.
+    A name is replaced wherever a value equals it, so references stay intact. Node labels are kept
+    if a gang's constraint refers to them, or if NVIDIA or Kubernetes defines them. Pod labels are
+    kept only if a constraint refers to them. The values of kept labels are replaced only if they
+    equal a replaced name.
     """
     classes = (c.name for c in state.priority_classes if not c.name.startswith(_KEPT_CLASSES))
     hidden = {

@@ -1,4 +1,4 @@
-"""Replay of a snapshot: real Volcano places the gangs, and time jumps from end to end."""
+"""Replay of a snapshot: real Volcano places the gangs, and time jumps to the next gang's end."""
 
 import time
 from collections import Counter, defaultdict
@@ -16,20 +16,22 @@ from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
 
 _SESSIONS: Final = 2
-"""Sessions without a change after which a decision is final. The first may have begun before."""
+"""Sessions without a change after which a decision is final. The first one may have begun before
+the last change."""
 _SESSIONS_PER_QUEUE: Final = 4
-"""The same for each queue if a gang may preempt: of several queues, Volcano 1.14 considers only one
-in each session, which it chooses at random (https://github.com/volcano-sh/volcano/issues/5140). So
-a decision misses a queue with a probability of about 2 %."""
+"""Sessions per queue if a gang may preempt. In each session, Volcano 1.14 considers only one queue,
+chosen at random (https://github.com/volcano-sh/volcano/issues/5140). With this number, a decision
+misses a queue with a probability of about 2 %."""
 _LISTS: Final = 5
-"""Minimum time without a change, as a multiple of the time that listing the pods takes: on a busy
+"""Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
 """Node names by pod name; None for pods without a node."""
 _ROUNDS: Final = 10
-"""Maximum number of eviction rounds at one point in time; gangs may evict each other forever."""
+"""Maximum number of eviction rounds at one point in time, since gangs could evict each other
+forever."""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Run:
 
     @property
     def runs(self) -> bool:
-        """True if the gang has started and not ended."""
+        """True if the gang has started and has not finished."""
         return self.start is not None and self.end is None
 
     @property
@@ -65,20 +67,20 @@ class Run:
 
     @property
     def gpus(self) -> int:
-        """GPUs and other devices that all pods request."""
+        """Number of GPUs and other devices that all pods request."""
         return sum(devices(s.requests).total() * s.count for s in self.gang.pods)
 
     @property
     def used(self) -> int:
-        """Devices of the pods that have a node."""
+        """Number of devices of the pods that have a node."""
         return sum(request(pod).total() for pod in self.pods)
 
 
 class Replay:
     """Simulation of one snapshot in one sandbox.
 
-    Gangs of the same age are submitted in the order of their names, or in random order with
-    `shuffle`.
+    Gangs of the same age are submitted in the order of their names, or, if `shuffle` is given, in
+    random order.
     """
 
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
@@ -93,7 +95,7 @@ class Replay:
         self._preempts = "preempt" in _actions(state.scheduler_configuration)
         self.now = 0.0
         self.ends = 0
-        # Volcano orders gangs of equal priority by time of creation (in seconds), then by name.
+        # Volcano orders gangs of equal priority by creation time (in seconds), then by name.
         gangs = [gang for gang in state.gangs if gang.state != "suspended"]
         if shuffle is None:
             gangs.sort(key=lambda gang: gang.key)
@@ -119,7 +121,7 @@ class Replay:
                 run.reason = _reason(run, self._all)
 
     def advance(self) -> bool:
-        """Jump to the next known end and let the scheduler decide; False if there is none."""
+        """Jump to the next known end and let the scheduler decide; return False without one."""
         ending = [run for run in self.runs if run.runs and run.expected_end is not None]
         if not ending:
             return False
@@ -160,7 +162,7 @@ class Replay:
                 run.start = self.now
 
     def _settle(self, last: Placement | None = None) -> None:
-        """Wait until the placement of pods, which was `last` if given, no longer changes."""
+        """Wait until the placement of pods is stable. `last` is the last known placement."""
         begun = time.monotonic()
         since, changed = self._sandbox.sessions(), begun
         enough: int | None = None
@@ -185,7 +187,7 @@ class Replay:
             self.unsettled = True
 
     def _wait_for_session(self) -> int:
-        """Return the number of sessions after the next one, or after some time without one."""
+        """Wait for the next session or a timeout, and return the number of completed sessions."""
         deadline = time.monotonic() + _TIMEOUT
         before = self._sandbox.sessions()
         while (now := self._sandbox.sessions()) == before and time.monotonic() < deadline:
@@ -201,14 +203,14 @@ class Replay:
             run.pods = placed[objects.NAMESPACE, run.name]
 
     def _enough(self) -> int:
-        """Return the sessions without a change after which this decision is final."""
+        """Return the number of sessions without a change after which this decision is final."""
         queues = {run.gang.queue for run in self.runs if run.end is None}
         if not self._preempts or len(queues) == 1 or not self._may_preempt():
             return _SESSIONS
         return _SESSIONS_PER_QUEUE * len(queues)
 
     def _may_preempt(self) -> bool:
-        """Return whether a waiting gang fits if all gangs that it may preempt are evicted."""
+        """Return whether a waiting gang would fit if all gangs that it may preempt were evicted."""
         present = [run for run in self.runs if run.end is None]
         left: dict[tuple[str, int], Free] = {}
         for run in present:
@@ -223,7 +225,7 @@ class Replay:
         return False
 
     def _restart_victims(self) -> bool:
-        """Re-create evicted pods, as controllers do, and return whether there were any.
+        """Re-create evicted pods, as controllers do, and return whether pods were evicted.
 
         A gang below its minimum restarts as a whole.
         """
@@ -289,7 +291,7 @@ def evicts(configuration: str | None) -> bool:
 
 
 def _actions(configuration: str | None) -> list[str]:
-    """Return the actions in a scheduler's configuration. Volcano's default has no preemption."""
+    """Return the actions in a scheduler's configuration. Volcano's default does not preempt."""
     try:
         found = yaml.safe_load(configuration or "")
     except yaml.YAMLError:
@@ -299,7 +301,10 @@ def _actions(configuration: str | None) -> list[str]:
 
 
 def _moves(pod: dict[str, Any]) -> bool:
-    """Return whether a pod ends, or has a node and does not run, so that nothing can preempt it."""
+    """Return whether a pod is terminating, or is placed but not running yet.
+
+    Until it runs, a placed pod cannot be preempted.
+    """
     placed = "nodeName" in pod["spec"]
     return "deletionTimestamp" in pod["metadata"] or (
         placed and pod["status"].get("phase") != "Running"

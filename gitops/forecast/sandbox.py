@@ -1,4 +1,4 @@
-"""A simulated cluster that exists during a simulation: real API server, real Volcano."""
+"""Temporary cluster for a simulation, with a real API server, real Volcano and simulated nodes."""
 
 import base64
 import json
@@ -41,18 +41,18 @@ _PATHS: Final = {
 }
 _THREADS: Final = 8
 PATIENCE = 90.0
-"""Seconds to wait for the cluster."""
+"""Timeout (s) of each wait for the cluster."""
 PERIOD: Final = 0.1
-"""Seconds between two sessions of the scheduler, whose default is one second."""
+"""Time (s) between two scheduler sessions. Volcano's default is one second."""
 _SESSION: Final = b"] Close Session "
-"""Log line of the scheduler at the end of a session, at verbosity 3."""
+"""Part of the line that the scheduler logs at the end of a session, at verbosity 3."""
 _CONFIGURATION: Final = "scheduler.conf"
 _NEW: Final = "node.kubernetes.io/not-ready"
 _FORCED: Final = {"gracePeriodSeconds": "0"}
 
 
 class Sandbox:
-    """Access to the simulated cluster. `log` is the scheduler's log, `volcano` its version."""
+    """Client of the simulated cluster. `log` is the scheduler's log, `volcano` its version."""
 
     def __init__(
         self, api: httpx.Client, log: Path, volcano: str = "", settings: Path = Path()
@@ -81,13 +81,14 @@ class Sandbox:
         """Create the nodes, queues and PriorityClasses that do not exist yet.
 
         Raises:
-            GitopsError: If the API server rejects one, or the scheduler logs no end of a session.
+            GitopsError: If the API server rejects an object, or the scheduler logs no sessions.
         """
-        # Volcano's webhooks reject queues until they are ready, and children before their parents.
+        # Volcano's webhooks reject queues until the webhooks are ready, and child queues until
+        # their parents exist.
         for each in self._new(surroundings(state)):
             self._until(partial(self._apply, each), f"rejects {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
-        # Only existing nodes need an apply, which takes ten times as long as a creation.
+        # Apply takes ten times as long as create, and is needed only for nodes that exist.
         self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
         self._until(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
         account = f"{_CORE}/{_INSIDE}/serviceaccounts/default"
@@ -112,7 +113,7 @@ class Sandbox:
         process.suspend()
         try:
             yield
-            self._until(self._not_running, "starts no pods")
+            self._until(self._not_running, "does not start pods")
         finally:
             begun = self.sessions()
             process.kill()  # the cluster restarts it
@@ -121,15 +122,15 @@ class Sandbox:
     def _not_running(self) -> str:
         placed = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
         waiting = sum(pod["status"]["phase"] != "Running" for pod in placed)
-        return f"{waiting} of {len(placed)} wait" if waiting else ""
+        return f"{waiting} of {len(placed)} pods are not running" if waiting else ""
 
     def create_groups(self, groups: Sequence[Manifest]) -> None:
-        """Create PodGroups in this order. Raise GitopsError if the API server rejects one."""
+        """Create PodGroups in this order. Raise GitopsError if one is rejected."""
         for each in groups:
             self._raise_if(self._create(each))
 
     def create_pods(self, pods: Sequence[Manifest]) -> None:
-        """Create pods. Raise GitopsError if the API server rejects one."""
+        """Create pods. Raise GitopsError if one is rejected."""
         self._all(self._create, pods)
 
     def end(self, gang: str, *, pods_only: bool = False) -> None:
@@ -142,7 +143,7 @@ class Sandbox:
     def clear(self, *, nodes: bool = False) -> None:
         """Delete all gangs and, if `nodes`, all nodes.
 
-        New pods need new names: kwok may not start a pod that has the name of a deleted one.
+        New pods need new names, because kwok may not start a pod with the name of a deleted one.
         """
         self.generation += 1
         self._delete_all(_PODS)
@@ -153,7 +154,9 @@ class Sandbox:
 
     def _delete_all(self, path: str) -> None:
         self._api.delete(path, params=_FORCED)
-        self._until(lambda: "they remain" if self._items(path) else "", f"does not delete {path}")
+        self._until(
+            lambda: "objects remain" if self._items(path) else "", f"does not delete {path}"
+        )
 
     def _items(self, path: str) -> list[dict[str, Any]]:
         return list(self._api.get(path).raise_for_status().json()["items"])
@@ -163,7 +166,7 @@ class Sandbox:
         return self._items(_PODS)
 
     def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
-        """Return the objects that are new or have changed since the last call, and record them."""
+        """Return and record the objects that are new or have changed since the last call."""
         by_name = {(each["kind"], _name(each)): each for each in objects}
         found = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
         self._loaded |= found
@@ -218,9 +221,9 @@ def _name(made: Manifest) -> str:
 
 @contextmanager
 def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandbox]:
-    """Run a simulated cluster with this scheduler configuration, or Volcano's default.
+    """Run a simulated cluster with this scheduler configuration (None: Volcano's default).
 
-    `period` is the time between two sessions of the scheduler in seconds.
+    `period` is the time (s) between two scheduler sessions.
 
     Raises:
         GitopsError: If the cluster does not start.

@@ -1,4 +1,4 @@
-"""Shapes of pods: the parts of a pod's spec on which scheduling depends."""
+"""Pod shapes: the parts of a pod spec on which scheduling depends."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _MILLI: Final = Decimal("0.001")
 
 
 def requests(spec: Mapping[str, Any]) -> Amounts:
-    """Return the requests of a pod: the sum of its containers or its largest init container."""
+    """Return a pod's requests: the sum over its containers, or its largest init container."""
     sidecars: dict[str, Decimal] = {}
     most: dict[str, Decimal] = {}
     for container in spec.get("initContainers", ()):
@@ -81,7 +81,7 @@ def pod_shape(spec: Mapping[str, Any], labels: Mapping[str, str], count: int) ->
 
 
 def planned(job: Object | None) -> list[PodShape]:
-    """Return the pods that a Volcano Job will have."""
+    """Return the shapes of the pods that a Volcano Job will create."""
     if job is None:
         return []
     return [
@@ -94,7 +94,7 @@ def planned(job: Object | None) -> list[PodShape]:
 
 
 def guessed(spec: Mapping[str, Any]) -> list[PodShape]:
-    """Return pods with equal shares of a PodGroup's resources, for pods that do not exist yet."""
+    """Return a shape for pods that do not exist yet: equal shares of the PodGroup's resources."""
     minimum = max(int(spec.get("minMember") or 1), 1)
     amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}
     shares = {

@@ -17,13 +17,13 @@ from gitops.runs.snapshot import devices
 
 HORIZON: Final = 20
 REPETITIONS: Final = 3
-"""Default number of simulations if the scheduler evicts pods, otherwise one."""
+"""Default number of simulations if the scheduler evicts pods. Otherwise, the default is 1."""
 _OLD: Final = 3600
 
 
 @dataclass(frozen=True)
 class _Played:
-    """A completed replay, with its state after the start."""
+    """A completed replay, with the state of the cluster after the start."""
 
     replay: Replay
     used: Counter[str]
@@ -39,11 +39,11 @@ def simulate(
     base: State | None = None,
     repeat: int | None = None,
 ) -> Answer:
-    """Simulate in a temporary cluster until nothing waits, or until `horizon` gangs have ended.
+    """Simulate in a temporary cluster until nothing waits, or until `horizon` gangs have finished.
 
-    `base` is the snapshot without the change, which is simulated once for comparison. The snapshot
-    itself is simulated `repeat` times, with gangs of the same age in the order of their names and
-    then in random orders.
+    `base` is the snapshot without the change, which is simulated once for comparison. `state` is
+    simulated `repeat` times: first with gangs of the same age in the order of their names, then in
+    random orders.
 
     Raises:
         GitopsError: If the simulated cluster does not start or rejects the snapshot.
@@ -61,7 +61,7 @@ def simulate(
 
 
 def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
-    """Yield the order of gangs of the same age for each repetition, the same ones in each run."""
+    """Yield, for each repetition, the order of gangs of the same age. Orders are reproducible."""
     default = REPETITIONS if evicts(state.scheduler_configuration) else 1
     yield None
     for seed in range(1, default if repeat is None else repeat):
@@ -175,16 +175,16 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     state = replay.state
     found = list(state.notes)
     if (age := state.age(now).total_seconds()) > _OLD:
-        found.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have ended since")
+        found.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since")
     if not state.nodes:
         found.append("the snapshot has no nodes, so nothing can start")
     if state.scheduler_configuration is None:
         found.append("the scheduler's configuration is unknown: Volcano's default is used")
     if state.volcano == replay.volcano:
-        found.append(f"target and simulation have Volcano {replay.volcano}")
+        found.append(f"target and simulation run Volcano {replay.volcano}")
     else:
         version = "an unknown version of Volcano" if state.volcano is None else state.volcano
-        found.append(f"the target has {version}, and the simulation Volcano {replay.volcano}")
+        found.append(f"the target runs {version}, the simulation Volcano {replay.volcano}")
     found.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
     endless = sum(run.left is None for run in replay.runs)
     if endless:
@@ -193,12 +193,14 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
     if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
         found.append(
-            "the checkpoints of some evicted gangs are unknown; their lost GPU-hours count from "
-            "the start"
+            "the checkpoints of some evicted gangs are unknown; their lost GPU-hours are counted "
+            "from their start"
         )
     found.append("quotas, volumes, and new pods outside gangs are not simulated")
     if replay.evicts:
-        found.append("the scheduler chooses among equal gangs at random, so it may evict others")
+        found.append(
+            "the scheduler chooses among equal gangs at random, so it may evict other gangs"
+        )
     if replay.unsettled:
         found.append("the scheduler reached no stable placement: results may differ in the cluster")
     return found

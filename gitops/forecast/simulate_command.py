@@ -1,4 +1,4 @@
-"""`python -m gitops simulate`: run real Volcano on a snapshot with changes."""
+"""`python -m gitops simulate`: run real Volcano on a changed snapshot of a cluster."""
 
 import argparse
 import sys
@@ -8,13 +8,13 @@ from pathlib import Path
 from gitops.errors import UNCHANGED, GitopsError
 from workload.files import write_atomically
 
-HELP = "simulate what the scheduler does with a snapshot of a cluster and changes to it"
+HELP = "simulate how the scheduler handles a snapshot of a cluster with changes"
 DESCRIPTION = """\
 Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
-and lets the scheduler decide. Then time jumps from the end of one gang to the next. The output
-lists the gangs that start at once, those that wait (with the reason and the start), those that are
-preempted, the free and fragmented GPUs, and the GPUs of each queue. The target cluster is neither
-read nor changed.
+and lets the scheduler decide. Time then jumps from the end of one gang to the end of the next. The
+output lists the gangs that start immediately, wait (with reason and start) or are preempted, the
+free and fragmented GPUs, and the GPUs of each queue. The target cluster is neither read nor
+changed.
 """
 EPILOG = """\
 examples:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=20,
         metavar="ENDS",
-        help="stop when this many gangs have ended; default: 20",
+        help="stop when this number of gangs have finished; default: 20",
     )
     add_repeat(parser)
     parser.add_argument(
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeat(parser: argparse.ArgumentParser) -> None:
-    """Declare the number of simulations, which a preview has as well."""
+    """Declare the number of simulations, which previews accept as well."""
     parser.add_argument(
         "--repeat",
         type=_count,
@@ -73,7 +73,7 @@ def add_repeat(parser: argparse.ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of simulations: write 1, 2, 3 …")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of simulations: use 1, 2, 3 …")
     return int(text)
 
 
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     from gitops.forecast.whatif import Changes
 
     if options.horizon < 0:
-        raise GitopsError(f"--horizon {options.horizon} is negative: write 0, 1, 2 …")
+        raise GitopsError(f"--horizon {options.horizon} is negative: use 0, 1, 2 …")
     changes = Changes(options.add, options.remove, options.nodes, options.queue)
     base = load(options.snapshot)
     state, assumptions = changes.apply(base)

@@ -10,8 +10,8 @@ from workload.files import write_atomically
 
 HELP = "write the nodes, queues and gangs of a cluster to a file, for simulations"
 DESCRIPTION = """\
-Writes the scheduling state of the cluster that kubectl reaches: nodes with labels, taints and
-allocatable devices, queues, PriorityClasses, the scheduler's configuration, and the running,
+Writes the scheduling state of the cluster to which kubectl is connected: nodes with labels, taints
+and allocatable devices, queues, PriorityClasses, the scheduler's configuration, and the running,
 pending and suspended gangs with priority, age, deadline and progress. Changes nothing.
 """
 EPILOG = """\
@@ -19,7 +19,7 @@ examples:
   python -m gitops snapshot --out cluster.yaml
   python -m gitops snapshot --redact --out cluster.json
 
-The file contains no environment variables, images, commands or annotations of pods. --redact also
+The file contains no environment variables, images, commands or pod annotations. --redact also
 replaces the names of nodes, namespaces, gangs, queues and PriorityClasses.
 """
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     Raises:
-        GitopsError: If the cluster does not answer.
+        GitopsError: If the cluster does not respond.
     """
     from gitops.forecast.capture import capture
     from gitops.forecast.redaction import redact

@@ -1,4 +1,4 @@
-"""Scheduling state of a cluster as one versioned file, the input of a simulation."""
+"""Scheduling state of a cluster as a versioned file, which is the input of a simulation."""
 
 import json
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class PriorityClass(_Model):
 
 
 class PodShape(_Model):
-    """Identical pods of a gang. `nodes` lists the nodes of the scheduled ones."""
+    """Identical pods of a gang. `nodes` lists the nodes of the scheduled pods."""
 
     count: int = Field(ge=1)
     requests: Amounts
@@ -65,7 +65,7 @@ class PodShape(_Model):
 
 
 class Gang(_Model):
-    """Pods that start together: a PodGroup, or a suspended job that will have one."""
+    """Pods that start together: a PodGroup, or a suspended job that will create one."""
 
     namespace: str
     name: str
@@ -81,15 +81,15 @@ class Gang(_Model):
     created: datetime
     started: datetime | None = None
     deadline_seconds: float | None = None
-    """Seconds after the start at which the job or its pods end; null without a deadline."""
+    """Seconds after the start at which the job or its pods are terminated; null: no deadline."""
     left_seconds: float | None = None
-    """Remaining time as estimated from the log of the training program; null if unknown."""
+    """Remaining time (s), estimated from the log of the training program; null if unknown."""
     progress: float | None = Field(default=None, ge=0, le=1)
     """Completed fraction of the run; null if unknown."""
     saved: datetime | None = None
-    """Time of the last checkpoint in the log, or of the program's start; null if unknown."""
+    """Time of the last checkpoint in the log, or the start of the program; null if unknown."""
     saves_every_seconds: float | None = None
-    """Mean time between checkpoints; null if the log has fewer than two."""
+    """Mean time (s) between checkpoints; null if the log contains fewer than two."""
     pods: list[PodShape]
 
     @property
@@ -103,10 +103,10 @@ class Gang(_Model):
         return sum(shape.count for shape in self.pods)
 
     def unsaved(self, taken: datetime, later: float) -> float | None:
-        """Return the seconds since the last checkpoint, `later` seconds after the snapshot.
+        """Return the time (s) since the last checkpoint, `later` seconds after the snapshot.
 
-        The gang is assumed to save checkpoints as often as before. The result is None if neither
-        the start nor a checkpoint is known.
+        The gang is assumed to save checkpoints as often as before. Return None if neither the start
+        nor a checkpoint is known.
         """
         since, every = self.saved or self.started, self.saves_every_seconds
         if since is None:
@@ -161,7 +161,7 @@ def load(file: Path) -> State:
         )
     if document["version"] != VERSION:
         raise GitopsError(
-            f"{file}: version is {document['version']!r}, and this release reads {VERSION}: take "
+            f"{file}: version is {document['version']!r}, but this release reads {VERSION}: take "
             "a new snapshot"
         )
     try:
@@ -176,7 +176,7 @@ def load(file: Path) -> State:
             nodes = ", ".join(sorted(missing))
             raise GitopsError(
                 f"{file}: gang {gang.namespace}/{gang.name} has pods on {nodes}, "
-                "which is not among the nodes: take a new snapshot"
+                "which is not in the snapshot: take a new snapshot"
             )
     return state
 

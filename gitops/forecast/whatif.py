@@ -1,4 +1,4 @@
-"""Changes to a snapshot: jobs to add or remove, nodes to add, and weights of queues."""
+"""Changes to a snapshot: jobs to add or remove, nodes to add, and queue weights."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ class Changes:
         """Return the changed snapshot and the assumptions made.
 
         Raises:
-            GitopsError: If a change is invalid or refers to something that is not in the snapshot.
+            GitopsError: If a change is invalid, or refers to objects that are not in the snapshot.
         """
         assumptions: list[str] = []
         changed = state.model_copy(update={"gangs": _without(state.gangs, self.remove)})
@@ -55,7 +55,7 @@ def _without(gangs: Iterable[Gang], names: Sequence[str]) -> list[Gang]:
         if len(chosen) != 1:
             known = ", ".join(sorted(f"{g.namespace}/{g.name}" for g in gangs)[:20]) or "no gangs"
             problem = "names several gangs" if chosen else "is not in the snapshot"
-            raise GitopsError(f"--remove {name} {problem}: write one of {known}")
+            raise GitopsError(f"--remove {name} {problem}: use one of {known}")
         kept.remove(chosen[0])
     return kept
 
@@ -68,7 +68,7 @@ def _views(file: Path) -> list[View]:
     for each in documents:
         metadata = each.manifest.get("metadata")
         if not isinstance(metadata, dict) or not metadata.get("name"):
-            raise GitopsError(f"--add: {file}, line {each.line()}: write metadata.name")
+            raise GitopsError(f"--add: {file}, line {each.line()}: metadata.name is missing")
     return [View(resource_of(each.manifest)) for each in documents]
 
 
@@ -76,13 +76,13 @@ def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[St
     """Return the snapshot with the gangs of manifests, and the assumptions made.
 
     Raises:
-        GitopsError: If there is no gang, or one does not fit the snapshot; the message begins with
-            `source`.
+        GitopsError: If there is no gang, or a gang does not match the snapshot. The message begins
+            with `source`.
     """
     made = planned(views, state.taken)
     if not made.gangs:
         raise GitopsError(
-            f"{source} has no gang with a pod that Volcano schedules: add the manifests of a job"
+            f"{source} contains no gang that Volcano schedules: add the manifests of a job"
         )
     present = {gang.key for gang in state.gangs}
     for gang in made.gangs:
@@ -101,20 +101,22 @@ def check(gang: Gang, state: State, source: str) -> None:
     classes = [each.name for each in state.priority_classes]
     if gang.queue not in queues:
         raise GitopsError(
-            f"{source}: {gang.name} is in queue {gang.queue}, and the snapshot has only "
+            f"{source}: {gang.name} is in queue {gang.queue}, but the snapshot contains only "
             f"{', '.join(queues)}"
         )
     if gang.priority_class and gang.priority_class not in classes:
         raise GitopsError(
-            f"{source}: {gang.name} has PriorityClass {gang.priority_class}, and the snapshot has "
-            f"only {', '.join(classes)}"
+            f"{source}: {gang.name} has PriorityClass {gang.priority_class}, but the snapshot "
+            f"contains only {', '.join(classes)}"
         )
 
 
 def _copies(state: State, change: str) -> list[Node]:
     match = _NODES.fullmatch(change)
     if match is None:
-        raise GitopsError(f"--nodes {change} is not a valid number of nodes to add: write +4")
+        raise GitopsError(
+            f"--nodes {change} is not a valid number of nodes to add: use a value like +4"
+        )
     if not state.nodes:
         raise GitopsError("--nodes: the snapshot has no node to copy")
     kinds = Counter(repr(sorted(node.allocatable.items())) for node in state.nodes)
@@ -137,9 +139,11 @@ def _weighted(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:
     for change in changes:
         match = _WEIGHT.fullmatch(change)
         if match is None:
-            raise GitopsError(f"--queue {change} is not a valid change: write vision.weight=3")
+            raise GitopsError(
+                f"--queue {change} is not a valid change: use a value like vision.weight=3"
+            )
         if (queue := found.get(match["queue"])) is None:
-            raise GitopsError(f"--queue {change}: the snapshot has only {', '.join(found)}")
+            raise GitopsError(f"--queue {change}: the snapshot contains only {', '.join(found)}")
         spec = {**queue.spec, "weight": int(match["weight"])}
         found[queue.name] = queue.model_copy(update={"spec": spec})
     return list(found.values())

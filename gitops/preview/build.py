@@ -35,7 +35,7 @@ def build(
     """Return the report of a plan."""
     found = changes(plan.steps)
     is_drift = mode == "drift"
-    # A drift report describes past changes, so there is no state after an update.
+    # A drift report describes past changes, so there is no state after an update to count.
     counted = found if plan.complete and not is_drift else []
     now, later = demands(before(counted)), demands(after(counted))
     gpus = capacity.count_gpus(now, later, prices, stack)
@@ -132,7 +132,7 @@ def _exemptions(found: Iterable[PolicyFinding]) -> list[str]:
 
 
 def _message(finding: PolicyFinding, description: str, remedy: str) -> str:
-    """Return a message without the description and the remedy that the SDK and the pack add."""
+    """Return a message without the rule's description and remedy, which the SDK and pack add."""
     lines = [line.strip() for line in finding.message.splitlines() if line.strip()]
     return " ".join([line for line in lines if line not in (description, remedy)] or lines)
 

@@ -1,4 +1,4 @@
-"""GPUs, CPUs and memory by queue with their cost, and what remains of quotas, queues and GPUs."""
+"""GPUs, CPUs and memory by queue, their cost, and the remaining capacity of quotas and queues."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ from policies.views import Stack, View
 _GIB = Decimal(2**30)
 _UNKNOWN_PODS = "the number of its pods is unknown"
 ANY = "any model"
-"""Model of pods that select none, if the price table has no model for the environment."""
+"""GPU model of pods that select none, if the price table has no model for the environment."""
 
 
 @dataclass(frozen=True, order=True)
 class Pool:
-    """GPUs, cores or GiB of memory that are counted together."""
+    """A group of GPUs, cores or GiB of memory that are counted together."""
 
     queue: str
     """Empty for pods outside queues."""
@@ -34,7 +34,7 @@ class Pool:
 def count_gpus(
     now: Iterable[Demand], after: Iterable[Demand], prices: Prices, stack: str
 ) -> list[PoolRow]:
-    """Return the GPUs of each pool now and after the update, sorted."""
+    """Return the GPUs of each pool now and after the update, in a stable order."""
     default = prices.environment(stack).product or ANY
 
     def gpus(demand: Demand) -> Mapping[tuple[str, str], Decimal]:
@@ -47,7 +47,7 @@ def count_gpus(
 def count_hosts(
     now: Iterable[Demand], after: Iterable[Demand], prices: Prices, stack: str
 ) -> list[PoolRow]:
-    """Return the requested cores and GiB of memory that are priced separately, sorted."""
+    """Return the requested cores and GiB of memory that are not included in GPU prices."""
     name = prices.environment(stack).host
     if name is None:
         return []
@@ -80,7 +80,7 @@ def _count(
 
 
 def uncounted(found: Iterable[Demand], prices: Prices, stack: str) -> list[str]:
-    """Return notes about workloads that are not counted because their number of pods is unknown."""
+    """Return a note for each workload that is not counted, as its number of pods is unknown."""
     unknown = [demand for demand in found if demand.pods is None]
     gpus = {demand.workload for demand in with_gpus(unknown)}
     priced = prices.environment(stack).host is not None
@@ -100,7 +100,7 @@ def _by_pool(
     prices: Prices,
     stack: str,
 ) -> Mapping[Pool, tuple[Decimal, Decimal]]:
-    """Return the minimum and maximum amounts by pool."""
+    """Return the minimum and the maximum amount of each pool."""
     environment = prices.environment(stack)
     minimum: dict[Pool, Decimal] = defaultdict(Decimal)
     maximum: dict[Pool, Decimal] = defaultdict(Decimal)
@@ -124,9 +124,10 @@ def _purchase(demand: Demand, prices: Prices, environment: Environment) -> Purch
 
 
 def costs(rows: Iterable[PoolRow], prices: Prices, stack: str) -> list[CostRow]:
-    """Return the cost of every pool: per hour with all pods running, per month at its utilisation.
+    """Return the cost of every pool.
 
-    The cost is None if the pool has no price, unless the pool is empty.
+    Costs per hour assume that all pods run, costs per month use the pool's utilisation. They are
+    None if the price is unknown, unless the pool is empty.
     """
     environment = prices.environment(stack)
     return [_cost(row, prices, environment) for row in rows]
@@ -149,7 +150,7 @@ def _cost(row: PoolRow, prices: Prices, environment: Environment) -> CostRow:
 
 
 def _times(amount: Decimal, price: Decimal | None) -> Decimal | None:
-    """Return a cost; None if the amount is not zero and its price is unknown."""
+    """Return the cost of an amount, or None if the amount is not 0 and its price is unknown."""
     return amount * price if price is not None else None if amount else Decimal(0)
 
 
@@ -168,7 +169,7 @@ def limits(
     rows: Iterable[PoolRow],
     environment: Environment,
 ) -> list[LimitRow]:
-    """Return all limits that the stack sets, and the installed GPUs in the price table."""
+    """Return the limits that the stack sets, and the installed GPUs from the price table."""
     stack = Stack(list(views))
     return [*_quotas(stack, found), *_queues(stack, found), *_installed(list(rows), environment)]
 

@@ -1,4 +1,4 @@
-"""Changed resources of a plan: their objects before and after, and the diffs of their manifests."""
+"""Changed resources of a plan, with their objects before and after, and manifest diffs."""
 
 import difflib
 import re
@@ -23,7 +23,7 @@ _RUN_HASH = re.compile(r"-[0-9a-f]{8}(?=-|$)")
 
 @dataclass(frozen=True)
 class Change:
-    """A step with the objects before and after it."""
+    """A step with the object before and after it."""
 
     step: Step
 
@@ -49,7 +49,7 @@ class Change:
 
     @property
     def resource(self) -> Resource:
-        """The new object, or the old one if it is deleted."""
+        """The new object, or the old one if the step deletes it."""
         view = self.new or self.old
         if view is None:
             return Resource(self.step.type, {}, name=self.step.name, urn=self.step.urn)
@@ -73,7 +73,7 @@ class Change:
 def changes(steps: tuple[Step, ...]) -> list[Change]:
     """Return the steps of all resources except components and the stack itself.
 
-    A changed provider is included, because its last configuration is used to delete resources.
+    Changed providers are included, because their last configuration is used to delete resources.
     """
     return [Change(step) for step in steps if _is_reported(step)]
 
@@ -85,17 +85,17 @@ def _is_reported(step: Step) -> bool:
 
 
 def before(found: list[Change]) -> Iterator[View]:
-    """Yield every Kubernetes object that the stack has now."""
+    """Yield every Kubernetes object of the stack before the update."""
     return (c.old for c in found if c.old is not None and c.old.resource.is_manifest)
 
 
 def after(found: list[Change]) -> Iterator[View]:
-    """Yield every Kubernetes object that the stack will have."""
+    """Yield every Kubernetes object of the stack after the update."""
     return (c.new for c in found if c.new is not None and c.new.resource.is_manifest)
 
 
 def differences(found: Iterable[Change]) -> list[Difference]:
-    """Return the diffs, sorted by title. A run that replaces another one is compared with it."""
+    """Return the diffs, sorted by title. A run that replaces an earlier run is compared with it."""
     changed = [c for c in found if c.step.operation != "same"]
     created = {_key(c): c for c in changed if c.step.operation == "create"}
     deleted = {_key(c): c for c in changed if c.step.operation == "delete"}
@@ -114,7 +114,7 @@ def differences(found: Iterable[Change]) -> list[Difference]:
 
 
 def _key(change: Change) -> tuple[str, str]:
-    """Return a key that is the same for all runs of a job, whose names differ in a hash."""
+    """Return a key that all runs of a job share. Their names differ only in a hash."""
     return change.step.type, _RUN_HASH.sub("-", change.step.name)
 
 
@@ -133,7 +133,7 @@ def _yaml(resource: Resource) -> list[str]:
 
 
 def shown(value: Any) -> Any:
-    """Return plain data with a text for each unknown value."""
+    """Return plain data in which a text replaces each unknown value."""
     if isinstance(value, dict):
         return {key: shown(item) for key, item in value.items()}
     if isinstance(value, list):

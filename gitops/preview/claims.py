@@ -9,7 +9,7 @@ from policies.values import Node
 
 _LOST = (
     "Its data is lost unless the reclaim policy of its volume is `Retain`. Pods that mount it must "
-    "end first."
+    "terminate first."
 )
 
 
@@ -21,7 +21,7 @@ def is_claim(resource: Resource) -> bool:
 def removed(change: Change) -> str:
     """Describe what happens to the data of a claim that is deleted or replaced."""
     if change.is_retained and change.step.operation == "delete":
-        return "Its data stays, and the stack no longer manages the claim."
+        return "Its data is kept, and the stack no longer manages the claim."
     if _has_new_name(change):
         resource = change.resource
         fate = (
@@ -30,8 +30,8 @@ def removed(change: Change) -> str:
             else f"The current claim is deleted. {_LOST}"
         )
         return (
-            f"Pods get the new claim `{resource.name}` in `{resource.namespace}`, which is empty "
-            f"unless its volume holds data. {fate}"
+            f"Pods use the new claim `{resource.name}` in `{resource.namespace}`, which is empty "
+            f"unless its volume contains data. {fate}"
         )
     if change.is_retained:
         return (
@@ -51,14 +51,14 @@ def _has_new_name(change: Change) -> bool:
 def removed_volume(change: Change, resource: Resource) -> str:
     """Describe what happens to the data of a volume that is deleted or replaced."""
     if change.is_retained:
-        return "The volume and its data stay."
+        return "The volume and its data are kept."
     if resource.root["spec"]["persistentVolumeReclaimPolicy"].text == "Delete":
         return "Its reclaim policy is `Delete`: the data is deleted."
     return "Its reclaim policy keeps the data."
 
 
 def shrunk(change: Change) -> str | None:
-    """Return a warning if the request of a claim shrinks, else None."""
+    """Return a warning if a claim's storage request shrinks, otherwise None."""
     if change.step.operation != "update" or change.old is None or change.new is None:
         return None
     if not is_claim(change.resource):
@@ -68,8 +68,8 @@ def shrunk(change: Change) -> str | None:
     if old is None or new is None or old <= new:
         return None
     return (
-        f"Claim `{change.resource.name}` shrinks from {now.text} to {after.text}: Kubernetes "
-        "rejects that. Create a claim under another key, and copy the data."
+        f"Claim `{change.resource.name}` shrinks from {now.text} to {after.text}, which Kubernetes "
+        "rejects. Create a claim under another key, and copy the data."
     )
 
 
@@ -79,7 +79,7 @@ def storage(claim: Resource) -> Node:
 
 
 def under_new_keys(found: Iterable[Change]) -> Iterator[str]:
-    """Yield a warning for each new claim that may be a renamed one, because another one leaves."""
+    """Yield a warning for each new claim if another claim leaves: it may have been renamed."""
     claims = [change for change in found if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)

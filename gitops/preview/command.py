@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from gitops.engine import PROJECT, Ended, Pack, Preview, Stack, read_resources
+from gitops.engine import PROJECT, Pack, Preview, Result, Stack, read_resources
 from gitops.errors import BLOCKED, CHANGES, FAILED, UNCHANGED, GitopsError, UsageError
 from gitops.forecast.simulate_command import add_repeat
 from workload.files import write_atomically
@@ -38,11 +38,11 @@ With --base, the report begins with the settings that have changed since that Gi
 --simulate runs real Volcano in a simulated cluster to show which runs start, wait or are preempted
 after the update. `python -m gitops snapshot` writes snapshots.
 
-A rendered preview needs no cluster, no state and no secrets, so it is used for pull requests from
-forks. It is compared with the Git revision --base, if given.
+A rendered preview requires no cluster, no state and no secrets, so it is used for pull requests
+from forks. It is compared with the Git revision --base, if given.
 
 --refresh reports only drift: changes in the cluster that the last update did not make. It neither
-runs the program nor checks policies; run a preview for changes not yet applied.
+runs the program nor checks policies. For changes that are not applied yet, run a preview.
 
 exit status:
   {UNCHANGED}   nothing changes
@@ -119,9 +119,9 @@ def run(options: argparse.Namespace) -> int:
             _report_failure(options, str(error))
         raise
     except Exception as error:
-        # Its message may contain a secret, and a comment is public.
+        # The message may contain a secret, and a comment is public.
         if options.out is not None:
-            reason = f"the preview ended with {type(error).__name__}: see the log of this command"
+            reason = f"the preview failed with {type(error).__name__}: see the log of this command"
             _report_failure(options, reason)
         raise
 
@@ -146,20 +146,20 @@ def _mode(options: argparse.Namespace) -> "Mode":
 
 def _run(options: argparse.Namespace) -> int:
     if options.refresh and options.rendered:
-        raise UsageError("--refresh reads the cluster and --rendered has none: leave one out")
+        raise UsageError("--refresh requires a cluster and --rendered has none: omit one of them")
     if options.save_plan and (options.refresh or options.rendered):
-        raise UsageError("--save-plan is about an update: leave out --refresh and --rendered")
+        raise UsageError("--save-plan applies to updates: omit --refresh and --rendered")
     if options.simulate is not None and (options.refresh or options.rendered):
-        raise UsageError("--simulate is about an update: leave out --refresh and --rendered")
+        raise UsageError("--simulate applies to updates: omit --refresh and --rendered")
     if options.repeat is not None and options.simulate is None:
-        raise UsageError("--repeat is about a simulation: add --simulate")
+        raise UsageError("--repeat applies to simulations: add --simulate")
     if options.refresh and options.base:
-        raise UsageError("--refresh compares with the state, not with --base: leave one out")
+        raise UsageError("--refresh compares with the state, not with --base: omit one of them")
     is_other_project = options.project.resolve() != PROJECT
     if is_other_project and (options.rendered or options.base or options.simulate is not None):
         raise UsageError(
-            "--rendered, --base and --simulate read the settings of this project: leave them out "
-            "with --project"
+            "--rendered, --base and --simulate read the settings of this project: omit them with "
+            "--project"
         )
     config = options.config_file.resolve() if options.config_file else None
     stack = Stack(options.stack, options.project.resolve(), configuration=config)
@@ -191,7 +191,7 @@ def _pack_configuration(options: argparse.Namespace, stack: Stack) -> Path | Non
     if options.policy_pack_config is not None:
         given: Path = options.policy_pack_config.resolve()
         if not given.exists():
-            raise GitopsError(f"the configuration of the policy pack {given} does not exist")
+            raise GitopsError(f"the policy pack configuration {given} does not exist")
         return given
     own = stack.project / "policies" / "config" / f"{stack.name}.json"
     return own if own.exists() else None
@@ -254,7 +254,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
 
 def _changed_settings(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the settings that differ from the base, and the errors that prevented a comparison."""
+    """Return the changes of the settings since the base, or errors that prevent a comparison."""
     from gitops.environments.difference import changes_since
     from infra.settings import SettingsError
 
@@ -281,11 +281,11 @@ def _write(out: Path | None, built: "Report", comment: str) -> None:
     write_atomically(out / "report.json", document.encode())
 
 
-def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
+def _plan(log: Path, result: Result, hide: "Mask") -> "Plan":
     from gitops.hidden import plan_without_literals
     from gitops.preview.events import Plan, read, useful
 
-    errors = (hide(useful(ended.output)),)
+    errors = (hide(useful(result.output)),)
     if not log.exists():
         # The CLI failed before the engine started: no such stack, no login, no passphrase.
         return Plan(steps=(), errors=errors, succeeded=False, complete=False)
@@ -296,7 +296,7 @@ def _plan(log: Path, ended: Ended, hide: "Mask") -> "Plan":
 
 
 class _Progress:
-    """Progress output of a preview: one line on a terminal, else a line every ten seconds."""
+    """Progress output of a preview: one line on a terminal, otherwise a line every ten seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

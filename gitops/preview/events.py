@@ -1,9 +1,9 @@
-"""The engine's event log (one JSON object per line), parsed into typed data without secrets.
+"""Parser of the engine's event log (one JSON object per line). The typed result has no secrets.
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
-read, and they are sorted, since the order of events differs between runs. The engine marks values
+read. They are sorted, because the order of events differs between runs. The engine marks values
 that are not plain with a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets,
-archives and references to resources.
+archives and resource references.
 """
 
 import json
@@ -29,7 +29,7 @@ UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 # Following this advice during a short outage would drop existing objects from the state.
 _ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
-# This line is about the machine that runs the preview, not about the change.
+# This line describes the machine that runs the preview, not the change.
 _ORIGIN: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\n?")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
@@ -100,7 +100,7 @@ class Plan:
     """Reasons why the preview is incomplete."""
     succeeded: bool = True
     complete: bool = True
-    """False if the engine stopped early; the resources that it had not reached are missing."""
+    """False if the engine stopped early, so that the remaining resources are missing."""
     outputs: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     """Outputs of the stack now and after the update; empty if the plan does not contain both."""
 
@@ -162,7 +162,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     """Return the events of a log.
 
     Raises:
-        GitopsError: If the file is missing or not an event log.
+        GitopsError: If the file cannot be read or is not an event log.
     """
     try:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
@@ -204,12 +204,12 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
             if messages is not None and (text := _text(event.diagnostic)):
                 messages[hide(text)] = None
         elif event.stack_analyzed is not None:
-            # Rules about the stack are checked after everything has been registered.
+            # Rules about the stack are checked after all resources have been registered.
             reached_end = True
         elif event.summary is not None:
             succeeded = event.summary.result == "succeeded"
     for result in results:
-        # A refresh reports its result after it has read the object.
+        # A refresh reports its result only after it has read the object.
         step = _refreshed(result, hide) if result.urn in refreshed else None
         if step is not None:
             steps[step.urn, step.operation] = step
@@ -272,7 +272,7 @@ def _outputs(stack: _Metadata, hide: Mask) -> tuple[dict[str, Any], dict[str, An
 
 
 def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
-    # `remediate` fixes what it can, and reports the rest as mandatory.
+    # At level `remediate`, violations that cannot be fixed are mandatory.
     mandatory = policy.level != "advisory"
     message, urn = hide(policy.message), hide(policy.urn)
     return PolicyFinding(policy.rule, mandatory, message, urn, policy.severity)
@@ -285,7 +285,7 @@ def _text(diagnostic: _Diagnostic) -> str:
 
 
 def useful(output: str) -> str:
-    """Return the CLI's output without the origin of providers and without repeated errors."""
+    """Return the CLI's output without the paths of providers and without repeated errors."""
     lines = _ORIGIN.sub("", output).strip().splitlines()
     kept = (
         line
@@ -296,7 +296,7 @@ def useful(output: str) -> str:
 
 
 def _without_substrings(errors: Iterable[str]) -> Iterator[str]:
-    """Yield the errors that are not contained in a longer one."""
+    """Yield the errors that are not part of a longer error."""
     found = [*errors]
     return (each for each in found if not any(each != o and each in o for o in found))
 

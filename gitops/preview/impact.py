@@ -1,4 +1,4 @@
-"""The most important facts for a reviewer: deletions, replacements and losses."""
+"""Most important facts for a reviewer: deletions, replacements, and lost data or work."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -31,7 +31,7 @@ class Impact:
 
 
 def impacts(found: Iterable[Change]) -> list[Impact]:
-    """Return the changes that lose data or work, the most severe first."""
+    """Return the changes that lose data or work, most severe first."""
     all_changes = list(found)
     idle = {*_idle_canaries(all_changes)}
     single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}
@@ -47,7 +47,7 @@ def missing(found: Iterable[Change]) -> list[str]:
 
 def earlier_runs(found: Iterable[Change]) -> list[Demand]:
     """Return the demand of runs that leave the stack and may continue in the cluster."""
-    # Evaluated together, because a PodGroup may define the queue of its pods.
+    # Evaluate all objects together, because a PodGroup may define the queue of its pods.
     staying = [
         change.old
         for change in found
@@ -68,7 +68,7 @@ def gpus_by_queue(found: Iterable[Demand]) -> dict[str, Decimal]:
 
 
 def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
-    """Yield namespace and name of the canary of each route that sends no requests to it."""
+    """Yield the namespace and name of the canary of each route that sends it no requests."""
     for change in found:
         route = change.resource
         if change.new is not None and route.group == _GATEWAY_API:
@@ -96,7 +96,7 @@ def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact 
     if rank == _SERVICES and (resource.namespace, resource.name) in idle:
         sentences = [_IDLE]
     if rank == _OTHER and change.is_retained:
-        return None  # part of a run that stays
+        return None  # part of a run that stays in the cluster
     return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
 
 
@@ -125,14 +125,14 @@ def _untrained(found: list[Change]) -> Iterator[Impact]:
             yield Impact(
                 _SERVICES,
                 f"{change.resource.kind} `{change.resource.name}` will serve the run `{run}`, "
-                "which this change starts: its new pods have no model until the run has saved one.",
+                "which this change starts: its new pods have no model until the run saves one.",
             )
         for sweep in sorted(searched.intersection(_variables(pods, "SWEEP_NAME"))):
             yield Impact(
                 _SERVICES,
                 f"{change.resource.kind} `{change.resource.name}` serves the winner of the sweep "
                 f"`{sweep}`, which this change starts or changes: its new pods have no model until "
-                "the sweep is over.",
+                "the sweep has finished.",
             )
 
 
@@ -154,7 +154,7 @@ def is_refused(change: Change) -> bool:
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
         return False
-    # The new options apply to a replacement, so one edit can unprotect and replace.
+    # The new options apply to a replacement, so one change can remove the protection and replace.
     return change.step.operation == "delete" or (
         change.step.operation == "replace" and (new is None or new.protected)
     )
@@ -162,7 +162,7 @@ def is_refused(change: Change) -> bool:
 
 def _protection(change: Change) -> list[str]:
     if is_refused(change):
-        return ["It is protected: the update is refused until the protection is removed."]
+        return ["It is protected: the update is rejected until the protection is removed."]
     if change.step.old is not None and change.step.old.protected:
         return ["It is protected now, and the same change removes the protection."]
     return []
@@ -195,7 +195,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if resource.is_kind("", "PersistentVolume"):
         return _DATA, [claims.removed_volume(change, resource)]
     if resource.is_kind("", "Namespace"):
-        kept = "Its content stays." if change.is_retained else _NAMESPACE
+        kept = "Its content is kept." if change.is_retained else _NAMESPACE
         return _DATA, [kept]
     if resource.is_kind("scheduling.volcano.sh", "Queue"):
         return _QUEUES, [_QUEUE]
@@ -209,17 +209,17 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
 
 
 _HALTED = (
-    "is suspended: its pods end, and the work since the last checkpoint is lost. It keeps its name "
-    "and continues when it is resumed."
+    "is suspended: its pods are terminated, and the work since the last checkpoint is lost. It "
+    "keeps its name and continues when it is resumed."
 )
 _STOPPED = (
-    "is stopped permanently: its pods end, the work since the last checkpoint is lost, and it "
-    "cannot be resumed."
+    "is stopped permanently: its pods are terminated, the work since the last checkpoint is lost, "
+    "and it cannot be resumed."
 )
 _NAMESPACE = "Everything in it is deleted, including claims and their data."
 _QUEUE = "Jobs that wait in it lose their position. Volcano deletes it even while its pods run."
 _RELEASE = (
-    "Its custom resource definitions may be deleted too, and with them every object of those kinds."
+    "Its custom resource definitions may be deleted as well, and with them all their objects."
 )
 
 
@@ -229,7 +229,7 @@ def _is_run(resource: Resource) -> bool:
 
 def _run(change: Change) -> Iterator[str]:
     if _has_ended(change):
-        yield f"It had {_state(change)} when the state was last refreshed."
+        yield f"It had already {_state(change)} when the state was last refreshed."
         return
     if change.step.operation == "delete" and change.is_retained:
         yield f"If it still runs, it continues and holds {_gpus(change):f} GPUs until it ends."
@@ -238,7 +238,7 @@ def _run(change: Change) -> Iterator[str]:
 
 
 def _state(change: Change) -> State | None:
-    """Return the run's state according to the stack's state file; None if it is unknown."""
+    """Return the state of a run according to the stack's state; None if it is unknown."""
     status = change.step.old.outputs.get("status") if change.step.old else None
     old = change.resource if change.old is None else change.old.resource
     kind = next((item for item in RESOURCES if old.is_kind(item.group, item.kind)), None)

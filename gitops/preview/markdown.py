@@ -1,6 +1,6 @@
-"""The report as a Markdown comment for GitHub and GitLab.
+"""Markdown comment with the report, for GitHub and GitLab.
 
-The template escapes every value that it writes, unless a filter below returns Markdown.
+The template escapes every value unless one of the filters below returns Markdown.
 """
 
 import html
@@ -18,7 +18,7 @@ from gitops.preview.report import CostRow, PoolRow, Report, total
 from gitops.prices import HOST_RESOURCES
 
 LONGEST: Final = 65_000
-"""GitHub accepts comments of 65,536 characters, GitLab a million."""
+"""Maximum length of a comment. GitHub accepts 65,536 characters, GitLab a million."""
 
 HEADLINES = {
     "unchanged": "nothing changes",
@@ -39,7 +39,7 @@ def marker(kind: str, stack: str) -> str:
 
 
 def render(report: Report, limit: int = LONGEST, details: str = "report.json") -> str:
-    """Return the comment. Collapsed parts at the end that exceed `limit` characters are omitted."""
+    """Return the comment. Collapsed parts beyond `limit` characters are omitted."""
     kind = "drift" if report.mode == "drift" else "preview"
     headline = _markdown(marker(kind, report.stack))
     body = str(_TEMPLATE.summary(report, headline, _headline(report), _errors(report)))
@@ -55,7 +55,7 @@ def render(report: Report, limit: int = LONGEST, details: str = "report.json") -
 
 
 def _cut(body: str, parts: Sequence[str], limit: int) -> str:
-    """Return as many complete parts as fit, or as many complete lines of the body."""
+    """Return the body with the parts that fit, or only the lines of the body that fit."""
     result = body.removesuffix("\n")
     if len(result) > limit:
         return _cut_lines(result, limit)
@@ -75,7 +75,7 @@ def _cut_lines(text: str, limit: int) -> str:
         opened = _FENCE.match(line)
         room = left - len(fence) - 2
         if len(line) > room:
-            # A truncated line of Markdown could leave markup open; a line of code cannot.
+            # A truncated Markdown line could leave markup open. A line in a code block cannot.
             if fence and room > 1:
                 kept.append(f"{line[: room - 1]}…")
             break
@@ -112,13 +112,13 @@ def _errors(report: Report) -> list[str]:
 
 
 def plain(text: str) -> Markup:
-    """Return text with markup, HTML, mentions of users and references to issues escaped."""
+    """Return text in which Markdown, HTML, user mentions and issue references are escaped."""
     shown = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
     return _markdown(_REFERENCES.sub("\\1\u200b", shown))
 
 
 def sentence(text: str) -> Markup:
-    """Return `plain` text that keeps the code spans between backticks."""
+    """Return escaped text, except for code spans between backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return plain(text)
@@ -126,7 +126,7 @@ def sentence(text: str) -> Markup:
 
 
 def _kept(part: str) -> str:
-    """Return `plain` text that keeps the spaces next to code spans."""
+    """Return escaped text that keeps the spaces next to code spans."""
     before = " " if part[:1].isspace() else ""
     after = " " if part[-1:].isspace() and part.strip() else ""
     return f"{before}{plain(part)}{after}"
@@ -139,7 +139,7 @@ def code(text: str) -> Markup:
 
 
 def cell(text: str) -> Markup:
-    """Return a code span for a table cell, where a bar must be escaped even in code."""
+    """Return a code span for a table cell, in which `|` must be escaped even in code."""
     return _markdown(str(code(text)).replace("|", "\\|"))
 
 
@@ -178,12 +178,12 @@ def price(value: Decimal | None) -> str:
 
 
 def gib(value: Decimal | None) -> str:
-    """Format a size of storage, or return `unknown`."""
+    """Format a storage size, or return `unknown`."""
     return "unknown" if value is None else amount(value * _KIB**3, "storage")
 
 
 def hours(value: Decimal) -> str:
-    """Format a duration in hours, or in days from two days on."""
+    """Format a duration in hours, or in days if it is at least two days."""
     days = value / 24
     return f"{number(round(days, 1))} days" if days >= _DAYS else f"{number(round(value, 1))} h"
 
@@ -194,7 +194,7 @@ def amount(value: Decimal, resource: str) -> str:
         return number(value)
     for suffix, power in (("Ti", 4), ("Gi", 3), ("Mi", 2)):
         unit = Decimal(_KIB**power)
-        # Amounts below 10Ti are in Gi, so that requested and remaining amounts are comparable.
+        # Amounts below 10Ti are shown in Gi, so that requested and remaining amounts compare well.
         if abs(value) >= unit * (10 if suffix == "Ti" else 1):
             return f"{number((value / unit).quantize(Decimal('0.1')))}{suffix}"
     return number(value)
@@ -215,7 +215,7 @@ def _gpu(row: PoolRow | CostRow) -> Markup:
 
 def _markdown(text: str) -> Markup:
     """Mark text as Markdown, so that it is not escaped again."""
-    return Markup(text)  # noqa: S704  every caller has escaped what comes from outside
+    return Markup(text)  # noqa: S704  every caller has escaped its input
 
 
 def _escaped(value: object) -> Markup:

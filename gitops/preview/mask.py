@@ -12,10 +12,10 @@ _SHORTEST_BASE64: Final = 6
 
 
 class Mask:
-    """A mask for known secrets in text: plain, base64, URL-encoded and as JSON strings.
+    """Replaces known secrets in text, including their base64, URL-encoded and JSON forms.
 
     The engine hides values that it knows to be secret, but not parts of them. Values of one or two
-    characters are not masked, since they occur in every text.
+    characters are not masked, because they occur in every text.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -35,7 +35,7 @@ class Mask:
         return Mask(self._secrets.union(secrets))
 
     def tree(self, value: Any) -> Any:
-        """Return plain data without the secrets. Numbers that are secrets are replaced as well."""
+        """Return plain data without the secrets, including secret numbers."""
         if not self._forms:
             return value
         if isinstance(value, dict):
@@ -66,7 +66,7 @@ def _forms(secret: str) -> Iterable[str]:
 
 
 def _inside_base64(secret: bytes, offset: int) -> str:
-    """Return the characters of longer base64 text that depend on the secret alone.
+    """Return the characters of a longer base64 text that depend only on the secret.
 
     `offset` is the number of bytes before the secret, modulo 3.
     """

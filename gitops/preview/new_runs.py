@@ -1,4 +1,4 @@
-"""Runs that an update would start: their cost, and whether their queue has capacity for them."""
+"""Runs that an update would start: their cost, and the queues that lack capacity for them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -22,7 +22,7 @@ def started(found: Iterable[Change]) -> list[Demand]:
 
 
 def run_rows(found: Iterable[Demand], prices: Prices, stack: str) -> list[RunRow]:
-    """Return the new runs with their cost until their deadline, sorted."""
+    """Return the new runs with their cost until the deadline, sorted by name."""
 
     def name(demand: Demand) -> tuple[str, str]:
         return demand.workload, demand.namespace
@@ -82,5 +82,5 @@ def waiting(
             older = f", {held:f} of them for earlier runs that may continue" if held else ""
             yield (
                 f"Queue `{queue}` allows {row.allowed:f} of `{row.resource}`, and "
-                f"{row.asked + held:f} are requested{older}: {names} will wait until others end."
+                f"{row.asked + held:f} are requested{older}: {names} will wait until others finish."
             )

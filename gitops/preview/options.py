@@ -18,7 +18,7 @@ def option_changes(found: Iterable[Change]) -> Iterator[str]:
         if old is None or new is None or change.step.operation not in ("same", "update"):
             continue
         if old.protected != new.protected:
-            effect = "refused" if new.protected else "no longer refused (`protect`)"
+            effect = "rejected" if new.protected else "no longer rejected (`protect`)"
             yield f"`{change.title}`: updates that delete it are {effect}."
         if old.retained != new.retained:
             effect = "stays in the cluster" if new.retained else "is deleted"

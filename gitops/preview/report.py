@@ -1,4 +1,4 @@
-"""The report of a preview as typed data."""
+"""Typed data of a preview's report."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -36,8 +36,8 @@ class ResourceChange(_Model):
 class PoolRow(_Model):
     """Amount of one resource in a queue: GPUs of a model, cores, or GiB of memory.
 
-    `fewest_after` is the minimum if the number depends on an autoscaler. `product` is the GPU model
-    or, for cores and memory, the host in the price table.
+    With an autoscaler, `after` is the maximum and `fewest_after` the minimum. `product` is the GPU
+    model or, for cores and memory, the host in the price table.
     """
 
     queue: str
@@ -76,7 +76,7 @@ class StorageRow(_Model):
     now: Number | None
     """Requested GiB; 0 if the update creates the claim."""
     after: Number | None
-    """Requested GiB; 0 if the claim is deleted with its volume."""
+    """Requested GiB; 0 if the update deletes the claim and its volume."""
     stays: bool
     """True if the claim leaves the stack, but the claim or its volume stays in the cluster."""
     price: Number | None
@@ -91,7 +91,7 @@ class RunRow(_Model):
     queue: str
     gpus: Number
     hours: Number | None
-    """Hours until the deadline; null if it has none."""
+    """Hours until the deadline; null without a deadline."""
     each_attempt: bool
     """True if the deadline applies to each attempt."""
     cost_hour: Number | None
@@ -105,7 +105,7 @@ class RunRow(_Model):
 
 
 class LimitRow(_Model):
-    """Use of a limit such as `queue vision`, in base units: bytes, cores or number of devices."""
+    """Usage of a limit such as `queue vision`, in base units: bytes, cores or devices."""
 
     what: str
     resource: str
@@ -145,15 +145,15 @@ class Report(_Model):
     stack: str
     mode: Mode
     base: str | None = None
-    """Revision that the settings and a rendered preview are compared with."""
+    """Revision with which the settings and a rendered preview are compared."""
     status: Status
     notices: list[str] = []
     """Reasons why the preview is incomplete."""
     complete: bool
-    """False if an error ended the preview; nothing is counted then."""
+    """False if an error stopped the preview. In that case, nothing is counted."""
     currency: str
     simulation: Answer | None = None
-    """Result of simulating the plan; null if it was not simulated."""
+    """Result of the simulation; null if the plan was not simulated."""
     settings: list[str]
     """Settings that have changed since the base, as `path: before → after`."""
     counts: dict[str, int]
@@ -174,7 +174,7 @@ class Report(_Model):
     costs: list[CostRow]
     """Cost of the GPUs."""
     host_costs: list[CostRow]
-    """Cost of CPUs and memory that the prices of GPUs do not include."""
+    """Cost of CPUs and memory that GPU prices do not include."""
     storage: list[StorageRow]
     limits: list[LimitRow]
     violations: list[Violation]
@@ -186,6 +186,6 @@ class Report(_Model):
 
 
 def total(rows: Iterable[CostRow | StorageRow], field: str) -> Decimal | None:
-    """Return the sum of a cost such as `now_month`; None if one is unknown."""
+    """Return the total of a cost such as `now_month`; None if any row's cost is unknown."""
     amounts = [getattr(row, field) for row in rows]
     return None if None in amounts else sum(amounts, Decimal(0))

@@ -1,4 +1,4 @@
-"""Simulation of a plan: the scheduler's decisions on a snapshot to which the plan is applied."""
+"""Simulation of a plan: the scheduler's decisions after the plan is applied to a snapshot."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,9 +39,10 @@ def with_simulation(
 ) -> tuple[Plan, Answer | None]:
     """Simulate a plan, and return it with the violations of the rules about simulations.
 
-    `snapshot` is a file, or empty for the stack's cluster as it is now; None simulates nothing. If
-    the simulation fails, notes report it, and mandatory rules are violated. `configuration` is the
-    configuration file of the policy pack, and `repeat` the number of simulations.
+    `snapshot` is a file. If it is empty, a new snapshot of the stack's cluster is taken; None
+    simulates nothing. If the simulation fails, a note reports it, and mandatory rules count as
+    violated. `configuration` is the configuration file of the policy pack, and `repeat` the number
+    of simulations.
 
     Raises:
         GitopsError: If the configuration is invalid.
@@ -49,7 +50,7 @@ def with_simulation(
     rules = _rules(configuration)
     names = ", ".join(f"`{rule.name}`" for rule, mandatory, _ in rules if mandatory)
     if snapshot is None or not plan.complete:
-        skipped = f"Mandatory rules that need a simulation were not evaluated: {names}."
+        skipped = f"Mandatory rules that require a simulation were not evaluated: {names}."
         return (replace(plan, warnings=(*plan.warnings, skipped)) if names else plan), None
     try:
         state = load(Path(snapshot)) if snapshot else _current(stack)
@@ -73,7 +74,7 @@ def _rules(configuration: Path | None) -> list[tuple[Rule[Any], bool, RuleConfig
         text = configuration.read_text("utf-8") if configuration is not None else "{}"
         return parse(text, with_own()).simulated
     except (OSError, ValueError) as error:
-        raise GitopsError(f"the configuration of the policy pack is invalid: {error}") from None
+        raise GitopsError(f"the policy pack configuration is invalid: {error}") from None
 
 
 def _finding(rule: Rule[Any], mandatory: bool, message: str) -> PolicyFinding:
@@ -127,13 +128,13 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
         if gang.key in present:
             assumptions.append(f"{gang.namespace}/{gang.name} is already in the snapshot")
             continue
-        check(gang, state, "the plan does not fit the snapshot")
+        check(gang, state, "the plan does not match the snapshot")
         gangs.append(gang)
     return state.model_copy(update={"gangs": gangs}), assumptions
 
 
 def _queues_and_classes(found: Iterable[Change], state: State) -> dict[str, Any]:
-    """Return the queues and PriorityClasses after the plan, including deleted ones."""
+    """Return the queues and PriorityClasses after the plan, including those that it deletes."""
     queues = {queue.name: queue for queue in state.queues}
     classes = {each.name: each for each in state.priority_classes}
     for change in found:
@@ -191,7 +192,7 @@ def _gang_keys(views: list[View]) -> set[tuple[str, str]]:
 
 
 def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[str]:
-    """Yield violations. The worst outcome of several simulations counts."""
+    """Yield the violations of a rule, based on the worst outcome of all simulations."""
     new = [gang for gang in answer.gangs if gang.added]
     if rule is simulated.FITS:
         for gang in new:
@@ -238,4 +239,4 @@ def _count(answer: Answer, simulations: int) -> str:
 
 
 def _horizon(answer: Answer) -> str:
-    return f"{answer.ends} ends of others ({duration(answer.horizon_seconds)})"
+    return f"{duration(answer.horizon_seconds)} (ends of other gangs: {answer.ends})"

@@ -18,7 +18,7 @@ _Key = tuple[str, str]
 
 
 def storage_rows(found: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
-    """Return the claims now and after the update, sorted; empty if storage has no prices."""
+    """Return the claims now and after the update, or none if the price table lacks storage."""
     changes = list(found)
     now, after = _claims(c.old for c in changes), _claims(c.new for c in changes)
     declared = Stack(list(before(changes)))
@@ -50,7 +50,7 @@ def _row(
     later = now if stays else after
     claim = after or now
     if claim is None:
-        raise ValueError("a row needs a claim")
+        raise ValueError("a row requires a claim")
     prices_now, prices_after = (_price(each, prices, stack) for each in (now, later))
     sizes = _gib(now), _gib(later)
     named = _class(claim, prices, stack)
@@ -75,7 +75,7 @@ def _gib(claim: Resource | None) -> Decimal | None:
 
 
 def _class(claim: Resource, prices: Prices, stack: str) -> str | None:
-    """Return a claim's storage class, or the environment's if the claim names none."""
+    """Return a claim's storage class, which defaults to that of the environment."""
     value = claim.root["spec"]["storageClassName"]
     if value.value is UNKNOWN:
         return None

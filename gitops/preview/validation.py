@@ -1,8 +1,8 @@
-"""Checks whether the API server can validate a preview; without that, a preview is incomplete.
+"""Check that the API server can validate a preview, which is incomplete otherwise.
 
-The provider asks the API server for the result of each change (server-side dry run). If the user
-may not create and patch objects, or the API server does not answer, the provider silently compares
-manifests only.
+The provider requests the result of each change from the API server (server-side dry run). If the
+user may not create and patch objects, or the API server does not respond, the provider silently
+compares only the manifests.
 """
 
 import json
@@ -17,20 +17,20 @@ from kube.kinds import KINDS
 
 _SECONDS: Final = 20
 _PATH: Final = 256
-"""Maximum length of a path; a longer setting is the content of a kubeconfig."""
+"""Maximum length of a path. A longer setting is the content of a kubeconfig."""
 
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""
 
 
 def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
-    """Return the reason why the API server cannot validate a preview; empty if it can.
+    """Return the reasons why the API server cannot validate a preview; empty if it can.
 
-    Without `dry_run`, check only that the API server answers. The program of another project may
-    use a cluster that its configuration does not name, so failures are not errors there.
+    Without `dry_run`, check only that the API server responds. The program of another project may
+    use a cluster that its configuration does not name, so there, failures are only reported.
 
     Raises:
-        GitopsError: If the API server of the configured cluster does not answer.
+        GitopsError: If the API server of the configured cluster does not respond.
     """
     configuration = document(stack.file)
     cluster = section(configuration, "cluster")
@@ -66,7 +66,7 @@ def _unknown(reason: str) -> str:
 
 
 def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
-    """Return the reason why kubectl may not reach the cluster that Pulumi uses; None if it does."""
+    """Return the reason why kubectl may use another cluster than Pulumi; None if both agree."""
     if section(configuration, "cluster"):
         return None
     kubeconfig = _provider(configuration, "kubeconfig")
@@ -78,7 +78,7 @@ def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
 
 
 def _required_permissions(configuration: dict[str, Any]) -> Iterator[Attributes]:
-    """Yield the permissions that dry runs need, for one object of each kind."""
+    """Yield the permissions that dry runs require, for one object of each kind."""
     name = section(configuration, "tenancy").get("namespace")
     namespace = {"namespace": name} if isinstance(name, str) else {}
     for group, resource, name, inside in _objects(configuration):
@@ -119,7 +119,7 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     cluster = section(configuration, "cluster")
     found = []
     for option in ("context", "kubeconfig"):
-        # Other projects configure the default provider.
+        # Other projects configure the default Kubernetes provider.
         value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
             found += [f"--{option}", value]
@@ -136,13 +136,13 @@ def _answers(
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        # Without such objects, check only that the API server answers.
+        # Without objects, check only that the API server responds.
         for attributes in asked or [{"verb": "get", "resource": "namespaces"}]
     ]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
     command = ["kubectl", "create", "--validate=false", "--filename=-", "--output", output]
-    # With --request-timeout, kubectl in a pod would not find the cluster of the pod.
+    # With --request-timeout, kubectl in a pod would not use the pod's cluster.
     command += options
     try:
         done = subprocess.run(
@@ -166,6 +166,6 @@ def _answers(
 
 def _unreachable(stack: Stack, reason: str) -> GitopsError:
     return GitopsError(
-        f"the cluster of the stack {stack.name} does not answer, so nothing was previewed: "
+        f"the cluster of the stack {stack.name} does not respond, so nothing was previewed: "
         f"{reason} (check the kubeconfig, its context and the login; --rendered needs no cluster)"
     )

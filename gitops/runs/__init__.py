@@ -1,1 +1,1 @@
-"""Training runs of a cluster: state, progress, cost, and the reasons why they wait."""
+"""Training runs of a cluster: state, progress, cost, and reasons for waiting."""

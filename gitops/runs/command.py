@@ -1,4 +1,4 @@
-"""`python -m gitops status`: the runs of a cluster with progress, cost and reasons for waiting."""
+"""`python -m gitops status`: show runs with progress, cost and reasons for waiting."""
 
 import argparse
 import json
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 HELP = "show the training runs of a cluster: progress, cost, and why runs wait"
 DESCRIPTION = """\
-Shows every training run in the cluster that kubectl reaches, whoever started it: state, pods and
-GPUs; epochs, loss and remaining time as reported by its program; GPU hours and cost; position in
-the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
+Shows every training run in the cluster to which kubectl is connected, whoever started it: state,
+pods and GPUs; epochs, loss and remaining time as reported by its program; GPU hours and cost;
+position in the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
 """
 EPILOG = """\
 examples:
@@ -25,11 +25,11 @@ examples:
   python -m gitops status --namespace team-vision --watch
   python -m gitops status --json | jq '.runs[] | select(.state == "waiting") | .reasons'
 
-GPU hours and cost include only pods that still exist. gitops/config/prices.yaml has the price of
-each GPU model, as named by the node label nvidia.com/gpu.product. Nodes without this label are
-assumed to have the model of --stack.
+GPU hours and cost include only pods that still exist. gitops/config/prices.yaml contains the price
+of each GPU model, under the value of the node label nvidia.com/gpu.product. Nodes without this
+label are assumed to have the model of --stack.
 
-exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not answer.
+exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not respond.
 """
 
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     Raises:
-        GitopsError: If the cluster does not answer.
+        GitopsError: If the cluster does not respond.
     """
     from gitops import prices
     from gitops.runs.snapshot import Cluster

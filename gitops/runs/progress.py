@@ -1,4 +1,4 @@
-"""Progress of a training run, read from the timestamped JSON lines of its log."""
+"""Progress of a training run, parsed from the timestamped JSON lines of its log."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from workload.progress import (
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress and result of a run. Values that its program does not report are None."""
+    """Progress and result of a run. Values that the program does not report are None."""
 
     done_epochs: float | None = None
     """Completed epochs, including the fraction of the current one."""
@@ -33,13 +33,13 @@ class Progress:
     seconds: float | None = None
     """Training time of a finished run."""
     saved: datetime | None = None
-    """Time of the state in the last checkpoint, or of the start of this attempt."""
+    """Time of the last checkpoint's state, or start of this attempt."""
     saves_every_seconds: float | None = None
-    """Mean time between the checkpoints in the log; None with fewer than two."""
+    """Mean time between the checkpoints in the log; None if there are fewer than two."""
 
     @property
     def epoch(self) -> float | None:
-        """Number of completed epochs, with a fraction only if the run ends within an epoch."""
+        """Completed epochs, with a fraction only if the run's total is not an integer."""
         if self.done_epochs is None or self.epochs is None or self.epochs == int(self.epochs):
             return None if self.done_epochs is None else int(self.done_epochs)
         return round(self.done_epochs, 4)
@@ -113,7 +113,7 @@ def result(messages: Iterable[str]) -> Finished | None:
 
 
 def last_words(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
-    """Return the error that a program reported, or its last log lines without timestamps."""
+    """Return the error that the program reported, or its last log lines without timestamps."""
     event = parse(message)
     if isinstance(event, Failed):
         return [event.message]
@@ -141,7 +141,7 @@ def _left(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> 
 def _events(lines: Iterable[str]) -> Iterator[tuple[datetime, AnyEvent]]:
     for text in lines:
         time, _, line = text.partition(" ")
-        # Lines without a timestamp are ignored: a program may print anything.
+        # Lines without a timestamp are ignored, because programs may print anything.
         with contextlib.suppress(ValueError):
             at = datetime.fromisoformat(time).astimezone(UTC)
             event = parse(line)

@@ -1,4 +1,4 @@
-"""A snapshot of a cluster, taken with kubectl, and values computed from its objects."""
+"""Snapshot of a cluster, taken with kubectl, and values computed from its objects."""
 
 import json
 import subprocess
@@ -32,12 +32,12 @@ SECONDS = 60.0
 
 
 class UnansweredError(GitopsError):
-    """The cluster did not answer in time."""
+    """The cluster did not respond in time."""
 
 
 @dataclass
 class Snapshot:
-    """Objects of a cluster by kind; jobs are grouped by API resource."""
+    """Objects of a cluster by kind. Jobs are grouped by API resource."""
 
     objects: dict[str, list[Object]] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Snapshot:
         return self.objects.get(kind, [])
 
     def find(self, kind: str, namespace: str | None, name: str) -> Object | None:
-        """Return one object by name. The namespace None matches every namespace."""
+        """Return one object by name. If `namespace` is None, search all namespaces."""
         for thing in self.all(kind):
             metadata = thing["metadata"]
             if metadata["name"] == name and namespace in (None, metadata.get("namespace")):
@@ -64,7 +64,7 @@ class Snapshot:
         return None
 
     def active(self) -> list[Object]:
-        """Return the pods that have not ended."""
+        """Return the pods that have not finished."""
         return [pod for pod in self.all("Pod") if pod.get("status", {}).get("phase") not in _ENDED]
 
     def total(self) -> Counter[str]:
@@ -91,17 +91,17 @@ class Cluster:
     """Read-only access to a cluster through kubectl."""
 
     kubectl: Sequence[str] = ("kubectl",)
-    """The command with its options."""
+    """The kubectl command with its options."""
     namespace: str | None = None
     """The only namespace to read; None reads all."""
 
     def snapshot(self) -> Snapshot:
         """Read the existing objects.
 
-        Kinds that the cluster does not have, or that the user may not list, are missing.
+        Kinds that are not installed, or that the user may not list, are omitted.
 
         Raises:
-            GitopsError: If pods cannot be listed, or the cluster does not answer in time.
+            GitopsError: If pods cannot be listed, or the cluster does not respond in time.
         """
         done = self._get(",".join(self._kinds))
         if done.returncode == 0:
@@ -112,15 +112,15 @@ class Cluster:
         return Snapshot.of([item for items in lists for item in items])
 
     def logs(self, namespace: str, pod: str, lines: int) -> list[str]:
-        """Return the last log lines of a pod with timestamps, or an empty list if it has none."""
+        """Return the last log lines of a pod with timestamps; empty if they cannot be read."""
         command = ("logs", "-n", namespace, pod, f"--tail={lines}", "--timestamps")
-        # The kubelet of a lost node does not answer. Other runs still get a status.
+        # The kubelet of a lost node does not respond. The status of other runs is still reported.
         with suppress(UnansweredError):
             return (self._output(*command) or "").splitlines()
         return []
 
     def read(self, *arguments: str) -> list[Object] | None:
-        """Return the objects that `kubectl get` lists; None if it fails, as for forbidden kinds."""
+        """Return the objects that `kubectl get` lists; None if it fails, for example forbidden."""
         done = self._run("get", *arguments, "--output=json")
         return _items(done.stdout) if done.returncode == 0 else None
 
@@ -141,7 +141,7 @@ class Cluster:
                 scope = "the cluster"
                 # The API server writes: Error from server (Forbidden): pods is forbidden
                 if "forbidden" in error.lower():
-                    remedy = ". Add --namespace NAME if you may list those of a namespace."
+                    remedy = ". If you may list the pods of a namespace, add --namespace NAME."
             raise GitopsError(f"cannot list the pods of {scope}: {error}{remedy}")
         return []
 
@@ -170,12 +170,12 @@ class Cluster:
             ) from None
         except subprocess.TimeoutExpired:
             raise UnansweredError(
-                f"the cluster did not answer within {SECONDS:g} s: check kubectl's context"
+                f"the cluster did not respond within {SECONDS:g} s: check kubectl's context"
             ) from None
 
 
 def _items(text: str) -> list[Object]:
-    """Return the objects in a list that kubectl printed. Raise GitopsError for anything else."""
+    """Return the objects in a list that kubectl printed. Raise GitopsError for other output."""
     try:
         items = json.loads(text)["items"]
         if all(map(_is_object, items)):

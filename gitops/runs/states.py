@@ -1,4 +1,4 @@
-"""The state of a job, its steps and its PodGroup."""
+"""States of jobs, their steps and their PodGroups."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +22,8 @@ def state_of(resource: Resource, job: Object, running: int) -> State:
 def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]:
     """Return the reasons that a failed job and its failed pods report, if any.
 
-    Volcano reports none: it stops restarting a job whose `retryCount` has reached `maxRetry`.
+    Volcano reports no reason when it stops restarting a job whose `retryCount` has reached
+    `maxRetry`, so that one is computed.
     """
     status = job.get("status", {})
     maximum = job.get("spec", {}).get("maxRetry")
@@ -37,7 +38,7 @@ def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]
 
 
 def ending(pod: Object) -> str:
-    """Return why a failed pod and its containers ended: reasons and exit codes."""
+    """Return the reasons and exit codes with which a failed pod and its containers terminated."""
     status = pod.get("status", {})
     if status.get("phase") != "Failed":
         return ""
@@ -50,7 +51,7 @@ def ending(pod: Object) -> str:
 
 
 def reason(record: Object) -> str:
-    """Return the reason and the message of a status or condition, if it has them."""
+    """Return the reason and the message of a status or condition, if it contains them."""
     return ": ".join(filter(None, (record.get("reason"), record.get("message"))))
 
 
@@ -59,7 +60,7 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
     if isinstance(state := status.get("state"), dict):
         yield state
     conditions = status.get("conditions", ())
-    # The conditions of a JobFlow map its jobs, whose pods report the reasons.
+    # The conditions of a JobFlow are a mapping of its jobs, whose pods report the reasons.
     for condition in () if isinstance(conditions, dict) else conditions:
         if resource.states.get(condition.get("type")) is State.FAILED:
             yield condition
@@ -82,9 +83,9 @@ def stage(flow: Object) -> str:
 
 
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
-    """Return whether the job of a PodGroup exists and is neither over nor suspended.
+    """Return whether the job of a PodGroup exists and is neither finished nor suspended.
 
-    PodGroups of other kinds than Volcano's outlive their jobs, and Volcano sets them to pending
+    PodGroups of jobs of other kinds than Volcano's outlive their jobs. Volcano sets them to pending
     again when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
@@ -94,7 +95,7 @@ def wants_pods(snapshot: Snapshot, group: Object) -> bool:
 
 
 def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
-    """Return the state of the job with this name, whatever its kind, or None if there is none."""
+    """Return the state of the job of any kind with this name, or None if it does not exist."""
     for resource in RESOURCES:
         job = snapshot.find(resource.name, namespace, name)
         if job is not None and not is_part_of_a_job(resource, job):
@@ -105,7 +106,7 @@ def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
 def is_part_of_a_job(resource: Resource, job: Object) -> bool:
     """Return whether a job of another kind created this one, as Ray and JobSet do.
 
-    A JobFlow's steps do not count: each has its own PodGroup.
+    A JobFlow's steps do not count, because each step has a separate PodGroup.
     """
     return resource is not volcano.JOB and is_controlled(job)
 

@@ -1,4 +1,4 @@
-"""The status of every run in a cluster: state, progress, cost and the reasons for waiting."""
+"""Status of all runs in a cluster: state, progress, cost and reasons for waiting."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 LOG_LINES: Final = 400
-"""Number of log lines to read from the end; enough to include the first line of most runs."""
+"""Number of log lines to read from the end, enough to include the first line of most runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class RunStatus:
     queue: str
     state: State
     pods: int
-    """Pods that have a node."""
+    """Number of pods that have a node."""
     wanted: int
     """Number of existing pods, or of pods that must start together, whichever is larger."""
     gpus: Counter[str]
@@ -56,13 +56,13 @@ class RunStatus:
     position: int | None = None
     """Position in the queue, starting at 1; None if the run does not wait."""
     held: str = ""
-    """One-line description of what the run is waiting for."""
+    """One-line description of why the run waits."""
     reasons: tuple[str, ...] = ()
     """Reasons for waiting or for the failure."""
     last_words: tuple[str, ...] = ()
     """Last log lines of a failed pod."""
     kept: str = ""
-    """Command that prints the archived log lines and events of failures; may be empty."""
+    """Command that prints the archived log lines and events of failures, or an empty string."""
     gpu_hours: Decimal = Decimal(0)
     cost: Decimal | None = None
 
@@ -120,7 +120,7 @@ def read_runs(
         name: Namespace and name of the only run to read.
 
     Raises:
-        GitopsError: If the cluster does not answer.
+        GitopsError: If the cluster does not respond.
     """
     snapshot = snapshot or cluster.snapshot()
     waits = {(item.namespace, item.job): item for item in waiting(snapshot)}
@@ -152,7 +152,7 @@ class _Job:
     manifest: Object
     pods: Sequence[Object]
     groups: Sequence[Object]
-    """PodGroups, newest first: one for each active step of a JobFlow, else one."""
+    """PodGroups, newest first: one for each active step of a JobFlow, otherwise one."""
 
     def in_phase(self, *phases: str) -> list[Object]:
         return [pod for pod in self.pods if pod.get("status", {}).get("phase") in phases]
@@ -207,7 +207,7 @@ class _Reader:
         )
 
     def _progress(self, job: _Job, state: State) -> Progress | None:
-        """Return the progress that the first pods report. Running pods take precedence."""
+        """Return the progress from the logs of the first pods. Running pods take precedence."""
         logs = (
             self.cluster.logs(*key(pod), LOG_LINES)
             for pod in [*job.in_phase("Running"), *job.pods][:3]
@@ -215,7 +215,7 @@ class _Reader:
         found = next((read for lines in logs if (read := progress(lines, self.now))), None)
         if state is not State.SUCCEEDED:
             return found
-        # The log of a pod whose node is gone cannot be read; its termination message can.
+        # If a pod's node is gone, its log cannot be read, but its termination message can.
         finished = result(message for pod in job.pods for message in _messages(pod))
         return found if finished is None else (found or Progress()).after(finished)
 
@@ -227,7 +227,7 @@ class _Reader:
         return []
 
     def _kept(self, job: _Job, state: State) -> str:
-        """Return the command that prints what the failure recorder has archived of a run."""
+        """Return the command that prints the archived failures of a run."""
         namespace, name = key(job.manifest)
         failed = state in (State.FAILED, State.RESTARTING) or _restarts(job) > 0
         if not failed or state is State.SUCCEEDED:
@@ -308,7 +308,7 @@ class Usage:
     """GPU hours and cost of the existing pods. Pods of earlier attempts may be gone."""
 
     gpu_hours: Decimal
-    """Hours times GPUs. The price table defines which fraction of a GPU other devices represent."""
+    """GPU hours. Other devices count as the fraction of a GPU that the price table defines."""
     cost: Decimal | None
     """Cost in the price table's currency; None if the table lacks the price of a GPU."""
 
@@ -316,7 +316,7 @@ class Usage:
 def usage(
     pods: Iterable[Object], snapshot: Snapshot, prices: Prices, now: datetime, product: str = ""
 ) -> Usage:
-    """Return the GPU hours and the cost, counted from the time at which a pod was scheduled.
+    """Return the GPU hours and the cost of pods, counted from the time when each was scheduled.
 
     `product` is the GPU model of nodes without a label.
     """
@@ -356,7 +356,7 @@ def scheduled_at(pod: Object) -> datetime | None:
 
 
 def ended_at(pod: Object) -> datetime | None:
-    """Return the time at which the last container of a finished pod ended; None if it runs."""
+    """Return the time at which the last container of a pod terminated; None if the pod runs."""
     if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [

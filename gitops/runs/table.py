@@ -1,4 +1,4 @@
-"""Runs as a table on a terminal. Needs rich."""
+"""Table of runs for terminals. Requires rich."""
 
 import re
 import sys
@@ -50,7 +50,7 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
     """Print the runs of a cluster, followed by all other waiting jobs and pods.
 
     Raises:
-        GitopsError: If the cluster does not answer.
+        GitopsError: If the cluster does not respond.
     """
     table = prices.load()
     console = console or terminal(soft_wrap=True)
@@ -67,7 +67,7 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
 
 
 def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """Return the table, the reasons of waiting runs and the last log lines of failed ones."""
+    """Return the table, the reasons of waiting runs and the last log lines of failed runs."""
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
@@ -80,7 +80,7 @@ def as_svg(console: Console, command: str) -> str:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table without empty columns, and without the less important ones on narrow terminals."""
+    """A table that omits empty columns and, on narrow terminals, less important columns."""
 
     columns: Mapping[str, Sequence[RenderableType]]
     less_important: Sequence[str]
@@ -104,7 +104,7 @@ def _rich_table(columns: Mapping[str, Sequence[RenderableType]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         left = name in ("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS")
-        # Only run names may wrap: other commands need the full name.
+        # Only run names may wrap, because other commands require the full name.
         table.add_column(
             name, justify="left" if left else "right", overflow="fold", no_wrap=name != "RUN"
         )

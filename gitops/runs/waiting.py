@@ -1,4 +1,4 @@
-"""The reasons why jobs wait, and their positions in the queue."""
+"""Reasons why jobs wait, and their positions in the queue."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -51,8 +51,8 @@ def waiting(snapshot: Snapshot) -> list[Waiting]:
 def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
-    Jobs are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins sort jobs
-    without pods.
+    They are sorted by priority, then by age, like jobs without pods in Volcano's `priority` and
+    `gang` plugins.
     """
     priority: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():
@@ -96,7 +96,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
 
 
 def _suspended(snapshot: Snapshot) -> Iterator[Waiting]:
-    # A JobFlow is suspended if one of its steps is, and the step is listed as a job.
+    # A JobFlow is suspended if one of its steps is suspended, and the step is listed as a job.
     for resource in RESOURCES:
         for job in snapshot.all(resource.name):
             suspended = resource is not volcano.FLOW and (
@@ -158,11 +158,11 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 
 
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
-    """Return the scheduler's messages about the pods, or its events about a group not admitted.
+    """Return the scheduler's messages about the pods, or its events about a queued PodGroup.
 
-    If there are none, return the group's condition, which only counts the missing pods. If Volcano
-    has provisionally assigned a pod to a node, its message contains no reason; the group's
-    condition does.
+    Without messages, return the PodGroup's condition, which only counts the missing pods. If
+    Volcano has provisionally assigned a pod to a node, the pod's message contains no reason, but
+    the PodGroup's condition does.
     """
     conditions: list[Object] = group.get("status", {}).get("conditions", [])
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)

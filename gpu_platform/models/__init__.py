@@ -1,1 +1,1 @@
-"""Models in a registry: published with their lineage, signed, and promoted."""
+"""Models in a registry: publication with lineage, signatures, and promotion."""

@@ -7,12 +7,12 @@ from typing import Any
 _DESCRIPTION = """\
 Publish the export of a finished run to an OCI registry, and promote it to a stage.
 
-A published model is an OCI artifact of the ModelPack specification. Its digest is its version. It
+A published model is an OCI artifact as specified by ModelPack. Its digest is its version. It
 contains the files of the export and lineage.json: the run, its image, the digest of its data, its
-metrics and the result of the policies. A signature covers every file.
+metrics and the result of the policy check. A signature covers every file.
 
-Stages are tags. promote verifies signature and lineage, moves the tag, and adds the digest to the
-ConfigMap gpu-platform-models/promoted-models, from which admission policies read what may be served
+Stages are tags. `promote` verifies the signature and the lineage, moves the tag, and adds the
+digest to the ConfigMap gpu-platform-models/promoted-models, which admission policies read
 (docs/model-registry.md).
 """
 _EPILOG = """\
@@ -27,8 +27,8 @@ examples:
   python -m gpu_platform models diff registry.example.com/models/digits:production \\
     registry.example.com/models/digits:digits-1a2b3c4d
 
-Registries: credentials come from ~/.docker/config.json (docker login), certificates of a private
-authority from SSL_CERT_FILE. The commands need the packages of requirements/models.txt.
+Registries: credentials are read from ~/.docker/config.json (docker login), certificates of a
+private CA from SSL_CERT_FILE. The commands require the packages in requirements/models.txt.
 """
 
 
@@ -46,7 +46,7 @@ def add_models(
     actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
     registry = parser(add_help=False)
     registry.add_argument(
-        "--plain-http", action="store_true", help="call the registry without TLS (tests only)"
+        "--plain-http", action="store_true", help="connect to the registry without TLS (tests only)"
     )
 
     cluster = parser(add_help=False)
@@ -56,7 +56,7 @@ def add_models(
     mlflow = parser(add_help=False)
     mlflow.add_argument(
         "--mlflow", action="store_true",
-        help="also record it in MLflow's model registry at MLFLOW_TRACKING_URI",
+        help="also register the version in MLflow's model registry at MLFLOW_TRACKING_URI",
     )  # fmt: skip
 
     def action(name: str, text: str, *parents: argparse.ArgumentParser) -> Any:
@@ -68,22 +68,22 @@ def add_models(
     publish.add_argument("export", type=Path, metavar="EXPORT", help="directory of the export")
     publish.add_argument("repository", metavar="REPOSITORY", help="registry/repository")
     publish.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="private key (PEM) that signs; "
-        "MODEL_KEY_PASSWORD has its password, if it is encrypted",
+        "--key", type=Path, required=True, metavar="FILE", help="private signing key (PEM); "
+        "MODEL_KEY_PASSWORD contains its password, if it is encrypted",
     )  # fmt: skip
     objects = publish.add_mutually_exclusive_group(required=True)
     objects.add_argument(
         "--objects", type=Path, metavar="FILE",
-        help="objects of the run in YAML, as `python -m gpu_platform run --dry-run` prints them",
+        help="objects of the run in YAML, as printed by `python -m gpu_platform run --dry-run`",
     )  # fmt: skip
     objects.add_argument(
         "--namespace",
         "-n",
         metavar="NAME",
-        help="namespace of the run in the cluster, instead of --objects",
+        help="namespace from which the objects of the run are read, instead of --objects",
     )
     publish.add_argument(
-        "--policy-config", type=Path, metavar="FILE", help="configuration of the policies"
+        "--policy-config", type=Path, metavar="FILE", help="configuration of the policy pack"
     )
 
     listed = action("list", "list the versions of a model with their stages and metrics")
@@ -93,7 +93,7 @@ def add_models(
     show.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
     show.add_argument("--key", type=Path, metavar="FILE", help="also verify with this public key")
 
-    text = "verify a version, give it the tag of a stage and admit its digest"
+    text = "verify a version, tag it with a stage and admit its digest"
     promote = action("promote", text, cluster, mlflow)
     promote.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
     promote.add_argument("stage", choices=("staging", "production"))

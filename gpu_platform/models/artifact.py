@@ -1,7 +1,7 @@
-"""A model as an OCI artifact of the ModelPack specification: one layer for each file.
+"""OCI artifacts of models, as specified by ModelPack: one layer for each file.
 
-The manifest is a pure function of the files, so a changed manifest refers to different files, or is
-not the one that `manifest` returns.
+The manifest is a pure function of the files. A manifest that was tampered with therefore refers to
+other files, or differs from the result of `manifest`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Descriptor = dict[str, Any]
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """Return the bytes from which the digest is computed."""
+    """Return the canonical JSON from which the digest is computed."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digest in the format of registries."""
+    """Return the SHA-256 digest in the format of OCI registries."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -57,12 +57,12 @@ def descriptor(content: bytes, media_type: str) -> Descriptor:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a model in a directory that contains no others."""
+    """The files of a model, in a directory that contains no other files."""
 
     directory: Path
 
     def export(self) -> Manifest:
-        """Return the manifest of the export. Raises GitopsError if a file is damaged."""
+        """Return the manifest of the export. Raise GitopsError if a file is damaged."""
         try:
             found = read_manifest(self.directory)
             for file in (found.weights, *found.artifacts):
@@ -72,11 +72,11 @@ class Files:
         return found
 
     def names(self) -> list[str]:
-        """Return the paths of all files in the directory. Raises GitopsError for unusual ones."""
+        """Return the relative paths of all files. Raise GitopsError for links and special files."""
         found = []
         for path in sorted(self.directory.rglob("*")):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise GitopsError(f"{path} is not a plain file: remove it from the export")
+                raise GitopsError(f"{path} is not a regular file: remove it from the export")
             if path.is_file():
                 found.append(path.relative_to(self.directory).as_posix())
         return found
@@ -96,10 +96,10 @@ class Files:
 
 
 def gather(export: Path, directory: Path) -> Files:
-    """Link or copy the files of an export to an empty directory, where the lineage is added."""
+    """Link or copy the files of an export to an empty directory, to which the lineage is added."""
     for name in Files(export).names():
         if PurePosixPath(name).parts[0].startswith(".") or name == LINEAGE_FILE:
-            raise GitopsError(f"{export / name} is not a file of an export: remove it")
+            raise GitopsError(f"{export / name} does not belong to an export: remove it")
         target = directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -110,7 +110,7 @@ def gather(export: Path, directory: Path) -> Files:
 
 
 def config(lineage: Lineage, export: Manifest, layers: Sequence[Descriptor]) -> bytes:
-    """Return the model configuration of the specification."""
+    """Return the model configuration in the format of ModelPack."""
     document = {
         "descriptor": {
             "name": lineage.model,
@@ -168,7 +168,7 @@ class Layer(BaseModel):
     def _inside(self) -> Self:
         path = self.annotations.get(FILE_PATH, "")
         if not path or path.startswith("/") or ".." in PurePosixPath(path).parts:
-            raise ValueError(f"the path {path!r} is not inside of the model")
+            raise ValueError(f"the path {path!r} is outside the model's directory")
         return self
 
 
@@ -184,7 +184,7 @@ class Model(BaseModel):
 
     @classmethod
     def parse(cls, content: bytes, location: str) -> Self:
-        """Return the manifest of a model. Raises GitopsError if it is of another type."""
+        """Parse the manifest of a model. Raise GitopsError if it has another type."""
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:

@@ -23,21 +23,21 @@ try:
     from gpu_platform.models.registry import Reference, Repository
 except ImportError as error:
     raise GitopsError(
-        f"{error}: `pip install --require-hashes -r requirements/models.txt` installs what the "
-        "commands about models need"
+        f"{error}: install the packages for model commands with "
+        "`pip install --require-hashes -r requirements/models.txt`"
     ) from None
 
 _STAGES = ("staging", "production")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run an action and return the exit status. Raises GitopsError."""
+    """Run an action and return the exit status."""
     try:
         for line in _ACTIONS[options.action](options):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
     except promotion.RefusedError as error:
-        sys.stderr.write(f"refused: {error}\n")
+        sys.stderr.write(f"rejected: {error}\n")
         return BLOCKED
     return 0
 
@@ -47,11 +47,11 @@ def _repository(options: argparse.Namespace, text: str) -> Repository:
 
 
 def _version(options: argparse.Namespace, text: str) -> tuple[Repository, promotion.Version]:
-    """Return the repository and the version that a reference names by tag or digest."""
+    """Return the repository and the version for a reference with a tag or digest."""
     repository = _repository(options, text)
     wanted = repository.reference.digest or repository.reference.tag
     if wanted is None:
-        raise UsageError(f"{text} names no version: write {text}:TAG or {text}@sha256:…")
+        raise UsageError(f"{text} has no version: use {text}:TAG or {text}@sha256:…")
     return repository, promotion.read(repository, wanted)
 
 
@@ -59,7 +59,9 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
     mirror = Mirror() if options.mlflow else None
     repository = _repository(options, options.repository)
     if repository.reference.tag or repository.reference.digest:
-        raise UsageError(f"{options.repository}: leave tag and digest out; the run is the tag")
+        raise UsageError(
+            f"{options.repository}: omit tag and digest; the version is tagged with the run's name"
+        )
     objects = _objects(options)
     password = os.environ.get(signing.PASSWORD)
     settings = read_settings(options.policy_config) if options.policy_config else {}
@@ -100,7 +102,7 @@ def _list(options: argparse.Namespace) -> Iterator[str]:
         try:
             lineage = promotion.read(repository, digest).lineage
         except GitopsError:
-            # Anybody who may push can add tags of other artifacts.
+            # Anybody with push access can add tags for other artifacts.
             rows.append([", ".join(names), digest, ", ".join(stages) or "-", "-", "not a model"])
             continue
         data = f"{lineage.dataset} {lineage.data_sha256[:12]}".strip()

@@ -1,4 +1,4 @@
-"""Lineage of a model: the run, the code and the data that it was trained with."""
+"""Lineage of a model: the run, code and data from which it was trained."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from workload.manifest import Manifest
 
 FILE: Final = "lineage.json"
 _TRAINING: Final = "training"
-"""Name of the container that trains, in every kind of job."""
+"""Name of the training container in all job kinds."""
 
 
 class Verdict(BaseModel):
-    """Result of the policy pack for the objects of a run."""
+    """Result of checking the objects of a run with the policy pack."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,7 +34,7 @@ class Verdict(BaseModel):
 
 
 class Lineage(BaseModel):
-    """Origin of a published model. A file of the artifact, so that it is signed with the model."""
+    """Origin of a published model, stored as a file of the artifact so that it is signed, too."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,7 +42,7 @@ class Lineage(BaseModel):
     model: str = Field(description="Repository without its registry, such as models/digits.")
     run: str = Field(description="Name of the training run.")
     specification: str = Field(
-        description="Last part of the run's name: a hash of what the author of the job wrote."
+        description="Last part of the run's name: a hash of the job's specification."
     )
     code: str = Field(description="Image of the training program, with its digest.")
     code_version: str = Field(description="Version of the training program.")
@@ -67,7 +67,7 @@ class Lineage(BaseModel):
         if self.policies is None:
             yield "policies were not evaluated"
         elif not self.policies.passed:
-            yield f"policies refuse the run: {', '.join(self.policies.refused)}"
+            yield f"policies reject the run: {', '.join(self.policies.refused)}"
 
     def contradictions(self, manifest: Manifest) -> Iterator[str]:
         """Yield a sentence for each value that the manifest of the export contradicts."""
@@ -79,17 +79,24 @@ class Lineage(BaseModel):
 def build_lineage(
     model: str, manifest: Manifest, objects: Sequence[Object], settings: Mapping[str, Any]
 ) -> Lineage:
-    """Return the lineage of an export. `objects` are those of its run.
+    """Return the lineage of an export.
 
-    `settings` are those of the policy pack. Raises GitopsError if the objects are of another run.
+    Args:
+        model: Repository of the model without its registry.
+        manifest: Manifest of the export.
+        objects: Kubernetes objects of the run.
+        settings: Configuration of the policy pack.
+
+    Raises:
+        GitopsError: If the objects belong to another run.
     """
     views = [View(resource_of(dict(each))) for each in objects]
     runs = {each["metadata"].get("labels", {}).get(RUN_LABEL) for each in objects} - {None}
     names = {each["metadata"]["name"] for each in objects}
     if objects and manifest.run not in runs | names:
         raise GitopsError(
-            f"the export is of run {manifest.run!r}, but the objects are of "
-            f"{', '.join(sorted(runs or names))}: write the export and the objects of one run"
+            f"the export belongs to run {manifest.run!r}, but the objects belong to "
+            f"{', '.join(sorted(runs or names))}: use the export and the objects of the same run"
         )
     return Lineage(
         model=model,
@@ -101,7 +108,7 @@ def build_lineage(
 
 
 def parse(text: bytes, location: str) -> Lineage:
-    """Parse the lineage. Raises GitopsError if it is not valid."""
+    """Parse the lineage. Raise GitopsError if it is not valid."""
     try:
         return Lineage.model_validate_json(text)
     except ValidationError as error:
@@ -127,7 +134,7 @@ def _specification(run: str) -> str:
 
 
 def _image(views: Sequence[View]) -> str:
-    """Return the image of the training program; empty if there is none, or there are several."""
+    """Return the image of the training program, or an empty string if it is not unique."""
     images = {
         container.node["image"].text
         for view in views
@@ -143,7 +150,7 @@ def _image(views: Sequence[View]) -> str:
 def _verdict(
     run: str, objects: Sequence[Object], views: Sequence[View], settings: Mapping[str, Any]
 ) -> Verdict:
-    """Return the result of the policy pack, which assumes that namespace and queue exist."""
+    """Check the objects with the policy pack, on the assumption that namespace and queue exist."""
     workloads = [workload for view in views for workload in view.workloads]
     queues = {workload.queue(pod).text for workload in workloads for pod in workload.pods}
     namespace = objects[0]["metadata"].get("namespace", "default")

@@ -1,7 +1,7 @@
 """Copy of published versions and their stages in MLflow's model registry.
 
-The OCI registry decides what is served; MLflow only shows it next to the runs. Its package is not
-used, because it requires another protobuf than Pulumi.
+The OCI registry determines what is served; MLflow only shows the versions next to the runs. The
+mlflow package is not used, because it conflicts with Pulumi's version of protobuf.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _PREFIX: Final = "api/2.0/mlflow"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which would send the credentials to another server."""
+    """Rejects redirects, which could send the credentials to another server."""
 
     def redirect_request(self, *_: object) -> None:
-        """Raise HTTPError by returning nothing."""
+        """Return None, so that urllib raises HTTPError."""
 
 
 class Mirror:
-    """A server at MLFLOW_TRACKING_URI, with the credentials of MLflow's other variables."""
+    """Client of the server at MLFLOW_TRACKING_URI. Credentials come from MLflow's variables."""
 
     def __init__(self) -> None:
         self._url = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
         if not self._url.startswith(("http://", "https://")):
             raise UsageError(
-                f"--mlflow: MLFLOW_TRACKING_URI is {self._url or 'not set'}: write the address of "
+                f"--mlflow: MLFLOW_TRACKING_URI is {self._url or 'not set'}: set it to the URL of "
                 "the server, such as https://mlflow.example.com"
             )
 
     def publish(self, reference: str, lineage: Lineage, export: Path | None = None) -> str:
-        """Register a version unless it is registered already, and return its number.
+        """Register a version unless it is already registered, and return its number.
 
-        It belongs to the MLflow run whose identifier is stored next to `export`, if there is one.
+        The version is linked to the MLflow run whose ID is stored next to `export`, if any.
         """
         name, source = lineage.model.replace("/", "."), f"oci://{reference}"
         self._post("registered-models/create", {"name": name}, known="RESOURCE_ALREADY_EXISTS")
@@ -68,7 +68,7 @@ class Mirror:
         return str(self._post("model-versions/create", content)["model_version"]["version"])
 
     def promote(self, reference: str, lineage: Lineage, stage: str) -> str:
-        """Give a version the alias of a stage, and return its number."""
+        """Assign the alias of a stage to a version, and return the version's number."""
         version = self.publish(reference, lineage)
         content = {"name": lineage.model.replace("/", "."), "alias": stage, "version": version}
         self._post("registered-models/alias", content)
@@ -78,7 +78,11 @@ class Mirror:
         return self._call(path, json.dumps(content).encode(), known)
 
     def _call(self, path: str, content: bytes | None = None, known: str = "") -> dict[str, Any]:
-        """Return the response, empty for the error code `known`. Raises GitopsError."""
+        """Send a request and return the response; return {} for the error code `known`.
+
+        Raises:
+            GitopsError: If the request fails with another error.
+        """
         request = urllib.request.Request(f"{self._url}/{_PREFIX}/{path}", content)  # noqa: S310
         request.add_header("Content-Type", "application/json")
         user, token = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "TOKEN"))
@@ -102,7 +106,7 @@ class Mirror:
 
 
 def _tracked_run(export: Path | None) -> str:
-    """Return the identifier that `track: mlflow` has written next to an export."""
+    """Return the MLflow run ID that `track: mlflow` stored next to an export."""
     try:
         content = json.loads((export.parent / RUNS_FILE).read_bytes()) if export else {}
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Publication and promotion of models: the signed files are verified, and then admitted."""
+"""Publication of signed models, and their verification and promotion."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from workload.promotion import Condition, violations
 
 
 class RefusedError(GitopsError):
-    """The model may not be promoted."""
+    """A model that must not be promoted."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A published model, whose files have not been read."""
+    """A published model. Its files are not verified yet."""
 
     digest: str
     layers: Sequence[artifact.Layer]
@@ -41,9 +41,14 @@ def publish(
     key: Path,
     password: str | None,
 ) -> Version:
-    """Push an export, its lineage and its signature. Raises GitopsError.
+    """Push an export, its lineage and its signature.
 
-    `objects` are those of the run, and `settings` those of the policy pack.
+    `objects` are the Kubernetes objects of the run, and `settings` is the configuration of the
+    policy pack.
+
+    Raises:
+        GitopsError: If the export is damaged, belongs to another run, or cannot be signed or
+            pushed.
     """
     with tempfile.TemporaryDirectory() as temporary:
         files = artifact.gather(export, Path(temporary, "export"))
@@ -69,13 +74,13 @@ def publish(
     subject = artifact.descriptor(content, artifact.MANIFEST_TYPE)
     repository.push_manifest(content, digest)
     repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
-    # The tag is pushed last, so that whoever finds it also finds the signature.
+    # The tag is pushed last, so that the signature exists when the tag appears.
     repository.push_manifest(content, manifest.run)
     return Version(digest, artifact.Model.parse(content, digest).layers, lineage)
 
 
 def read(repository: Repository, version: str) -> Version:
-    """Return the version of a tag or a digest. Raises GitopsError if it is not a model."""
+    """Return the version with a tag or digest. Raise GitopsError if it is not a model."""
     digest = repository.resolve(version)
     location = repository.reference.at(digest)
     layers = artifact.Model.parse(repository.manifest(digest), location).layers
@@ -89,8 +94,9 @@ def read(repository: Repository, version: str) -> Version:
 def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     """Verify the signature of all files, and return the manifest of the export.
 
-    Raises RefusedError if a file, the manifest of the artifact or the lineage differs from what was
-    signed, or was signed as another model.
+    Raises:
+        RefusedError: If a file, the manifest of the artifact or the lineage was changed after it
+            was signed, or was signed as another model.
     """
     location = repository.reference.at(version.digest)
     bundle = repository.signature(version.digest)
@@ -98,7 +104,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
         directory = Path(temporary, "export")
         for layer in version.layers:
             if (directory / layer.path).exists():
-                raise RefusedError(f"{location} has the file {layer.path} twice")
+                raise RefusedError(f"{location} contains the file {layer.path} twice")
             repository.download(layer.digest, directory / layer.path)
         try:
             signing.verify(directory, bundle, key, location)
@@ -107,7 +113,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
             raise RefusedError(str(error)) from None
         layers = artifact.Files(directory).layers()
     if artifact.digest_of(artifact.manifest(version.lineage, export, layers)) != version.digest:
-        raise RefusedError(f"{location}: the manifest is not the one that `models publish` writes")
+        raise RefusedError(f"{location}: the manifest was not written by `models publish`")
     if version.lineage.model != repository.reference.repository:
         raise RefusedError(f"{location} was published as {version.lineage.model}")
     return export
@@ -123,7 +129,11 @@ def promote(
 ) -> str:
     """Verify a version, move the tag of a stage to it and admit its digest in the cluster.
 
-    Return the entry of the ConfigMap. Raises RefusedError, with every reason.
+    Return the entry of the ConfigMap.
+
+    Raises:
+        RefusedError: If the version must not be promoted. The message lists every reason.
+        GitopsError: If the registry or the cluster rejects a change.
     """
     location = repository.reference.at(version.digest)
     export = verify(repository, version, key)
@@ -155,7 +165,7 @@ def promote(
 
 
 def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
-    """Add an entry to the ConfigMap. Earlier entries stay, for pods that still serve them."""
+    """Add an entry to the ConfigMap. Earlier entries remain for pods that still serve them."""
     patch = json.dumps({"data": {digest.removeprefix("sha256:"): admitted}})
     command = ["patch", "configmap", NAME, "--namespace", NAMESPACE, "--type=merge", f"-p={patch}"]
     try:
@@ -165,6 +175,6 @@ def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
     if done.returncode != 0:
         raise GitopsError(
             f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {done.stderr.strip()}. "
-            f"The admission policies create it, and the Role {PROMOTER} grants the permission "
-            "(docs/model-registry.md); then run the command again"
+            "The stack creates the ConfigMap together with the admission policies, and the Role "
+            f"{PROMOTER} grants the permission (docs/model-registry.md). Then run the command again"
         )

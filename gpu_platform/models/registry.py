@@ -1,4 +1,4 @@
-"""Artifacts in an OCI registry. Everything that is read is compared with its digest."""
+"""Client for artifacts in an OCI registry. All content is verified against its digest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIGNATURE_SUFFIX: Final = ".sig"
 
 @dataclass(frozen=True)
 class Reference:
-    """Name of an artifact: registry/repository:tag, or with a digest."""
+    """Name of an artifact: registry/repository, optionally with :tag or @digest."""
 
     host: str
     repository: str
@@ -41,18 +41,18 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the parts of a reference. Raises GitopsError if it is not valid."""
+        """Parse a reference. Raise GitopsError if it is not valid."""
         found = _REFERENCE.fullmatch(text)
         if found is None or not re.search(r"[.:]|^localhost$", found["host"]):
             raise GitopsError(
-                f"{text!r} is not the name of a model: write registry.example.com/models/digits, "
-                "with :TAG or @sha256:DIGEST if one version is meant"
+                f"{text!r} is not the name of a model: use registry.example.com/models/digits, and "
+                "append :TAG or @sha256:DIGEST for a single version"
             )
         return cls(found["host"], found["repository"], found["tag"], found["digest"])
 
     @property
     def name(self) -> str:
-        """The repository with its registry."""
+        """The registry and the repository."""
         return f"{self.host}/{self.repository}"
 
     def at(self, version: str) -> str:
@@ -61,17 +61,17 @@ class Reference:
 
 
 class _Client(Registry):  # type: ignore[misc]
-    """Client of oras without retries, which take two minutes if the registry's name is wrong."""
+    """Client of oras without retries, which would take two minutes for a wrong registry name."""
 
     do_request: Callable[..., requests.Response] = Registry.do_request.__wrapped__
 
 
 class Repository:
-    """One repository. All methods raise GitopsError."""
+    """A repository of a registry. All methods raise GitopsError if a request fails."""
 
     def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
         self.reference = reference
-        # requests does not read this variable, unlike other programs and the oras command.
+        # Unlike the oras command and other programs, requests ignores this variable.
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
         with self._errors("cannot be reached"):
@@ -89,7 +89,7 @@ class Repository:
             self._client.auth.load_configs(self._container)
         if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):
             raise GitopsError(
-                f"{reference.host} requires a login, and ~/.docker/config.json has none: run "
+                f"{reference.host} requires a login, but ~/.docker/config.json contains none: run "
                 f"`docker login {reference.host}`"
             )
 
@@ -101,7 +101,7 @@ class Repository:
         return version
 
     def manifest(self, digest: str) -> bytes:
-        """Return a manifest, compared with its digest."""
+        """Return a manifest after verifying its digest."""
         content = self._manifest_bytes(digest)
         if digest_of(content) != digest:
             raise GitopsError(
@@ -110,7 +110,7 @@ class Repository:
         return content
 
     def tags(self) -> list[str]:
-        """Return all tags except those of signatures; empty if the repository does not exist."""
+        """Return all tags except signature tags; empty if the repository does not exist."""
         with self._errors("has tags that cannot be listed"):
             response = self._request(f"{self._root}tags/list")
             if response.status_code == 404:
@@ -119,7 +119,7 @@ class Repository:
         return sorted(tag for tag in found if not tag.endswith(SIGNATURE_SUFFIX))
 
     def signature(self, digest: str) -> bytes:
-        """Return the bundle of the signature of an artifact."""
+        """Return the signature bundle of an artifact."""
         tag = _signature_tag(digest)
         if self._request(f"{self._root}manifests/{tag}", "HEAD").status_code == 404:
             raise GitopsError(f"{self.reference.at(digest)} is not signed")
@@ -146,14 +146,14 @@ class Repository:
                 stream.write(chunk)
 
     def push_blob(self, content: Path, layer: Descriptor) -> None:
-        """Upload a file unless the repository has it."""
+        """Upload a file unless the repository already contains it."""
         with self._errors(f"does not accept {content.name}"):
             self._client._check_200_response(
                 self._client.upload_blob(str(content), self._container, layer)
             )
 
     def push_manifest(self, content: bytes, version: str) -> None:
-        """Upload a manifest under a digest or a tag, which moves."""
+        """Upload a manifest under a digest or a tag. An existing tag is moved."""
         headers = {"Content-Type": json.loads(content).get("mediaType", MANIFEST_TYPE)}
         with self._errors(f"does not accept {version}"):
             url = f"{self._root}manifests/{version}"

@@ -1,4 +1,4 @@
-"""Signatures of OpenSSF model-signing, created and verified with elliptic-curve keys."""
+"""OpenSSF model-signing signatures, created and verified with elliptic-curve keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _MISMATCH: Final = "Signature mismatch"
 
 
 def sign(directory: Path, key: Path, password: str | None = None) -> bytes:
-    """Return the signature of all files in a directory. Raises GitopsError."""
+    """Return the signature of all files in a directory.
+
+    Raises:
+        GitopsError: If the key cannot be used.
+    """
     target = directory.with_suffix(".sig")
     try:
         signer = signing.Config().use_elliptic_key_signer(private_key=key, password=password)
@@ -37,13 +41,14 @@ def sign(directory: Path, key: Path, password: str | None = None) -> bytes:
 
 
 def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
-    """Verify that the signature is of this key and of exactly the files in a directory.
+    """Verify that this key signed exactly the files in a directory.
 
-    Raises GitopsError.
+    Raises:
+        GitopsError: If the signature is not valid, or the files differ from the signed ones.
     """
     signature = directory.with_suffix(".sig")
     signature.write_bytes(bundle)
-    # The library warns about signatures of earlier versions, which have no hint of the key.
+    # The library warns about signatures of earlier versions, which contain no key hint.
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             verifier = verifying.Config().use_elliptic_key_verifier(public_key=key)
@@ -56,15 +61,17 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
         except Exception as error:
             if str(error).startswith(_MISMATCH):
                 names = ", ".join(_different(directory, bundle))
-                raise GitopsError(f"{reference}: other files than those signed: {names}") from None
+                raise GitopsError(
+                    f"{reference}: files differ from the signed ones: {names}"
+                ) from None
             raise GitopsError(f"{reference}: the signature is not valid: {error}") from None
-    # The library leaves out paths that the signed statement asks to ignore.
+    # The library skips paths that the signed statement declares as ignored.
     if different := ", ".join(_different(directory, bundle)):
-        raise GitopsError(f"{reference}: other files than those signed: {different}")
+        raise GitopsError(f"{reference}: files differ from the signed ones: {different}")
 
 
 def _different(directory: Path, bundle: bytes) -> list[str]:
-    """Return the paths of files that are changed, missing or not signed."""
+    """Return the paths of changed, missing and unsigned files."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}
     found = {
@@ -76,7 +83,7 @@ def _different(directory: Path, bundle: bytes) -> list[str]:
 
 
 def fingerprint(key: Path) -> str:
-    """Return the digest of a public key. Raises GitopsError."""
+    """Return the digest of a public key. Raise GitopsError if it cannot be read."""
     try:
         found: Any = serialization.load_pem_public_key(key.read_bytes())
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Validation of arguments from other languages against the settings; errors name the key."""
+"""Validation of arguments from programs in other languages. Errors name the key."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,8 @@ Model = TypeVar("Model", bound=BaseModel)
 def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
     """Validate values at the path `within` of a model, and return the model.
 
-    Raises InputPropertiesError, which Pulumi prints with the resource and each key.
+    Raises:
+        InputPropertiesError: If they are invalid. Pulumi prints it with the resource and each key.
     """
     nested: Any = with_integers(values)
     for key in reversed(within):
@@ -39,9 +40,9 @@ def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Mode
 
 
 def refused(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
-    """Return an error from pairs of a key and the reason why its value is refused."""
+    """Return an error for pairs of a key and the reason why its value is rejected."""
     details: list[InputPropertyErrorDetails] = [
-        # An empty path is the resource's name, which becomes part of the names of objects.
+        # An empty path means the resource's name, which becomes part of object names.
         {"property_path": path or "name", "reason": reason}
         for path, reason in problems
     ]
@@ -49,7 +50,7 @@ def refused(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
 
 
 def with_integers(value: Any) -> Any:
-    """Return the value with integers restored: the engine sends 2 as 2.0."""
+    """Return the value with integers restored, because the engine sends 2 as 2.0."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -67,7 +68,7 @@ def _names(values: Any) -> Iterable[str]:
 
 
 def _in_camel_case(text: str, names: set[str]) -> str:
-    """Return the text with the keys in camel case, as the user wrote them: `gpusPerNode`."""
+    """Return the text with the keys in camel case, as in the user's program: `gpusPerNode`."""
     return re.sub(
         r"\b[a-z]+(?:_[a-z]+)+\b",
         lambda found: camel_case(found[0]) if found[0] in names else found[0],

@@ -1,6 +1,6 @@
-"""The components for programs in any language.
+"""Components for programs in any language.
 
-Arguments may be outputs of other resources. A component creates its resources once all arguments
+Arguments may be outputs of other resources. A component creates its resources when all arguments
 are known.
 """
 
@@ -41,33 +41,33 @@ _PLACEMENT = ("platform", "namespace", "claims", "gpu_nodes")
 
 
 class Arguments(TypedDict):
-    """Arguments of a component; the plugin's schema lists their names and types."""
+    """Arguments of a component. The plugin's schema lists their names and types."""
 
 
 class Deferred(Component):
-    """A component that creates its resources once its arguments are known."""
+    """A component that creates its resources when its arguments are known."""
 
     def when_known(
         self, args: Any, build: Callable[[Values], Awaitable[Built]]
     ) -> pulumi.Output[Built]:
-        """Return the result of `build`; resources depend on those that the arguments come from."""
+        """Return the result of `build`. Its resources depend on the sources of the arguments."""
         known = pulumi.Output.from_input(args)
 
         async def create(values: Values) -> Built:
             self.wait_for(await known.resources())
             return await build(values)
 
-        # Output.apply accepts a coroutine function, unlike its annotation.
+        # Output.apply accepts coroutine functions, although its annotation does not.
         built: pulumi.Output[Built] = known.apply(create)
         return built
 
     def register_after(self, built: pulumi.Output[None]) -> None:
-        """Register a component without attributes: Pulumi waits for outputs, not for resources."""
+        """Register a component without attributes, with an output for which Pulumi waits."""
         self.register_outputs({"made": built})
 
 
 class TrainingJob(Deferred):
-    """A run of a training job, scheduled as a gang. The component does not wait for its end."""
+    """A run of a training job, scheduled as a gang. The component does not wait until it ends."""
 
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
@@ -122,7 +122,7 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # In the settings, any name here means that the canary has its own image.
+                # In the settings, any name here means that the canary has a separate image.
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = checked(InferenceSettings, values, "services", name).services.values()
@@ -148,7 +148,7 @@ class GpuStack(Deferred):
     """NVIDIA's device plugin and the runtime class, for clusters without them."""
 
     gpu_nodes: pulumi.Output[Values]
-    """How pods request GPUs; the argument `gpuNodes` of jobs and services."""
+    """How pods request GPUs, for the argument `gpuNodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -307,10 +307,10 @@ def _pop(values: Values, keys: tuple[str, ...]) -> Values:
 
 
 async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
-    """Return the platform of a stack, with the arguments that override it."""
+    """Return the platform of a stack, overridden by the other arguments."""
     nodes = _gpu_nodes(values) if "gpu_nodes" in values else None
     if "platform" in values:
-        # The component's provider may be unable to read kube-system, which no argument could allow.
+        # The component's provider may lack permission to read kube-system.
         options = pulumi.ResourceOptions(parent=parent)
         stack = await Platform.read(values["platform"], options, name=name, check_cluster=False)
         return Platform(
@@ -336,7 +336,7 @@ def _gpu_nodes(values: Values) -> GpuNodes:
 
 
 def _pod(values: Values) -> tuple[Values, Values]:
-    """Return the settings of a program that uses the API, and the arguments of its pod."""
+    """Return the settings of a program that uses the Kubernetes API, and its pod's arguments."""
     rest = dict(values)
     arguments = {
         "namespace": rest.pop("namespace"),

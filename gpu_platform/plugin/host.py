@@ -1,4 +1,4 @@
-"""The plugin's process, which serves Pulumi's engine (`pulumi.provider.experimental`)."""
+"""Process of the plugin, which serves Pulumi's engine (`pulumi.provider.experimental`)."""
 
 import asyncio
 import json
@@ -32,11 +32,11 @@ def definitions() -> dict[str, ComponentDefinition]:
 
 
 class Provider(ComponentProvider):
-    """Provider whose component arguments are the settings.
+    """Provider whose component arguments are defined by the settings.
 
-    Pulumi's base class derives arguments from annotated classes. If all arguments are one output,
-    it maps their names as if the output were an empty object; this provider maps them once the
-    values are known.
+    Pulumi's base class derives arguments from annotated classes. If all arguments are a single
+    output, the base class maps their names as if the output were an empty object. This provider
+    maps them when the values are known.
     """
 
     def __init__(self) -> None:
@@ -53,8 +53,8 @@ class Provider(ComponentProvider):
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
         """Return an output of the arguments with their Python names.
 
-        The output fails with RunError if an argument contains a secret, because the manifests would
-        store it in plain text.
+        The output raises RunError if an argument contains a secret, because the manifests would
+        contain it in plain text.
         """
         mapped = super().map_inputs
         given = pulumi.Output.from_input(inputs)

@@ -1,4 +1,4 @@
-"""Arguments of the plugin's components: the settings, and where a workload runs."""
+"""Arguments of the plugin's components: the settings, and the place where a workload runs."""
 
 import re
 from collections.abc import Mapping
@@ -45,8 +45,8 @@ _OMITTED: Final[Mapping[str, frozenset[str]]] = {
     "FailureRecorder": frozenset({"image", "claims"}),
     "NodeHealth": frozenset({"image"}),
 }
-"""Keys that refer to another part of the stack, by type. The plugin's arguments omit them: they
-contain the value itself, or the component does not create that part."""
+"""Keys that refer to another part of the stack, by type. The plugin omits them, because its
+arguments contain the value itself, or the component does not create that part."""
 
 
 def _text(description: str, *, optional: bool = True) -> PropertyDefinition:
@@ -87,7 +87,7 @@ _PLACE: Final = {
 _ISOLATED: Final = PropertyDefinition(
     optional=True,
     type=PropertyType.BOOLEAN,
-    description="Create network policies for a namespace that isolates its network (default true).",
+    description="Create the network policies that an isolated namespace requires (default true).",
 )
 _RECORDER: Final = {
     "image": _text("Image of recorder/Dockerfile, pinned by digest.", optional=False),
@@ -98,14 +98,14 @@ _GPU_NODES: Final = {
     "resource": _text(
         "Resource that a container requests, such as nvidia.com/gpu.", optional=False
     ),
-    "node_selector": _texts("Labels of the nodes that have GPUs."),
+    "node_selector": _texts("Labels of the GPU nodes."),
     "tolerations": PropertyDefinition(
         optional=True,
         type=PropertyType.ARRAY,
-        items=_type("Toleration", "Toleration of a taint of these nodes."),
-        description="Tolerations of the taints of these nodes.",
+        items=_type("Toleration", "Toleration for a taint of these nodes."),
+        description="Tolerations for the taints of these nodes.",
     ),
-    "runtime_class": _text("Runtime class of pods with GPUs; omit it if they need none."),
+    "runtime_class": _text("Runtime class of GPU pods. Omit it if they do not need one."),
 }
 COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
     "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACE}),
@@ -136,7 +136,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
                 optional=False,
                 type=PropertyType.ARRAY,
                 items=_text("Name of a claim.", optional=False),
-                description="Names in the cluster of the claims of runs. They must be "
+                description="Names of the runs' claims in the cluster. They must be "
                 "ReadWriteMany, because training writes to them at the same time.",
             ),
         },
@@ -158,17 +158,17 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
                 optional=True,
                 type=PropertyType.ARRAY,
                 items=PropertyDefinition(type=PropertyType.INTEGER, description="Port."),
-                description="Ports of the workloads' metrics, which network policies admit.",
+                description="Metrics ports of the workloads, which network policies allow.",
             ),
             "isolated": _ISOLATED,
         },
     ),
 }
-"""Settings in the arguments of each component, and additional arguments by name in Python."""
+"""Settings of each component, and its additional arguments by Python name."""
 
 
 def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
-    """Return the arguments of each component, by name in Python, and the types in them."""
+    """Return the arguments of each component by Python name, and the types that they use."""
     types: dict[str, TypeDefinition] = {}
     components = {
         component: additional | _properties(component, schema_of(model), types, schema_of(model))
@@ -179,7 +179,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
 
 
 def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
-    """Return the outputs that are objects, by component, and add the types in them to `types`."""
+    """Return the outputs that are objects, by component, and add their types to `types`."""
     root = PLATFORM_OUTPUTS.json_schema()
     for name in (_RUN, _SERVICE):
         section = root["$defs"][name]
@@ -198,12 +198,12 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
 
 
 def python_names(properties: Properties) -> dict[str, str]:
-    """Return the names in Python by those in the schema."""
+    """Map the names in the schema to the names in Python."""
     return {camel_case(name): name for name in properties}
 
 
 def schema_names(properties: Properties) -> Properties:
-    """Return the properties by their names in the schema."""
+    """Return the properties under their names in the schema."""
     return {camel_case(name): definition for name, definition in properties.items()}
 
 
@@ -222,7 +222,7 @@ def _definition(name: str, properties: Properties, description: str) -> TypeDefi
 def _properties(
     owner: str, section: Schema, types: dict[str, TypeDefinition], root: Schema
 ) -> Properties:
-    """Return the properties of a section, and add the types in them to `types`."""
+    """Return the properties of a section, and add the types that they use to `types`."""
     built = {}
     for field in fields(section):
         if field.name in _OMITTED.get(owner, ()):
@@ -238,7 +238,7 @@ def _properties(
 
 
 def _enum(field: Field, owner: str, types: dict[str, TypeDefinition]) -> PropertyDefinition | None:
-    """Return the property of an enum, whose type is added to `types`; None for other types."""
+    """Return the property of an enum and add its type to `types`; return None for other types."""
     non_null = [each for each in alternatives(field.schema) if each.get("type") != "null"]
     words = non_null[0].get("enum") if len(non_null) == 1 else None
     if words is None or not all(isinstance(word, str) for word in words):
@@ -265,7 +265,7 @@ def _type_name(definition: str, owner: str) -> str:
     if definition == "TrainingConfig":
         return "Hyperparameters"
     name = definition.removesuffix("Settings")
-    # The settings have two classes of this name.
+    # Two classes of the settings have this name.
     return "JobVolume" if name == "Volume" and owner != "Storage" else name
 
 
@@ -279,7 +279,7 @@ def _property(schema: Schema, description: str, owner: str) -> PropertyDefinitio
     kind, values = schema["type"], schema.get("additionalProperties")
     inner = schema["items"] if kind == "array" else values if isinstance(values, dict) else {}
     return PropertyDefinition(
-        # YAML may also write a quantity as a number.
+        # In YAML, a quantity may also be a number.
         type=PropertyType("string" if isinstance(kind, list) else kind),
         description=description,
         items=_property(inner, description, owner) if kind == "array" else None,

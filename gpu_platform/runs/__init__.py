@@ -1,1 +1,1 @@
-"""Runs of team members, without a stack."""
+"""Runs that team members submit without a stack."""

@@ -1,4 +1,4 @@
-"""The command line of `python -m gpu_platform`."""
+"""Command line of `python -m gpu_platform`."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ examples:
   python -m gpu_platform suspend digits-1a2b3c4d --namespace vision
   python -m gpu_platform models --help
 
-job.yaml has jobs by key, with the settings that a stack has in training.jobs (docs/jobs.md):
+job.yaml contains jobs by key, with the same settings as training.jobs of a stack (docs/jobs.md):
 
   digits:
     queue: research
@@ -29,15 +29,15 @@ job.yaml has jobs by key, with the settings that a stack has in training.jobs (d
     memory: 256Gi
     hyperparameters: {{model: digits-net, dataset: digits, epochs: 20}}
 
-The same job has the same name and the same objects as in a stack, so submitting it again starts
-nothing, and adding it to the stack later keeps the run.
+A job has the same name and the same objects as in a stack. Submitting it again starts nothing, and
+adding it to the stack later keeps the run.
 
 exit status:
   0   done
-  {FAILED}   an error of the cluster or the file, or the run that --follow shows has failed
-  {REFUSED}   a mandatory policy refuses the run, or a model is not promoted; nothing was changed
+  {FAILED}   the file is invalid, the cluster reported an error, or the followed run has failed
+  {REFUSED}   a mandatory policy rejects the run, or a model is not promoted; nothing was changed
   {USAGE}  wrong arguments
-  130 interrupted; a run that was created stays
+  130 interrupted; a run that was created remains
 """
 
 
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         "--policy-config",
         type=Path,
         metavar="FILE",
-        help="configuration of the policies; default: policies/config/STACK.json, if it exists",
+        help="configuration of the policy pack; default: policies/config/STACK.json, if it exists",
     )
     run.add_argument("--prices", type=Path, metavar="FILE", help="price table to use")
     instead = run.add_mutually_exclusive_group()
@@ -87,13 +87,13 @@ def parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print the manifests and create nothing"
     )
     instead.add_argument(
-        "--export", action="store_true", help="print the configuration that a stack would have"
+        "--export", action="store_true", help="print the equivalent configuration of a stack"
     )
     instead.add_argument(
         "--simulate",
         type=Path,
         metavar="SNAPSHOT",
-        help="print what the scheduler would do with the jobs, and create nothing",
+        help="simulate how the scheduler would handle the jobs, and create nothing",
     )
     instead.add_argument("--follow", "-f", action="store_true", help="follow the logs")
 
@@ -104,8 +104,8 @@ def parser() -> argparse.ArgumentParser:
     )
     for name, text in (
         ("logs", "print the logs of a run"),
-        ("suspend", "free the GPUs of a run; it resumes from its last checkpoint"),
-        ("resume", "resume a suspended run"),
+        ("suspend", "suspend a run and release its GPUs"),
+        ("resume", "resume a suspended run from its last checkpoint"),
         ("stop", "delete a run; its checkpoints and logs remain"),
     ):
         command = add(name, text)

@@ -1,4 +1,4 @@
-"""Runs in a cluster, with the permissions of a team member. All access is through kubectl."""
+"""Access to the runs in a cluster through kubectl, with the permissions of a team member."""
 
 from __future__ import annotations
 
@@ -31,13 +31,17 @@ _EXISTS: Final = "AlreadyExists"
 
 @dataclass(frozen=True)
 class Member:
-    """A team member's access to a namespace; `kubectl` is the command with its options."""
+    """A team member's access to a namespace. `kubectl` is the command with its options."""
 
     kubectl: Sequence[str]
     namespace: str
 
     def description(self) -> str:
-        """Return the description of the platform that the stack wrote. Raises GitopsError."""
+        """Return the description of the platform that the stack wrote.
+
+        Raises:
+            GitopsError: If it cannot be read or does not exist.
+        """
         done = self._run("get", "configmap", NAME, "--output=json", "--ignore-not-found")
         if done.returncode != 0:
             raise GitopsError(
@@ -47,16 +51,18 @@ class Member:
             )
         if not done.stdout:
             raise GitopsError(
-                f"namespace {self.namespace} has no ConfigMap {NAME}: write the namespace of a "
-                "stack that has tenancy.groups.members, or pass --platform FILE"
+                f"namespace {self.namespace} has no ConfigMap {NAME}: use the namespace of a stack "
+                "that sets tenancy.groups.members, or pass --platform FILE"
             )
         return str(json.loads(done.stdout)["data"][KEY])
 
     def create(self, manifests: Sequence[Manifest]) -> bool:
-        """Create the objects of a run, and return False if the run existed.
+        """Create the objects of a run, and return False if the run already exists.
 
-        Objects that exist are kept, so an interrupted creation is completed by the next one.
-        Raises GitopsError with the API server's reason.
+        Existing objects are kept, so the next call completes an interrupted creation.
+
+        Raises:
+            GitopsError: If the API server rejects an object; the message states its reason.
         """
         created = False
         for manifest in manifests:
@@ -65,13 +71,13 @@ class Member:
                 created = True
             elif _EXISTS not in done.stderr:
                 title = f"{manifest['kind']} {manifest['metadata']['name']}"
-                raise GitopsError(f"{title} is not created: {done.stderr.strip()}")
+                raise GitopsError(f"{title} was not created: {done.stderr.strip()}")
         return created
 
     def find(self, run: str) -> list[tuple[Resource, dict[str, Any]]]:
-        """Return the objects of a run. Raises GitopsError if there are none.
+        """Return the objects of a run. Raise GitopsError if there are none.
 
-        A job of another program has no label and is found by its name.
+        Jobs that other programs created have no run label and are found by name.
         """
         labelled = f"--selector={RUN_LABEL}={run}"
         found = [
@@ -83,7 +89,7 @@ class Member:
             for resource in RESOURCES
             for item in self._list(resource.name, f"--field-selector=metadata.name={run}")
         ]
-        # Jobs that a JobFlow created are deleted with it.
+        # Jobs that a JobFlow created are deleted with the JobFlow.
         own = [(r, item) for r, item in found if not item["metadata"].get("ownerReferences")]
         if not own:
             raise GitopsError(
@@ -93,10 +99,11 @@ class Member:
         return own
 
     def suspend(self, run: str, suspended: bool) -> None:
-        """Suspend or resume a run. Raises GitopsError if its kind cannot be suspended.
+        """Suspend or resume a run. Raise GitopsError if its kind cannot be suspended.
 
-        A notebook is suspended when its server ends, and Volcano keeps the ended pod: a resumed
-        Job would count it and end at once. So its Job is created again.
+        A notebook is suspended when its server exits, and Volcano keeps the terminated pod. If the
+        Job were resumed, that pod would count, and the Job would end immediately. A notebook is
+        therefore resumed by creating its Job again.
         """
         for resource, item in self.find(run):
             if resource in (FLOW, TEMPLATE):
@@ -119,10 +126,10 @@ class Member:
                 self._run_or_raise("patch", resource.name, name, "--type=merge", change)
 
     def _create_again(self, job: Mapping[str, Any]) -> None:
-        """Delete a Job and its pods, and create the same Job. Raises GitopsError if it runs."""
+        """Delete a Job and its pods, and create the Job again. Raise GitopsError if it runs."""
         name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
         if state is None or not (state.over or state is State.SUSPENDED):
-            raise GitopsError(f"{name} is not suspended, so there is nothing to resume")
+            raise GitopsError(f"{name} cannot be resumed, because it is not suspended")
         manifest = {
             "apiVersion": job["apiVersion"],
             "kind": job["kind"],
@@ -137,20 +144,21 @@ class Member:
         self._run_or_raise("create", "--filename=-", stdin=json.dumps(manifest))
 
     def stop(self, run: str) -> None:
-        """Delete the objects of a run; its checkpoints and logs remain on the volume."""
+        """Delete the objects of a run. Its checkpoints and logs remain on the volume."""
         for resource, item in self.find(run):
             name = item["metadata"]["name"]
             self._run_or_raise("delete", resource.name, name, "--wait=false", "--ignore-not-found")
 
     def logs(self, run: str) -> None:
-        """Print the logs of a run's pods. Raises GitopsError if there is no such run."""
+        """Print the logs of a run's pods. Raise GitopsError if the run does not exist."""
         self.find(run)
         self._print_logs(run)
 
     def follow(self, run: str) -> State:
-        """Print the logs of a run's pods, restarted ones included, and return its final state.
+        """Print the logs of a run's pods, including restarted ones, and return its final state.
 
-        Raises GitopsError if there is no such run, or it is deleted in the meantime.
+        Raises:
+            GitopsError: If the run does not exist, or is deleted in the meantime.
         """
         since: datetime | None = None
         announced = False
@@ -170,7 +178,7 @@ class Member:
             time.sleep(_POLL_SECONDS)
 
     def _ended(self, run: str) -> State | None:
-        """Return the final state of a run, or None if it has not ended."""
+        """Return the final state of a run, or None if it has not finished."""
         states = [
             resource.state(item.get("status", {}))
             for resource, item in self.find(run)
@@ -186,7 +194,7 @@ class Member:
         subprocess.run([*command, *selected, *limits, *options], check=False)
 
     def quota(self, resource: str) -> Iterator[tuple[str, str, str]]:
-        """Yield name, used and allowed number of each quota of a device in the namespace."""
+        """Yield the name, usage and limit of each quota for a device in the namespace."""
         for item in self._list("resourcequotas"):
             status = item.get("status", {})
             for key in (f"requests.{resource}", f"limits.{resource}"):
@@ -196,9 +204,9 @@ class Member:
                     break
 
     def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
-        """Return the number of devices that a queue has allocated, and its limit if it has one.
+        """Return the number of allocated devices of a queue, and its limit if it has one.
 
-        Return None if the member may not read the queue, or Volcano has not written its status.
+        Return None if the member may not read the queue, or Volcano has not set its status yet.
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
@@ -211,7 +219,7 @@ class Member:
         return str(allocated.get(resource, "0")), None if limit is None else str(limit)
 
     def sweeps(self) -> dict[str, dict[str, Any]]:
-        """Return the summary of each sweep by its key; empty until its controller has run."""
+        """Return sweep summaries by key. A summary is empty until the controller has started."""
         return {
             item["metadata"]["labels"]["app.kubernetes.io/name"]: json.loads(
                 item["metadata"]["annotations"].get(SWEEP_SUMMARY_ANNOTATION, "{}")

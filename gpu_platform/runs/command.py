@@ -1,4 +1,4 @@
-"""`python -m gpu_platform`: runs of a team's members, without Pulumi and its state."""
+"""`python -m gpu_platform`: manage runs as a team member, without Pulumi and its state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; what was created stays\n")
+        sys.stderr.write("interrupted; objects that were created remain\n")
         return 130
     return done
 
@@ -54,8 +54,8 @@ def _run(options: argparse.Namespace) -> int:
     description = submission.Description.parse(text)
     if description.platform.namespace != options.namespace:
         raise GitopsError(
-            f"the platform {description.stack} has the namespace "
-            f"{description.platform.namespace}, not {options.namespace}: write that one"
+            f"the namespace of platform {description.stack} is "
+            f"{description.platform.namespace}, not {options.namespace}: use that namespace"
         )
     runs = list(submission.submissions(jobs, description))
     if _refused(options, runs, description):
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run:
         import yaml
 
-        # Without the anchors of parts that objects share.
+        # The JSON round trip prevents YAML anchors for parts that objects share.
         objects = json.loads(json.dumps([each for run in runs for each in run.manifests]))
         sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
         return 0
@@ -75,14 +75,14 @@ def _run(options: argparse.Namespace) -> int:
     for run in runs:
         if run.job.notebook is not None and run.job.notebook.route is not None:
             raise GitopsError(
-                f"{run.key}.notebook.route exposes a Service, which members may not: leave it out, "
-                "or add the notebook to training.jobs of the stack"
+                f"{run.key}.notebook.route exposes a Service, for which members lack permission: "
+                "omit it, or add the notebook to training.jobs of the stack"
             )
     for run in runs:
         if member.create(run.manifests):
             sys.stderr.write(f"{run.name}: submitted\n")
         else:
-            sys.stderr.write(f"{run.name}: exists already, so nothing was started\n")
+            sys.stderr.write(f"{run.name}: already exists, nothing was started\n")
         sys.stdout.write(f"{run.name}\n")
         sys.stdout.flush()
     if options.follow:
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _simulated(runs: Sequence[Submission], snapshot: Path) -> str:
-    """Return a report of what the scheduler would do with the runs in a snapshot's cluster."""
+    """Return a report on how the scheduler would handle the runs in a snapshot's cluster."""
     from datetime import UTC, datetime
 
     from gitops.forecast.answer import render
@@ -119,7 +119,7 @@ def _follow(member: Member, run: str) -> int:
 def _refused(
     options: argparse.Namespace, runs: Sequence[Submission], description: Description
 ) -> bool:
-    """Print the violations of policies, and return whether a mandatory one is violated."""
+    """Print policy violations, and return whether a mandatory rule is violated."""
     from gpu_platform.runs import findings, submission
 
     file = options.policy_config or _CONFIGURATIONS / f"{description.stack}.json"
@@ -127,7 +127,7 @@ def _refused(
     refused = False
     for run in runs:
         for found in submission.violations(run, description.platform, settings):
-            level = "refused" if found.mandatory else "advice"
+            level = "rejected" if found.mandatory else "advice"
             sys.stderr.write(
                 f"{run.name}: {level} by {found.rule}: {found.message}. {found.remediation}\n"
             )
@@ -156,8 +156,8 @@ def _report_cost(
         left = (quantity_or_none(hard) or 0) - (quantity_or_none(used) or 0)
         if left < row.gpus:
             sys.stderr.write(
-                f"{run.name}: quota {name} leaves {left:f} of {hard} {resource}, so its pods wait "
-                "until other runs end\n"
+                f"{run.name}: {left:f} of {hard} {resource} are left in quota {name}, so its pods "
+                "wait until other runs finish\n"
             )
     sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, row.gpus)}\n")
 
@@ -169,24 +169,24 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
     found = member.queue(queue, resource)
     if found is None:
         return (
-            f"whether queue {queue} has free {resource} is unknown, because you may not read it "
-            "or Volcano has not written its status"
+            f"the free {resource} of queue {queue} is unknown, because you may not read the queue "
+            "or Volcano has not set its status yet"
         )
     allocated, limit = found
     if limit is None:
         return (
-            f"queue {queue} has allocated {allocated} {resource} and has no limit; whether nodes "
-            "have free ones is unknown"
+            f"queue {queue} has allocated {allocated} {resource} and has no limit; the free "
+            "devices of the nodes are unknown"
         )
     left = (quantity_or_none(limit) or 0) - (quantity_or_none(allocated) or 0)
     if left < wanted:
         return (
-            f"queue {queue} leaves {left:f} of {limit} {resource}, so the run waits until others "
-            "end or the scheduler preempts them"
+            f"{left:f} of {limit} {resource} are left in queue {queue}, so the run waits until "
+            "others finish or are preempted"
         )
     return (
-        f"queue {queue} leaves {left:f} of {limit} {resource}; whether nodes have free ones is "
-        "unknown"
+        f"{left:f} of {limit} {resource} are left in queue {queue}; the free devices of the nodes "
+        "are unknown"
     )
 
 
@@ -215,7 +215,7 @@ def _sweeps(options: argparse.Namespace) -> int:
         from gpu_platform.runs.sweep_page import page
 
         options.html.write_text(page(found), "utf-8")
-        sys.stdout.write(f"written to {options.html}\n")
+        sys.stdout.write(f"wrote {options.html}\n")
         return 0
     for line in sweep_lines(found):
         sys.stdout.write(f"{line}\n")

@@ -1,4 +1,4 @@
-"""Findings of the policies for the objects of a run, without Pulumi."""
+"""Policy findings for the objects of a run, without Pulumi."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from policies.rule import ConfigurationError
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Return the configuration of the policy pack in a file. Raises GitopsError."""
+    """Read a configuration of the policy pack. Raise GitopsError if it is not a JSON object."""
     try:
         found = json.loads(file.read_text("utf-8"))
     except OSError as error:
@@ -25,7 +25,7 @@ def read_settings(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise GitopsError(f"{file} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise GitopsError(f"{file} is not a configuration of policies: write an object")
+        raise GitopsError(f"{file} is not a policy pack configuration: it must be a JSON object")
     return found
 
 
@@ -36,7 +36,7 @@ def findings(
     queues: Iterable[str],
     settings: Mapping[str, Any],
 ) -> list[Finding]:
-    """Return the findings for the objects of a run in an existing namespace with queues."""
+    """Return the findings for the objects of a run. Its namespace and queues exist already."""
     exists: dict[str, dict[str, Any]] = {
         "namespace-default-deny": {"existingNamespaces": [namespace]},
         "namespace-gpu-quota": {"existingNamespaces": [namespace]},
@@ -49,7 +49,7 @@ def findings(
     try:
         configuration = configure(values, RULES)
     except ConfigurationError as error:
-        raise GitopsError(f"the configuration of the policies is not valid: {error}") from None
+        raise GitopsError(f"the policy pack configuration is not valid: {error}") from None
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*manifests]})
-    # The rest of the stack is elsewhere, so rules about the whole stack cannot be evaluated.
+    # The rest of the stack is not available, so rules about the whole stack are not evaluated.
     return evaluate(list(read(run, text.encode())), configuration, whole_stack=False)

@@ -1,4 +1,4 @@
-"""Runs as the platform's stack would create them, from its description and a file of jobs."""
+"""Construction of the runs in a job file, exactly as the platform's stack would create them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Description(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a description. Raises GitopsError if another version wrote it."""
+        """Parse a description. Raise GitopsError if another version wrote it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -52,7 +52,7 @@ class Description(BaseModel):
 
     @property
     def platform(self) -> Platform:
-        """The platform on which the runs are placed. Raises GitopsError."""
+        """The platform on which the runs are placed. GitopsError is raised if it is not usable."""
         try:
             return Platform.of(self.stack, {"runs": {}, "inference": {}, **self.outputs})
         except PlatformError as error:
@@ -61,7 +61,7 @@ class Description(BaseModel):
 
 @dataclass(frozen=True)
 class Submission:
-    """A run with its objects, in the order of their creation."""
+    """A run with its objects, which are created in this order."""
 
     key: str
     name: str
@@ -70,16 +70,17 @@ class Submission:
 
 
 def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
-    """Return the jobs of a file, by key, with the settings of `training.jobs` of a stack.
+    """Return the jobs in a file by key. Their settings are the same as in `training.jobs`.
 
-    Raises GitopsError with every problem.
+    Raises:
+        GitopsError: If the file is not valid. The message lists every problem.
     """
     try:
         values = document(file)
     except OSError as error:
         raise GitopsError(f"{file} cannot be read: {error.strerror}") from None
     try:
-        # Pulumi sorts the keys of a configuration, and variables and volumes keep their order.
+        # Sort the keys as Pulumi does, because the order of variables and volumes is significant.
         values = json.loads(json.dumps(values, sort_keys=True))
         return TrainingSettings.model_validate({"jobs": values}).jobs
     except ValidationError as error:
@@ -92,7 +93,7 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
 def submissions(
     jobs: Mapping[str, TrainingJobSettings], description: Description
 ) -> Iterator[Submission]:
-    """Yield the run of each job. Raises GitopsError if one does not fit the platform."""
+    """Yield the run of each job. Raise GitopsError if the platform does not support a job."""
     platform = description.platform
     for key, job in jobs.items():
         image = platform.images.get(job.image)
@@ -115,17 +116,17 @@ def submissions(
 def violations(
     submission: Submission, platform: Platform, settings: Mapping[str, Any]
 ) -> list[Finding]:
-    """Return the findings of the policies for a run next to the objects of its platform.
+    """Return the policy findings for a run, assuming that the platform's objects exist.
 
-    `settings` are those of the policy pack; the platform's queues, claims and namespace exist.
-    Raises GitopsError if they are not valid.
+    Raises:
+        GitopsError: If `settings`, the configuration of the policy pack, is not valid.
     """
     queues = platform.queues or ()
     return findings(submission.name, submission.manifests, platform.namespace, queues, settings)
 
 
 def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
-    """Return the GPUs of a run and what they cost until its deadline; None without GPUs."""
+    """Return the GPUs of a run and their cost until its deadline; None without GPUs."""
     views = [View(resource_of(dict(each))) for each in submission.manifests]
     found: list[Demand] = list(with_gpus(demands(views)))
     rows = run_rows(found, prices, stack)
@@ -133,7 +134,7 @@ def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
 
 
 def exported(jobs: Mapping[str, TrainingJobSettings]) -> str:
-    """Return the configuration that gives a stack the same runs."""
+    """Return the configuration with which a stack creates the same runs."""
     configuration = {
         key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         for key, job in jobs.items()

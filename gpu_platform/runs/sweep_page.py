@@ -1,4 +1,4 @@
-"""Sweeps as one self-contained HTML page, with the plots of Optuna.
+"""Self-contained HTML page about sweeps, with plots by Optuna.
 
 Requires the packages of requirements/sweep-page.txt.
 """
@@ -19,10 +19,11 @@ _SIZE: Final = (9, 4)
 
 
 def page(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page of sweeps, from the summaries that their controller wrote.
+    """Return a page about sweeps, based on the summaries that their controller wrote.
 
     Raises:
-        GitopsError: If packages are missing, or a controller has an earlier version.
+        GitopsError: If packages are missing, or an earlier version of the controller wrote a
+            summary.
     """
     shown = {
         key: {**summary, "plots": dict(_plots(key, summary))}
@@ -36,9 +37,9 @@ def page(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the title of each plot, and its SVG as a data URI.
+    """Yield the title of each plot, and its SVG image as a data URI.
 
-    As images, the plots can neither run scripts nor load anything.
+    Embedded as images, SVGs can neither run scripts nor load other resources.
     """
     try:
         import matplotlib as mpl
@@ -48,12 +49,12 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         from optuna.visualization import matplotlib as plots
     except ImportError as error:
         raise GitopsError(
-            f"the page needs the package {error.name}: install it with "
+            f"the page requires the package {error.name}: install it with "
             "`pip install --require-hashes -r requirements/sweep-page.txt`"
         ) from None
     if "space" not in summary:
         raise GitopsError(
-            f"the controller of sweep {key} is of an earlier version: update its image"
+            f"sweep {key} was written by an earlier version of the controller: update its image"
         )
     study = optuna.create_study(direction=summary["objective"]["goal"])
     space = {
@@ -76,7 +77,7 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     }
     if len({trial["value"] for trial in trials}) > 1:
         drawings["Importance"] = lambda: plots.plot_param_importances(study, target_name=metric)
-    # Text is not parsed as formulas, and the same page has the same bytes.
+    # Do not parse text as formulas, and make the output reproducible.
     style: Any = {"text.parse_math": False, "svg.hashsalt": "sweeps", "figure.figsize": _SIZE}
     for title, draw in drawings.items():
         with warnings.catch_warnings(), mpl.rc_context(style):

@@ -1,4 +1,4 @@
-"""Sweeps as text: their bounds, and their trials, the best first."""
+"""Sweeps as text: their state and limits, and their trials, best first."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -7,7 +7,7 @@ _SHOWN: Final = 10
 
 
 def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines about sweeps, from the summaries that their controller wrote."""
+    """Yield lines about sweeps, based on the summaries that their controller wrote."""
     if not sweeps:
         yield "no sweeps"
     for key, summary in sorted(sweeps.items()):
@@ -23,7 +23,7 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if (winner := summary.get("winner")) is not None:
             yield f"  {winner} is the winner, which the services of the stack serve"
         if summary["problem"]:
-            yield f"  the API server refused: {summary['problem']}"
+            yield f"  rejected by the API server: {summary['problem']}"
         yield from _table(summary)
 
 

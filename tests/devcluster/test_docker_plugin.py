@@ -365,8 +365,8 @@ async def test_build_output_is_shown_for_its_image(plugin: Plugin):
 @pytest.mark.parametrize(
     ("changed", "key", "reason"),
     [
-        ({"imageName": "training:1"}, "imageName", "write docker.io/training:1"),
-        ({"imageName": "team/training:1"}, "imageName", "write docker.io/team/training:1"),
+        ({"imageName": "training:1"}, "imageName", "use docker.io/training:1"),
+        ({"imageName": "team/training:1"}, "imageName", "use docker.io/team/training:1"),
         ({"registry": {"username": "ci"}}, "registry", "must be set together"),
         (
             {"build": {"context": "app", "builderVersion": "V3"}},
@@ -389,7 +389,7 @@ async def test_a_wrong_input_is_named_in_the_error(
 async def test_a_missing_dockerfile_is_named_with_its_path(plugin: Plugin):
     message = await refusal(plugin.check(build={"context": "app", "dockerfile": "Dockerfile"}))
     assert message.startswith("build.dockerfile: Dockerfile does not exist")
-    assert message.endswith("write app/Dockerfile")
+    assert message.endswith("use app/Dockerfile")
 
 
 async def test_other_resources_are_rejected(plugin: Plugin):

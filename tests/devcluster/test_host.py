@@ -51,7 +51,7 @@ def test_without_root_the_choice_is_simulated_nodes_and_says_why(monkeypatch: py
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     verdict = host.choose_kind("auto")
     assert verdict.kind is Kind.SIMULATED
-    assert verdict.reason == "real nodes are not possible here: they need root"
+    assert verdict.reason == "real nodes are not possible here: they require root"
 
 
 @pytest.mark.usefixtures("able")
@@ -87,7 +87,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setitem(host.FILES, "/no/such/file", "first")
     verdict = host.choose_kind("auto")
     assert verdict.kind is Kind.SIMULATED
-    assert verdict.reason.endswith("missing packages: first, second")
+    assert verdict.reason.endswith("install these packages: first, second")
 
 
 def test_system_programs_are_found_without_being_on_the_users_path(

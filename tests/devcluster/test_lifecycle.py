@@ -82,7 +82,9 @@ def test_one_node_of_two_is_not_enough(
     monkeypatch.setattr(lifecycle, "START_TIMEOUT", 0.1)
     events = EventLog(cluster.layout.events)
     events.add("gpu-node-1", "node is Ready", ready=True)
-    with pytest.raises(DevclusterError, match=f"not up after 0 s; see {cluster.layout.logs}"):
+    with pytest.raises(
+        DevclusterError, match=f"did not start within 0 s; see {cluster.layout.logs}"
+    ):
         lifecycle._follow(cluster, events, step)
 
 
@@ -99,7 +101,7 @@ def test_a_cluster_that_exits_while_starting_is_noticed(
 ):
     alive.kill()
     alive.wait()
-    with pytest.raises(DevclusterError, match="the cluster's process ended; see"):
+    with pytest.raises(DevclusterError, match="the cluster's process exited; see"):
         lifecycle._follow(cluster, EventLog(cluster.layout.events), step)
 
 

@@ -45,7 +45,7 @@ def test_the_second_process_learns_the_holder_of_the_lock(path: Path, other: sub
     said = str(caught.value)
     assert said.startswith("`make up` has been running since 20")
     assert f"(process {other.pid})" in said
-    assert said.endswith("wait for it or stop it first")
+    assert said.endswith("wait until it exits, or stop it")
 
 
 def test_the_second_process_does_not_disturb_the_first(path: Path, other: subprocess.Popen[str]):
@@ -71,5 +71,5 @@ def test_a_lock_is_free_after_an_error_in_its_block(path: Path):
 
 def test_a_holder_without_a_name_is_reported(path: Path, other: subprocess.Popen[str]):
     path.with_suffix(".holder").write_text('{"pid": 1')
-    with pytest.raises(DevclusterError, match="another command is working"), exclusive(path, "x"):
+    with pytest.raises(DevclusterError, match="another command is using"), exclusive(path, "x"):
         pass

@@ -135,7 +135,7 @@ def test_the_last_lines_of_a_log_are_shown(layout: Layout, capsys: pytest.Captur
 
 def test_a_missing_log_is_reported_in_one_line(layout: Layout, capsys: pytest.CaptureFixture[str]):
     line = refused(["logs", "kublet"], capsys)
-    assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists the existing ones"
+    assert line == "error: 'kublet' has no log: `python -m devcluster logs` lists the existing logs"
 
 
 def test_the_package_runs_as_a_program(home: Path):

@@ -314,7 +314,8 @@ def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: W
 def test_an_old_go_is_rejected(world: World):
     (world.fake / "version").write_text("go1.19.8")
     with pytest.raises(
-        DevclusterError, match=r"Go 1\.26 or newer, .* go1\.19: install a newer one"
+        DevclusterError,
+        match=r"Go 1\.26 or newer, .* go1\.19 is on the PATH: install a newer version",
     ):
         ensure("engine", world.cache, world.said.append)
 

@@ -80,7 +80,7 @@ def test_no_command_or_edit_deletes_a_protected_claim(protected: Stack) -> None:
     )
     comment = (out / "comment.md").read_text()
     assert done.returncode == 3, comment + done.stderr
-    assert "It is protected: the update is refused until the protection is removed." in comment
+    assert "It is protected: the update is rejected until the protection is removed." in comment
     rest = protected._pulumi("destroy", "--yes", "--skip-preview", "--exclude-protected")
     assert rest.status == 0, rest.text
     left = protected.resources()

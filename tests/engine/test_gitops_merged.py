@@ -46,7 +46,7 @@ def test_a_claim_is_removed_after_its_protection_was_merged(applied: Stack, tmp_
     assert "only options or outputs change" in previewed.comment
     (option,) = previewed.report["options"]
     assert CLAIM in option
-    assert "no longer refused (`protect`)" in option
+    assert "no longer rejected (`protect`)" in option
     assert applied.up().status == 0
     assert gitops(applied, tmp_path / "applied").status == 0
     applied.edit(unused)

@@ -43,12 +43,12 @@ def test_a_missing_package_is_named(
     ("arguments", "status", "says"),
     [
         (["--stack", "nowhere"], 1, "new-environment nowhere"),
-        (["--stack", "prod", "--refresh", "--base", "main"], 64, "leave one out"),
-        (["--stack", "prod", "--rendered", "--save-plan", "x"], 64, "leave out --refresh"),
-        (["--stack", "prod", "--rendered", "--simulate"], 64, "leave out --refresh"),
+        (["--stack", "prod", "--refresh", "--base", "main"], 64, "omit one of them"),
+        (["--stack", "prod", "--rendered", "--save-plan", "x"], 64, "omit --refresh"),
+        (["--stack", "prod", "--rendered", "--simulate"], 64, "omit --refresh"),
         (["--stack", "prod", "--repeat", "2"], 64, "add --simulate"),
-        (["--stack", "prod", "--rendered", "--project", ".."], 64, "leave them out"),
-        (["--stack", "prod", "--refresh", "--rendered"], 64, "leave one out"),
+        (["--stack", "prod", "--rendered", "--project", ".."], 64, "omit them"),
+        (["--stack", "prod", "--refresh", "--rendered"], 64, "omit one of them"),
         (["--stack", "prod", "--policy-pack-config", "none.json"], 1, "none.json does not exist"),
     ],
 )

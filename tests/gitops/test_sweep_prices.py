@@ -51,7 +51,7 @@ def test_a_budget_of_money_without_a_price_is_refused() -> None:
     found = problem("elsewhere", budget={"money": 100}, job={"gpu_product": "NVIDIA-B200"})
     assert found == (
         "gpu-platform:training.sweeps.digits.budget.money is 100, but the price table prices.yaml "
-        "lacks a price of NVIDIA-B200 (nvidia.com/gpu, on-demand): add it, or write "
+        "lacks a price of NVIDIA-B200 (nvidia.com/gpu, on-demand): add it, or set "
         "budget.gpu_hours instead."
     )
     unnamed = problem("elsewhere", budget={"money": 100})
@@ -59,14 +59,16 @@ def test_a_budget_of_money_without_a_price_is_refused() -> None:
 
 
 def test_gpus_that_cost_nothing_bound_nothing() -> None:
-    assert "the sweep has no bound" in problem("dev", budget={"money": 100})
+    assert "the sweep has no limit" in problem("dev", budget={"money": 100})
     settings = described(budget={"money": 100, "gpu_hours": 10})
     (price,) = sweep_prices(settings, "dev").values()
     assert price.gpu_hour == 0
 
 
 def test_money_that_no_trial_could_be_started_with_is_refused() -> None:
-    assert "none would start: write more" in problem("prod", budget={"money": 0.1}, job=A800)
+    assert "none would start: set a larger budget" in problem(
+        "prod", budget={"money": 0.1}, job=A800
+    )
 
 
 def test_sweeps_without_money_need_no_price() -> None:

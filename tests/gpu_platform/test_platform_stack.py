@@ -60,7 +60,7 @@ async def test_an_image_that_is_built_needs_an_identity() -> None:
     placed = platform.training_job("digits", job(), image=image, image_identity="sources:1")
     assert placed.image is image
     assert placed.image_identity == "sources:1"
-    with pytest.raises(PlatformError, match="or pass image_identity"):
+    with pytest.raises(PlatformError, match="or image_identity"):
         platform.training_job("digits", job(), image=image)
     served = platform.inference_service("digits", service(run="digits-0123abcd"), image=image)
     assert served.image is image
@@ -118,11 +118,11 @@ def test_everything_that_does_not_fit_is_reported_with_the_existing_names() -> N
     assert str(found.value).splitlines() == [
         "'digits' does not fit the platform:",
         "  - queue is 'langauge', but the platform has only the queues research, vision: "
-        "write one of them.",
+        "use one of them.",
         "  - datasets is 'datasets', but the platform has only the claims checkpoints: "
-        "write one of them.",
+        "use one of them.",
         "  - volumes.more.claim is 'more', but the platform has only the claims checkpoints: "
-        "write one of them.",
+        "use one of them.",
         "  - image is 'registry.example.com/training:1.0': it must be pinned by digest, such as "
         "registry.example.com/team/name@sha256:<64 digits>, because nothing else guarantees that "
         "every node runs the same image.",
@@ -155,7 +155,7 @@ def test_a_service_that_does_not_fit_is_refused() -> None:
     assert str(found.value).splitlines()[1:] == [
         "  - job is 'digits', but its run is missing: pass run.",
         "  - checkpoints is 'models', but the platform has only the claims checkpoints: "
-        "write one of them.",
+        "use one of them.",
     ]
 
 

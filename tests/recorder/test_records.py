@@ -88,7 +88,7 @@ def test_a_nearly_full_claim_gets_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "RESERVE", 2**80)
-    with pytest.raises(OSError, match="MiB free"):
+    with pytest.raises(OSError, match="MiB are free"):
         write(tmp_path / "run", ending(), ["one"], FACTS, Bounds())
     assert list(tmp_path.iterdir()) == []
 

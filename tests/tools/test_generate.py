@@ -18,7 +18,9 @@ def test_every_kind_has_a_row_and_a_column() -> None:
 
 
 def test_a_table_needs_exactly_one_place(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="docs/ has the tables : it needs exactly one"):
+    with pytest.raises(
+        ValueError, match="docs/ contains the tables , but must contain exactly one of each"
+    ):
         blocks.filled({tmp_path / "page.md": "nothing"}, tmp_path)
 
 

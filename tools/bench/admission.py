@@ -27,7 +27,7 @@ from tools.bench.workloads import Manifest, pod
 WITHOUT, WITH = "pod creation", "pod creation with admission"
 _PODS = "/api/v1/namespaces/default/pods"
 _SETTLED = 5
-"""Seconds until the API server enforces new policies."""
+"""Time (s) until the API server enforces new policies."""
 
 
 def measure(repetitions: int, pods: int = 200) -> dict[str, list[float]]:

@@ -1,11 +1,11 @@
 """Cost of the preview report: `make bench-gitops`.
 
 Stacks are rendered and applied. Then `pulumi preview` (alone, and with the policy pack) and
-`python -m gitops preview` run alternately, so that other load on the host affects all equally. CPU
-time is measured in addition to wall-clock time, since a busy host affects it less. The first step
-of a CI job, the installation of requirements.txt into a new environment, is timed with a cold and
-with a warm cache of wheels. Prints the ratios with their spread and writes all samples to
-.bench/gitops.json.
+`python -m gitops preview` run alternately, so that other load on the host affects all of them
+equally. CPU time is measured in addition to wall-clock time, because a busy host affects it less.
+The installation of requirements.txt into a new environment, which is the first step of a CI job, is
+timed with a cold and with a warm wheel cache. The command prints the ratios with their spread and
+writes all samples to .bench/gitops.json.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _run(command: list[str], stack: Stack) -> None:
 
 
 def _installation() -> dict[str, Any]:
-    """Return the duration and size of the installation that a CI job needs before a preview."""
+    """Return the duration and size of the installation that precedes a preview in CI."""
     with tempfile.TemporaryDirectory() as directory:
         cache, found = Path(directory) / "cache", {}
         for cache_state in ("cold", "cached"):
@@ -128,7 +128,7 @@ def _installation() -> dict[str, Any]:
 
 
 def _cpu() -> float:
-    """Return the CPU time (s) of all child processes that have ended."""
+    """Return the CPU time (s) of all child processes that have exited."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,8 +1,8 @@
-"""Runs of tests against one mutant, each in a fork of a warmed-up process.
+"""Test runs against single mutants, each in a fork of a warmed-up process.
 
-Tests run in a copy of the checkout. One run records which test executes which line; a mutant then
-needs only the tests that execute its lines, fastest first. Lines that gangs of training processes
-execute are not recorded; the tests of these modules are listed explicitly.
+Tests run in a copy of the checkout. A first run records which test executes which line. A mutant
+then requires only the tests that execute its lines, fastest first. Lines that gangs of training
+processes execute are not recorded, so the tests of modules with such lines are listed explicitly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider
 # pytest warns about plugins that are already imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
 _UNCAPTURED = ["-s"]
-"""Option for gangs, which redirect file descriptors; pytest's capturing streams have none."""
+"""Option for gangs, which redirect file descriptors. pytest's capturing streams have none."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _IMPORTED = ""
@@ -43,9 +43,9 @@ _IMPORTED = ""
 
 @dataclass
 class Recording:
-    """Durations of the tests, the tests that execute each line, and those that start Python.
+    """Durations of tests, tests that execute each line, and tests that start Python.
 
-    `modules` has the test ID prefixes of each file whose lines were not recorded.
+    `modules` maps each file whose lines were not recorded to test ID prefixes.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class Recording:
     def choose(self, file: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of the lines of a file, fastest first.
 
-        A line that runs at import affects any test, so all others follow. A line that is not
-        executed in this process may run in a process that a test starts.
+        A line that runs at import may affect any test, so all other tests follow. A line that is
+        not executed in this process may run in a process that a test starts.
         """
         if file in self.modules:
             return self.fastest_first(
@@ -122,7 +122,7 @@ class _Recorder:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._test = nodeid
         self._measured.switch_context(nodeid)
-        # A cached result would hide from the recording that this test also needs the function.
+        # With a cached result, the recording would miss that this test also calls the function.
         for cache in self._caches:
             cache.cache_clear()
 

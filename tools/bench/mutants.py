@@ -3,9 +3,9 @@
 The target `stack` covers builders and policies, `training` the mathematics and state of training.
 
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
-mutants is drawn by the hash of their identity, so an edit elsewhere keeps the sample. Prints the
-survivors and writes all mutants to .bench/mutants.json and pytest's output to .bench/mutants.log.
-`--sample FILE` repeats the mutants in such a file, to compare two commits.
+mutants is drawn by the hash of their identity, so edits elsewhere do not change the sample. The
+command prints the survivors, and writes all mutants to .bench/mutants.json and pytest's output to
+.bench/mutants.log. `--sample FILE` repeats the mutants in such a file, to compare two commits.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def find(root: Path, file: str) -> dict[Mutant, Change]:
 
 
 def draw(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
-    """Return a random sample; adding or removing a mutant changes at most one of its members."""
+    """Return a random sample. A mutant that is added or removed changes at most one member."""
     return sorted(mutants, key=lambda mutant: mutant.rank)[:count]
 
 
@@ -270,7 +270,7 @@ def _measure(
     log.write_text("=== no mutant\n")
     recording = record(copy, tests, files, modules, log)
     if not modules:
-        # Not for gangs: they take long, and each test runs in a fork, so the order does not matter.
+        # Skip gangs: they take long, and each test runs in a fork, so the order does not matter.
         say("running the tests without a mutant, fastest first, which takes about as long again")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
             sys.exit(f"a test fails without a mutant, see {log}")

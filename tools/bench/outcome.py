@@ -72,11 +72,11 @@ def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
         bound = "at most" if goal.at_most else "at least"
         met = "met" if goal.met else "MISSED"
         say(f"{met}: {goal.name}: {goal.value:.3g} (goal: {bound} {goal.goal:g})")
-    say(f"written to {path.relative_to(FOLDER.parent)}")
+    say(f"wrote {path.relative_to(FOLDER.parent)}")
 
 
 def load(name: str) -> dict[str, Any]:
-    """Return a result that `conclude` has written."""
+    """Return a result that `conclude` wrote."""
     result: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
     return result
 

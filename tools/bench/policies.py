@@ -70,7 +70,7 @@ PolicyPack(
     policies=[
         ResourceValidationPolicy(
             name="nothing",
-            description="Asks for nothing.",
+            description="Requires nothing.",
             enforcement_level=EnforcementLevel.MANDATORY,
             validate=lambda args, report: None,
         )
@@ -129,7 +129,7 @@ def _pack() -> Path:
 def _project(
     directory: Path, tools: Toolchain, manifests: Sequence[Manifest]
 ) -> Callable[[list[str]], None]:
-    """Return a function that previews the stack with some packs. The stack must pass them."""
+    """Return a function that previews the stack with policy packs, which the stack must pass."""
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
     (directory / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "measured", "runtime": runtime}))
     (directory / "__main__.py").write_text(PROGRAM)
@@ -205,7 +205,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return the microseconds per resource and rule, over both calls of the engine."""
+    """Return the time (µs) per resource and rule, for both calls of the engine."""
     requests = [_request(manifest, index) for index, manifest in enumerate(manifests)]
     nothing = ResourceValidationPolicy("nothing", "Nothing.", lambda args, report: None)
     empty = _seconds([nothing], requests, manifests)

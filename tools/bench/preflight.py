@@ -32,7 +32,7 @@ NODES: Final = ("a", "a", "b", "c")
 RATE: Final = "100mbit"
 CORES: Final = 0.05
 SHARES: Final = 4096
-"""CPU shares of each pod, like those of a pod that requests four cores."""
+"""CPU shares of each pod, equal to those of a pod that requests four cores."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PREFIX: Final = f"preflight-{os.getpid()}"
@@ -52,7 +52,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if os.geteuid() or not CGROUPS.is_dir():
-        sys.exit("make bench-preflight needs root, for network namespaces, and cgroup v1")
+        sys.exit("make bench-preflight requires cgroup v1, and root for network namespaces")
     with tempfile.TemporaryDirectory() as directory, network(), cgroups(), gang(directory) as start:
         start()
         undisturbed = [start() for _ in counted("undisturbed", options.starts)]
@@ -159,7 +159,7 @@ def gang(directory: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def process(rank: int, directory: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the process of a rank in its pod and its node's cgroup. It ends with its input."""
+    """Start the process of a rank in its pod and its node's cgroup. It exits at end of input."""
     program = [sys.executable, "-m", "tools.bench.preflight_gang"]
     arguments = [str(rank), str(len(NODES)), f"{NETWORK}.1", directory]
     variables = {"NODE_NAME": NODES[rank], "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
@@ -182,7 +182,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
         if "event" not in content:
             return {**content, "events": events}
         events.append(content)
-    sys.exit("a process of the gang has ended")
+    sys.exit("a process of the gang has exited")
 
 
 def stream(found: IO[str] | None) -> IO[str]:

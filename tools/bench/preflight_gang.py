@@ -1,8 +1,8 @@
 """One process of tools.bench.preflight: `… RANK SIZE ADDRESS RUN_DIR`.
 
-Starts a gang for each port on standard input and writes one JSON line per start: the seconds since
-the port was read, and the slow nodes that the preflight reports. The preflight's own events precede
-this line.
+It starts a gang for each port on standard input and writes one JSON line per start: the seconds
+since the port was read, and the slow nodes that the preflight reports. The events of the preflight
+precede this line.
 """
 
 import json

@@ -40,7 +40,7 @@ def measured_together(
 ) -> Used:
     """Run commands, `at_once` of them concurrently, and return their resource usage.
 
-    Exit with the output of the first one that fails.
+    Exit with the output of the first command that fails.
     """
     before, began = _cpu(), time.perf_counter()
     running: dict[int, subprocess.Popen[str]] = {}

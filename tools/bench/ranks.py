@@ -32,8 +32,8 @@ SMALL, LARGE = 4, 16
 """Sizes of the data set in MiB, in files of 1 MiB."""
 
 PER_RANK: Final = ("peak MiB of most ranks", "files opened by a rank")
-"""Figures that may grow at most half as fast as the number of ranks. gloo connects all ranks
-pairwise."""
+"""Figures that may grow at most half as fast as the number of ranks. Connections are not among
+them, because gloo connects all ranks pairwise."""
 
 _OPENED: Final = re.compile(r'openat\(.*?"([^"]+)".*\) = (\d+)')
 _READ: Final = re.compile(r"p?read(?:64)?\(\d+<([^>]+)>.*\) = (\d+)$")
@@ -44,7 +44,7 @@ Start = Literal["first start", "resume"]
 def main() -> None:
     """Measure, print and write the result."""
     if not shutil.which("strace"):
-        sys.exit("make bench-ranks needs strace: apt-get install strace")
+        sys.exit("make bench-ranks requires strace: apt-get install strace")
     found = {}
     for processes, size in ((FEW, SMALL), (FEW, LARGE), (MANY, SMALL)):
         with tempfile.TemporaryDirectory() as directory:
@@ -82,7 +82,7 @@ def write_tokens(directory: Path, mebibytes: int) -> None:
 
 
 def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
-    """Return the figures of a first start, which is stopped, and of a resume, which finishes."""
+    """Return the figures of a first start that is stopped, and of a resumption that finishes."""
     results: dict[Start, dict[str, float]] = {}
     starts: tuple[Start, ...] = ("first start", "resume")
     for start in starts:
@@ -116,7 +116,7 @@ def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
 
 
 def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dict[str, float]:
-    """Sample the ranks until they end, and return the maxima.
+    """Sample the ranks until they exit, and return the maxima.
 
     With `stop`, stop them after the first checkpoint.
     """
@@ -140,7 +140,7 @@ def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dic
             stopped = True
         time.sleep(0.1)
     if launcher.returncode != (75 if stop else 0):
-        sys.exit(f"the gang ended with {launcher.returncode}:\n{output.read_text()[-4000:]}")
+        sys.exit(f"the gang exited with {launcher.returncode}:\n{output.read_text()[-4000:]}")
     ordered, memory = sorted(connections.values()), sorted(peaks.values())
     return {
         "connections of most ranks": ordered[len(ordered) // 2],
@@ -170,7 +170,7 @@ def ranks(strace: int) -> list[psutil.Process]:
 
 
 def peak_mib(pid: int) -> float:
-    """Return the peak resident memory of a process. Raise OSError if it has ended."""
+    """Return the peak resident memory of a process. Raise OSError if it has exited."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0
 

@@ -4,7 +4,8 @@
 
 Each LOG is the log of rank 0 in one attempt, with a timestamp at the start of each line: a record
 of the failure recorder (docs/logs.md), or the output of `kubectl logs --timestamps` for the last
-attempt. The chart shows the loss of steps if the program reports it (`log_every`), else of epochs.
+attempt. The chart shows the loss per step if the program reports it (`log_every`), otherwise per
+epoch.
 """
 
 import argparse

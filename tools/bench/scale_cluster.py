@@ -38,7 +38,7 @@ _BATCH = 250
 def simulated_cluster(nodes: int) -> Iterator[Cluster]:
     """Run a cluster with a real API server and Volcano, without affecting other clusters.
 
-    Pods with the annotation `LASTS` keep running; other pods of a Job end immediately.
+    Pods with the annotation `LASTS` keep running; other pods of a Job succeed immediately.
     """
     reporter = Reporter()
     with tempfile.TemporaryDirectory(prefix="scale-") as directory:
@@ -63,7 +63,7 @@ def simulated_cluster(nodes: int) -> Iterator[Cluster]:
 
 
 def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
-    """Create objects, one request after another. Raise CalledProcessError if that fails."""
+    """Create objects, one request after another. Raise CalledProcessError if a request fails."""
     for first in range(0, len(objects), _BATCH):
         batch = list(objects[first : first + _BATCH])
         subprocess.run(
@@ -110,7 +110,7 @@ QUEUE = "research"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 VOLCANO_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 LASTS = "gpu-platform.dev/lasts"
-"""Annotation of pods that keep running on simulated nodes. Other pods of a job end immediately."""
+"""Annotation of pods that keep running on simulated nodes. Others succeed immediately."""
 
 IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 
@@ -152,7 +152,7 @@ def configuration(jobs: int, nodes: int, first: int = 0) -> dict[str, Any]:
 
 
 def prerequisites(settings: StackSettings) -> list[Manifest]:
-    """Return the objects that the jobs of a stack need, in the order of creation."""
+    """Return the objects that the jobs of a stack require, in the order of creation."""
     args = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=settings.gpu.resource)
     claim = {"namespace": NAMESPACE, "name": "checkpoints"}
     return [

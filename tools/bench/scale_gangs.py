@@ -1,4 +1,4 @@
-"""Observed bindings of gangs, and the watch that records them."""
+"""Observed pod bindings of gangs, and the watch that records them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gangs:
     def partial(self, rest: float) -> set[str]:
         """Return the gangs that were partial during a pause of `rest` seconds, or at the end.
 
-        Bindings in progress at the start of such a pause are complete at its end.
+        A gang whose binding was in progress when a pause began is complete when the pause ends.
         """
         moments = sorted((moment, g) for g, pods in self.bound.items() for moment in pods.values())
         found: set[str] = set()

@@ -1,4 +1,4 @@
-"""Rate of pod bindings in a large cluster: gangs with Volcano, and the same pods without gangs."""
+"""Rate of pod bindings in a large cluster, for gangs with Volcano and for plain pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tools.bench.scale_gangs import Gangs, PodWatch
 VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
 REST = 1.0
-"""Seconds without a binding after which no gang is being bound: one scheduling cycle of Volcano."""
+"""Time (s) without bindings after which no gang is being bound: one scheduling cycle of Volcano."""
 _TIMEOUT = 600.0
 
 

@@ -76,7 +76,7 @@ Samples = dict[int, dict[str, list[dict[str, float]]]]
 
 
 def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any]:
-    """Measure each method alternately for each number of jobs; the largest number only once.
+    """Measure the methods alternately for each number of jobs; the largest number only once.
 
     Jobs are in stacks of `per_stack`, updated concurrently with one update per core, and also in
     a single stack of up to `LARGEST_STACK` jobs.

@@ -3,16 +3,16 @@
 Accuracy: random states of a cluster with random plans are simulated three times, as
 `python -m gitops simulate` does. A second simulated cluster applies the same plans with different
 timing: its scheduler runs once per second, as a real one does, and gangs of the same age are
-submitted in another random order. So a prediction is compared with a simulation, not with a cluster
-that runs programs. Two questions are answered:
+submitted in another random order. A prediction is therefore compared with a simulation, not with a
+cluster that runs programs. The benchmark answers two questions:
 
-- How often does a single simulation agree with another one? The other one is a repetition, which
-  differs by the scheduler's random choices only, one with another order, one with the other period,
-  or the second cluster, which has both.
-- How often does the second cluster do what the three simulations state together?
+- How often does a single simulation agree with another one? The other one is a repetition (only the
+  scheduler's random choices differ), a simulation with another order, a simulation with the other
+  period, or the second cluster, in which both differ.
+- How often does the second cluster do what the three simulations jointly predict?
 
-Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have ended. This
-includes starting and stopping the simulated cluster. Prints every difference and writes
+Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. This
+includes starting and stopping the simulated cluster. The command prints every difference and writes
 .bench/simulation.json.
 """
 
@@ -113,27 +113,27 @@ class Stated:
 
     gangs: int = 0
     frequent: int = 0
-    """Gangs whose most frequent verdict the other cluster has."""
+    """Gangs whose most frequent verdict equals the verdict in the other cluster."""
     possible: int = 0
-    """Gangs whose verdict in the other cluster is that of at least one simulation."""
+    """Gangs whose verdict in the other cluster occurs in at least one simulation."""
     certain: int = 0
     """Gangs with the same verdict in all simulations."""
     certain_same: int = 0
-    """Certain gangs whose verdict the other cluster has."""
+    """Certain gangs with the same verdict in the other cluster."""
     victims: int = 0
-    """Evicted gangs of the other cluster."""
+    """Gangs that the other cluster evicts."""
     possible_victims: int = 0
-    """Those that at least one simulation evicts."""
+    """Gangs that the other cluster and at least one simulation evict."""
     certain_victims: int = 0
     """Gangs that all simulations evict."""
     certain_victims_same: int = 0
-    """Those that the other cluster evicts."""
+    """Gangs that all simulations and the other cluster evict."""
     starts: int = 0
-    """Gangs that start later in the other cluster and at any time in a simulation."""
+    """Gangs that start later in the other cluster, and at any time in at least one simulation."""
     near_starts: int = 0
-    """Those that start in the range of all simulations, extended by 20 % at both ends."""
+    """Of these gangs, those that start in the range of all simulations, extended by 20 %."""
     misses: dict[str, int] = field(default_factory=dict)
-    """Gangs whose verdict no simulation had, by the reason."""
+    """Number of gangs whose verdict occurs in no simulation, by reason."""
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, stated: Answer, applied: Answer) -> None:
@@ -191,7 +191,7 @@ def _victims(answer: Answer, *, certain: bool = False) -> set[str]:
 
 
 def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str]) -> str:
-    """Return why no simulation had the verdict of the other cluster on a gang."""
+    """Return the reason why no simulation agrees with the other cluster about a gang."""
     if (name in evicted) != (name in possible):
         return "the gang itself is evicted only in one of them"
     if evicted != possible or possible != certain:
@@ -200,7 +200,7 @@ def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str])
 
 
 def _truth(states: int, horizon: int, seed: int) -> dict[str, Any]:
-    """Simulate each state three times, and compare with simulations of other kinds."""
+    """Simulate each state three times, and compare the results with other simulations."""
     singles = {name: Compared(name) for name in ("repeated", "shuffled", "slower", "applied")}
     stated = Stated()
     for number, state, runs in _simulated(states, horizon, seed):
@@ -224,7 +224,7 @@ _Runs = tuple[list[Answer], Answer, Answer, Answer]
 
 
 def _simulated(states: int, horizon: int, seed: int) -> Iterator[tuple[int, State, _Runs]]:
-    """Yield each state with its predictions, a repetition, a slower one, and the applied one."""
+    """Yield each state with its predictions and the simulations to compare them with."""
     random = Random(seed)  # noqa: S311  no secrets
     for kind, scheduler in enumerate(SCHEDULERS):
         with ExitStack() as stack, ThreadPoolExecutor(3) as threads:

@@ -34,7 +34,7 @@ from workload.progress import PROGRESS_FILE, Epoch, parse
 
 SEEDS: Final = range(1, 6)
 TRIALS: Final = 24
-"""Number of trials of the random search, with which the others are compared."""
+"""Number of trials of the random search with which the other searches are compared."""
 
 MOST_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
@@ -43,7 +43,7 @@ EPOCH_MINUTES: Final = (5, 1)
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
-"""Seconds between two decisions of the controller, its default."""
+"""Time (s) between two decisions of the controller (its default)."""
 
 SPACE: Final[dict[str, Any]] = {
     "learning_rate": {"min": 1e-4, "max": 1.0, "log": True},
@@ -165,7 +165,7 @@ class Programs:
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
 
     def start(self, run: str, flags: list[str], epochs: int) -> None:
-        """Start or resume a run unless it has trained that many epochs."""
+        """Start or resume a run unless it has already trained `epochs` epochs."""
         if run not in self.processes and len(self.lines(run)) < epochs:
             process = _processes.Process(target=_train, args=(flags, str(self.directory / run)))
             process.start()
@@ -182,7 +182,7 @@ class Programs:
         return found
 
     def wait(self, run: str, epochs: int) -> dict[int, str]:
-        """Wait until a run has trained that many epochs and, at the end, written its export."""
+        """Wait until a run has trained `epochs` epochs; after the last one, for its export."""
         while len(lines := self.lines(run)) < epochs:
             self._check(run)
             time.sleep(_WAIT)
@@ -191,7 +191,7 @@ class Programs:
         return lines
 
     def stop(self, run: str) -> None:
-        """Send SIGTERM to a run, which saves a checkpoint, and wait for its end."""
+        """Send SIGTERM to a run, which saves a checkpoint, and wait until it exits."""
         if run in self.processes:
             process = self.processes.pop(run)
             process.terminate()
@@ -199,13 +199,13 @@ class Programs:
             # A process that has just started does not handle SIGTERM yet, and loses nothing.
             expected = (exit_codes.DONE, exit_codes.INTERRUPTED, -signal.SIGTERM)
             if process.exitcode not in expected:
-                sys.exit(f"{run} ended with code {process.exitcode}")
+                sys.exit(f"{run} exited with code {process.exitcode}")
 
     def _check(self, run: str) -> None:
         process = self.processes[run]
         if process.exitcode and len(self.lines(run)) < EPOCHS:
             output = (self.directory / f"{run}.log").read_text()
-            sys.exit(f"{run} ended with code {process.exitcode}:\n{output[-2000:]}")
+            sys.exit(f"{run} exited with code {process.exitcode}:\n{output[-2000:]}")
 
 
 @contextlib.contextmanager
@@ -253,7 +253,7 @@ class Gang:
 
 @dataclass
 class Reached:
-    """Best accuracy of finished trials, and the resources that the search had used by then."""
+    """Best accuracy of finished trials, and the resources that the search had used until then."""
 
     accuracy: float = 0.0
     hours: float = 0.0
@@ -264,7 +264,7 @@ class Reached:
 
 @dataclass
 class Search:
-    """A sweep in a simulated cluster with enough free GPUs. It serves as the controller's API."""
+    """A sweep in a simulated cluster with enough free GPUs. It implements the controller's API."""
 
     sweep: Sweep
     claim: Path

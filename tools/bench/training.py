@@ -2,10 +2,10 @@
 
 Two processes on the CPU train the same model on the same data from the same seed, alternately with
 our program, a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, so that
-other load on the host affects all equally. All use our data loader. Also measured: bytes on the
-wire with and without compression; the time that a checkpoint blocks a step and the step rate while
-it is written, both compared with dcp.async_save; and the time from a killed worker to the next
-step. Writes all samples to .bench/training.json.
+other load on the host affects all equally. All use our data loader. The benchmark also measures
+bytes on the wire with and without compression; the time for which a checkpoint blocks a step, and
+the step rate while it is written, both compared with dcp.async_save; and the time from a killed
+worker to the next step. It writes all samples to .bench/training.json.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def _until_step(lines: Any, count: int) -> None:
     while count:
         line = next(lines, None)
         if line is None:
-            sys.exit("the training ended before a worker could be killed")
+            sys.exit("the training finished before a worker could be killed")
         count -= isinstance(parse(line), Step)
 
 

@@ -67,7 +67,7 @@ def throughput(directory: Path, world: World, turns: int) -> dict[str, Any]:
 
 
 def pause(directory: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return how long training waits for a checkpoint, and the step rate while it is written.
+    """Return the time that training waits for a checkpoint, and the step rate during the write.
 
     The baseline is dcp.async_save. `no save` is the step rate without a checkpoint.
     """
@@ -120,7 +120,7 @@ def pause(directory: Path, world: World, turns: int) -> dict[str, Any]:
 
 
 def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
-    """Start a save and train until it is on disk, at least three steps.
+    """Start a save and train until it is on disk, but at least three steps.
 
     Return the seconds that training waited, the seconds until everything was on disk, and the step
     rate in that time.
@@ -200,7 +200,7 @@ def _loopback_up() -> None:
         try:
             ioctl(probe.fileno(), set_flags, request)
         except PermissionError:
-            # Not in a separate namespace, so the interface is up.
+            # Without a separate namespace, the interface is already up.
             return
 
 

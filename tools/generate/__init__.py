@@ -1,1 +1,1 @@
-"""Everything in the repository that is generated from the code: `make generate`."""
+"""Generators of files in this repository: `make generate`."""

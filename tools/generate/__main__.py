@@ -1,4 +1,4 @@
-"""`python -m tools.generate`: write every generated file; `--check` only reports stale ones."""
+"""`python -m tools.generate`: write all generated files; `--check` only reports stale files."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ FILES: Final = {
 
 
 def generated() -> dict[Path, str]:
-    """Return the text of every generated file, and of every page with a generated block."""
+    """Return the text of every generated file and of every page with a generated block."""
     files = {ROOT / name: text() for name, text in FILES.items()}
     pages = {page: page.read_text() for page in sorted(ROOT.glob("docs/*.md"))}
     return files | blocks.filled({page: pages[page] for page in pages if page not in files}, ROOT)

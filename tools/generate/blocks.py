@@ -1,4 +1,4 @@
-"""Generated parts of pages: tables, and programs from `examples/`."""
+"""Generated parts of pages: tables, and code from `examples/`."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,8 +30,8 @@ def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
     found_tables = [name for text in pages.values() for _, name, _ in _TABLE.findall(text)]
     if sorted(found_tables) != sorted(TABLES):
         raise ValueError(
-            f"docs/ has the tables {', '.join(sorted(found_tables))}: it needs exactly one of each "
-            f"of {', '.join(sorted(TABLES))}"
+            f"docs/ contains the tables {', '.join(sorted(found_tables))}, but must contain "
+            f"exactly one of each: {', '.join(sorted(TABLES))}"
         )
     return {
         page: _EXAMPLE.sub(
@@ -43,7 +43,7 @@ def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
 
 
 def kinds_table() -> str:
-    """Return the kinds of jobs: objects, requirements, and behaviour after a fault."""
+    """Return the table of job kinds: objects, requirements, and behaviour after a fault."""
     rows = [
         (f"`{name}`", kind.objects, _needs(kind), kind.after_fault) for name, kind in KINDS.items()
     ]
@@ -55,7 +55,7 @@ def _needs(kind: Kind) -> str:
 
 
 def capabilities_table() -> str:
-    """Return the settings that only some kinds support, one per row."""
+    """Return a table with the settings that only some kinds support, one per row."""
     rows = [
         (
             f"{setting.title} (`{setting.key}`)",
@@ -67,7 +67,7 @@ def capabilities_table() -> str:
 
 
 def networks_table() -> str:
-    """Return the variables that each network sets."""
+    """Return a table with the variables that each network sets."""
     rows = [
         (f"`{network}`", ", ".join(f"`{name}={value}`" for name, value in variables.items()))
         for network, variables in NETWORK_DEFAULTS.items()
@@ -76,7 +76,7 @@ def networks_table() -> str:
 
 
 def outputs_table() -> str:
-    """Return the stack's outputs, one row for each output and each field in it."""
+    """Return a table of the stack's outputs, with one row for each output and field."""
     schema = PLATFORM_OUTPUTS.json_schema()
     return _table(("output", "value", "meaning"), _outputs(schema, schema["$defs"], ""))
 
@@ -91,17 +91,17 @@ def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[
 
 
 def team_rights_table() -> str:
-    """Return the permissions of members and viewers of a team."""
+    """Return a table with the permissions of members and viewers of a team."""
     return _table(("what", "request", *rights.GROUPS), rights.team_rows())
 
 
 def pipeline_rights_table() -> str:
-    """Return the permissions of pipelines."""
+    """Return a table with the permissions of pipelines."""
     return _table(("what", "request", "previews", "updates"), rights.pipeline_rows())
 
 
 def attributes_table() -> str:
-    """Return the attributes of the components, which have the same names in all languages."""
+    """Return a table of component attributes, which have the same names in all languages."""
     rows = [
         (f"`{component}`", f"`{name}`", _value(output), str(output.description))
         for component, definition in definitions().items()

@@ -72,14 +72,13 @@ run if it still exists, and re-creates it otherwise.
 
 The identity of an image is known before it is built. With `reference`, it is the reference; with
 `build`, it is a hash of the Dockerfile, `sources`, base image, arguments and platform. Changing the
-training code therefore starts a new run, and an edit elsewhere in the repository does not. An image
-that is rebuilt from the same sources may get another digest; existing runs keep the image they
-started with.
+training code therefore starts a new run, and an edit elsewhere in the repository does not. If an
+image is rebuilt from the same sources, its digest may change; existing runs keep their image.
 """
 
 
 def page() -> str:
-    """Return docs/configuration.md: every key with its type, default and meaning."""
+    """Return docs/configuration.md, with the type, default and meaning of every key."""
     settings = schema_of(StackSettings)
     parts = [_INTRODUCTION]
     for field in fields(settings):

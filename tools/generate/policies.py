@@ -120,7 +120,7 @@ image, an accelerator or a manifest as text. Add a record of the kind to the con
 }
 ```
 
-A record has the fields of `WorkloadKind` in `kube/workloads/record.py`, where they are described.
+The fields of a record are described in `kube/workloads/record.py` (`WorkloadKind`).
 Most records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a
 key that contains dots. A record of a known kind replaces the built-in one and must describe all of
 its pods. Unknown fields, malformed paths and `patterns` that hide a whole object are errors.
@@ -149,8 +149,8 @@ the kind can be `training`, a workload with more than `smallGpus` GPUs is neithe
 `interactive`, and a pod that runs to completion is not `serving`.
 
 Labels grant no privileges. If a workload, such as the device plugin, needs something that a rule
-forbids, list it in the `systemWorkloads` of the rule. To exempt it from every rule with that
-setting, list it in the `systemWorkloads` of the whole configuration file:
+forbids, add it to the rule's `systemWorkloads`. To exempt it from every rule with this setting, add
+it to the top-level `systemWorkloads` of the configuration file:
 
 ```json
 {
@@ -160,10 +160,10 @@ setting, list it in the `systemWorkloads` of the whole configuration file:
 
 ## Cluster
 
-`cluster` describes the cluster once for all rules: which resources are not accelerators
-(`otherDevices`), how many accelerators are in claims that the stack does not declare
-(`claimDevices`), and which systems queue training (`queueSystems`). Settings with the same name in
-a rule extend these lists. Without `queueSystems`, Kueue's label is accepted even if Kueue is not
+`cluster` describes the cluster once for all rules: resources that are not accelerators
+(`otherDevices`), the number of accelerators in claims that the stack does not declare
+(`claimDevices`), and the systems that queue training (`queueSystems`). Settings with the same name
+in a rule extend these lists. Without `queueSystems`, Kueue's label is accepted even if Kueue is not
 installed:
 
 ```json
@@ -240,9 +240,9 @@ each violated rule.
 _SIMULATED = """\
 ## Simulations
 
-`python -m gitops preview --simulate` evaluates these rules on what the scheduler will do
-([Simulations](simulation.md#preview-a-plan)). If several simulations differ, the worst outcome
-counts. The pack accepts their levels and settings, but does not evaluate them.
+`python -m gitops preview --simulate` evaluates these rules on the simulated decisions of the
+scheduler ([Simulations](simulation.md#preview-a-plan)). If several simulations differ, the worst
+outcome counts. The pack accepts their levels and settings, but does not evaluate them.
 """
 _SHARED = """\
 ## Shared settings
@@ -274,7 +274,7 @@ def page() -> str:
 
 
 def _coverage() -> Iterator[str]:
-    """Yield a table for each framework with the controls that rules implement."""
+    """Yield a table for each framework that maps its controls to the rules."""
     for framework in FRAMEWORKS.values():
         yield f"\n### {framework.name}\n\n[Version {framework.version}]({framework.url})\n"
         yield "| control | rules |\n| --- | --- |"

@@ -1,4 +1,4 @@
-"""Tables of permissions: requests in the syntax of `kubectl auth can-i`, evaluated on the Roles."""
+"""Permission tables: requests in the syntax of `kubectl auth can-i`, checked against the Roles."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -104,7 +104,7 @@ def pipeline_rows() -> Iterator[tuple[str, ...]]:
 
 
 def may(manifests: Iterable[Manifest], group: str, request: str) -> bool:
-    """Return whether Roles and their bindings allow a group a request in `NAMESPACE`."""
+    """Return whether Roles and their bindings allow a group to make a request in `NAMESPACE`."""
     verb, target, *options = request.split()
     resource, _, name = target.partition("/")
     plural, _, api_group = resource.partition(".")

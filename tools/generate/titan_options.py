@@ -1,4 +1,4 @@
-"""Print the options of torchtitan's configurations as JSON schemas. Needs only torchtitan."""
+"""Print the options of torchtitan's configurations as JSON schemas. Requires only torchtitan."""
 
 import dataclasses
 import hashlib
@@ -31,7 +31,7 @@ DECIDED: Final = {
 """Options that the platform sets: the run's directory, resumption and export."""
 
 SIZES: Final = ("parallelism", "training")
-"""Sections whose integers the preview uses. Their defaults depend on the configuration."""
+"""Sections whose integer options previews use. Their defaults depend on the configuration."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The options of torchtitan, in the version that requirements/torchtitan.txt pins."""
+"""Options of torchtitan, in the version that requirements/torchtitan.txt pins."""
 
 import hashlib
 import json

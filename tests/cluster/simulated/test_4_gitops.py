@@ -105,9 +105,9 @@ def test_the_comment_on_a_pull_request_contains_each_fact(cluster: Platform) -> 
     for fact in (
         "blocked by 1 violation",
         "- Claim `checkpoints` is replaced, because `metadata.name`, `spec.volumeName` cannot be",
-        "Pods get the new claim `checkpoints-2`",
+        "Pods use the new claim `checkpoints-2`",
         # kwok's pods end at once, and the stack has looked since then.
-        "leaves the stack and stays in the cluster. It had succeeded when the state was last",
+        "leaves the stack and stays in the cluster. It had already succeeded when the state was",
         "| `research` | `simulated` | 24 | 28 | +4 |",
         "| queue research | `nvidia.com/gpu` | 28 | 32 | 4 |",
         "`image-registry-allowed`: Deployment",

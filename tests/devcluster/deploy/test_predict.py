@@ -124,7 +124,7 @@ def test_a_model_of_an_earlier_run_is_not_accepted(server: Server):
         server.manifest = MANIFEST
 
     predict.wait_ready(server.url, "digits", "digits-1", report)
-    assert said == ["it still serves digits-0"]
+    assert said == ["still serving digits-0"]
 
 
 def test_a_run_that_only_the_server_knows_is_waited_for_as_well(server: Server):

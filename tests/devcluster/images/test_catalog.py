@@ -45,18 +45,18 @@ def test_the_dev_stack_builds_upon_the_base_image_of_the_catalog():
 def test_an_image_is_built_once_for_the_same_program(tmp_path: Path, binaries: Path):
     images = tmp_path / "images"
     first = PAUSE.layout(images, binaries)
-    stamp = (first.folder / "index.json").stat().st_mtime_ns
+    stamp = (first.directory / "index.json").stat().st_mtime_ns
     again = PAUSE.layout(images, binaries)
-    assert again.folder == first.folder
-    assert (again.folder / "index.json").stat().st_mtime_ns == stamp
-    assert [path.name for path in images.iterdir()] == [first.folder.name]
+    assert again.directory == first.directory
+    assert (again.directory / "index.json").stat().st_mtime_ns == stamp
+    assert [path.name for path in images.iterdir()] == [first.directory.name]
 
 
 def test_another_program_gets_another_image(tmp_path: Path, binaries: Path):
     first = PAUSE.layout(tmp_path, binaries)
     (binaries / "pause").write_text("waits otherwise")
     second = PAUSE.layout(tmp_path, binaries)
-    assert second.folder != first.folder
+    assert second.directory != first.directory
     assert second.digest != first.digest
 
 
@@ -72,7 +72,7 @@ def test_existing_base_images_are_not_built_again(layout: Layout, binaries: Path
     uv = binaries / "uv"  # would fail, as it does not exist
     images = BaseImages(layout, uv, BASES)
     for made in images.layouts.values():
-        shutil.copytree(PAUSE.layout(layout.images, binaries).folder, made.folder)
+        shutil.copytree(PAUSE.layout(layout.images, binaries).directory, made.directory)
     images.start()
     assert images.wait(0)
 
@@ -84,8 +84,8 @@ def test_pytorchs_base_image_is_always_there_and_comes_first(layout: Layout):
 
 def test_an_image_may_run_as_another_user_than_root(tmp_path: Path, binaries: Path):
     image = ToolImage("pause:3.10", "pause", "/pause", "65532:65532").layout(tmp_path, binaries)
-    manifest = json.loads((image.folder / "index.json").read_text())["manifests"][0]
-    blobs = image.folder / "blobs" / "sha256"
+    manifest = json.loads((image.directory / "index.json").read_text())["manifests"][0]
+    blobs = image.directory / "blobs" / "sha256"
     config = json.loads((blobs / manifest["digest"].removeprefix("sha256:")).read_text())["config"]
     described = json.loads((blobs / config["digest"].removeprefix("sha256:")).read_text())
     assert described["config"]["User"] == "65532:65532"
@@ -97,7 +97,7 @@ def test_an_additional_file_results_in_another_image(tmp_path: Path, binaries: P
     first = image.layout(tmp_path, binaries)
     (binaries / "script").write_text("does something else")
     second = image.layout(tmp_path, binaries)
-    assert first.folder != second.folder != PAUSE.layout(tmp_path, binaries).folder
+    assert first.directory != second.directory != PAUSE.layout(tmp_path, binaries).directory
     with tarfile.open(second.layers()[0].file) as archive:
         assert archive.getnames() == ["pause", "script.sh"]
 

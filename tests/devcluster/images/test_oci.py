@@ -71,7 +71,7 @@ def image(folder: Path, program: Path) -> Layout:
 
 
 def blob(layout: Layout, digest: str) -> bytes:
-    content = (layout.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")).read_bytes()
+    content = (layout.directory / "blobs" / "sha256" / digest.removeprefix("sha256:")).read_bytes()
     assert "sha256:" + hashlib.sha256(content).hexdigest() == digest
     return content
 
@@ -109,7 +109,9 @@ def test_an_image_describes_itself(tmp_path: Path, program: Path):
         "Env": ["LANG=C.UTF-8"],
         "User": "10001",
     }
-    assert json.loads((layout.folder / "oci-layout").read_text())["imageLayoutVersion"] == "1.0.0"
+    assert (
+        json.loads((layout.directory / "oci-layout").read_text())["imageLayoutVersion"] == "1.0.0"
+    )
 
 
 def test_an_image_of_one_program_holds_it_executable_for_everybody(tmp_path: Path, program: Path):
@@ -136,7 +138,7 @@ def test_an_image_is_complete_or_absent(tmp_path: Path, program: Path, install: 
         image(tmp_path / "a", program)
     layout = Layout(tmp_path / "a" / "image")
     assert layout.digest is None
-    assert not layout.folder.exists()
+    assert not layout.directory.exists()
 
 
 def test_leftovers_of_an_interrupted_build_are_ignored(tmp_path: Path, program: Path):
@@ -149,7 +151,7 @@ def test_leftovers_of_an_interrupted_build_are_ignored(tmp_path: Path, program: 
     layout.write([tar], CONFIG)
     assert layout.digest is not None
     assert not stale.exists()
-    assert not (layout.folder / "junk").exists()
+    assert not (layout.directory / "junk").exists()
 
 
 def test_an_image_that_the_registry_has_is_not_pushed(
@@ -174,7 +176,7 @@ def test_an_image_that_the_registry_lacks_is_pushed(
     registry.images["/v2/pause/manifests/3.10"] = held  # type: ignore[attr-defined]
     assert layout.push(address(registry), "pause:3.10", tmp_path / "log") is True
     asked = (tmp_path / "asked").read_text()
-    assert asked.endswith(f"oci:{layout.folder} docker://{address(registry)}/pause:3.10\n")
+    assert asked.endswith(f"oci:{layout.directory} docker://{address(registry)}/pause:3.10\n")
 
 
 def test_a_push_that_fails_names_the_log(
@@ -188,5 +190,5 @@ def test_a_push_that_fails_names_the_log(
 
 
 def test_a_registry_that_does_not_answer_is_named(tmp_path: Path, program: Path):
-    with pytest.raises(DevclusterError, match=r"the registry 127.0.0.1:9 does not answer"):
+    with pytest.raises(DevclusterError, match=r"the registry 127.0.0.1:9 does not respond"):
         image(tmp_path / "a", program).push("127.0.0.1:9", "pause:3.10", tmp_path / "log")

@@ -136,7 +136,7 @@ def test_a_fault_file_injects_faults_while_it_exists(gpus: Gpus, faults: Path):
         ('{"0": {"DCGM_FI_DEV_XID_ERRORS": "broken"}}', "valid number"),
         (
             '{"3": {"DCGM_FI_DEV_XID_ERRORS": 79}}',
-            "GPU 3 does not exist; write an index from 0 to 2",
+            "GPU 3 does not exist; use an index from 0 to 2",
         ),
     ],
 )

@@ -94,10 +94,13 @@ def test_only_updates_need_no_policy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "write --previewers GROUP"),
-        (["--previewers", "system:authenticated"], "write a custom group"),
-        (["--previewers", "it's"], "write a custom group"),
-        (["--previewers", "ci", "--updaters", "ci"], "ci is a group for previews and for updates"),
+        ([], "add --previewers GROUP"),
+        (["--previewers", "system:authenticated"], "use a custom group"),
+        (["--previewers", "it's"], "use a custom group"),
+        (
+            ["--previewers", "ci", "--updaters", "ci"],
+            "ci: the same group is given for previews and for updates",
+        ),
     ],
 )
 def test_groups_that_would_get_wrong_rights_are_rejected(

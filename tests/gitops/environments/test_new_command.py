@@ -86,12 +86,15 @@ def test_an_existing_environment_is_not_changed(
     [
         (["Lab"], "the name is 'Lab': it must be a DNS label"),
         (["../x"], "must be a DNS label"),
-        (["lab", "--nodes", "0"], "--nodes is '0': write a number from 1 to 10000"),
-        (["lab", "--nodes", "9" * 5000], "write a number from 1 to 10000"),
-        (["lab", "--storage", "floppy"], "write one of nfs, cephfs, existing"),
-        (["lab", "--storage", "existing"], "write --storage-class, the name of the storage class"),
-        (["lab", "--nodes", "10001"], "write a number from 1 to 10000"),
-        (["lab", "--gpus-per-node", "9" * 11], "write a number from 1 to 10000"),
+        (["lab", "--nodes", "0"], "--nodes is '0': use a number from 1 to 10000"),
+        (["lab", "--nodes", "9" * 5000], "use a number from 1 to 10000"),
+        (["lab", "--storage", "floppy"], "use one of nfs, cephfs, existing"),
+        (
+            ["lab", "--storage", "existing"],
+            "--storage-class is missing: set it to the name of the storage class",
+        ),
+        (["lab", "--nodes", "10001"], "use a number from 1 to 10000"),
+        (["lab", "--gpus-per-node", "9" * 11], "use a number from 1 to 10000"),
         (["lab", "--context", "a\nb"], "cluster.context"),
         (["lab", "--namespace", "kube-system"], "tenancy.namespace"),
         (["lab", "--registry", "https://r.example.com"], "images.registry"),
@@ -130,8 +133,8 @@ def test_missing_flags_are_prompted_until_valid(
     monkeypatch.setattr("sys.stdin", _Terminal("\n".join(answers) + "\n"))
     assert new(project, "lab") == 0
     asked = capsys.readouterr().out
-    assert "nodes with GPUs [1]: write a number from 1 to 10000" in asked
-    assert "write yes or no" in asked
+    assert "nodes with GPUs [1]: use a number from 1 to 10000" in asked
+    assert "answer yes or no" in asked
     settings = settings_of(project / "Pulumi.lab.yaml")
     assert settings.cluster.context == "lab.example.com"
     assert settings.tenancy.namespace == "ml-lab"

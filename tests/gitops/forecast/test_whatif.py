@@ -45,11 +45,11 @@ def test_weights_of_queues_change() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (Changes(remove=["none"]), "--remove none is not in the snapshot: write one of ml/a, ml/b"),
+        (Changes(remove=["none"]), "--remove none is not in the snapshot: use one of ml/a, ml/b"),
         (Changes(nodes="4"), r"--nodes 4 is not a valid number .*\+4"),
         (Changes(nodes="+0"), "--nodes"),
         (Changes(queues=["vision=3"]), r"vision\.weight=3"),
-        (Changes(queues=["other.weight=3"]), "the snapshot has only vision, root"),
+        (Changes(queues=["other.weight=3"]), "the snapshot contains only vision, root"),
         (Changes(add=[Path("/nonexistent")]), "cannot read"),
     ],
 )
@@ -61,15 +61,19 @@ def test_rejects_invalid_changes(changes: Changes, says: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("kind: Job", "kind: CronJob", "no gang with a pod"),
-        ("queue: vision", "queue: lab", "in queue lab, and the snapshot has only vision, root"),
+        ("kind: Job", "kind: CronJob", "contains no gang that"),
+        (
+            "queue: vision",
+            "queue: lab",
+            "in queue lab, but the snapshot contains only vision, root",
+        ),
         (
             "priorityClassName: urgent",
             "priorityClassName: now",
-            "PriorityClass now, and the snapshot has only batch, urgent",
+            "PriorityClass now, but the snapshot contains only batch, urgent",
         ),
-        ("replicas: 2", "replicas: 0", "no gang with a pod"),
-        ("name: urgent, ", "", "line 1: write metadata.name"),
+        ("replicas: 2", "replicas: 0", "contains no gang that"),
+        ("name: urgent, ", "", "line 1: metadata.name is missing"),
         ("name: urgent", "name: small", "ml/small is already in the snapshot: remove it"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from gitops import prices
 from gitops.__main__ import main
-from gitops.engine import Ended, Pack, Stack
+from gitops.engine import Pack, Result, Stack
 from gitops.preview import command
 from tests.gitops import plans
 
@@ -19,9 +19,9 @@ class Engine:
         self.log = log
         log.write_text("".join(json.dumps(event) + "\n" for event in events))
 
-    def wait(self, progress: Callable[[int], None]) -> Ended:
+    def wait(self, progress: Callable[[int], None]) -> Result:
         progress(1)
-        return Ended(255, "said")
+        return Result(255, "said")
 
 
 def failed(tmp_path: Path, *arguments: str) -> str:
@@ -56,7 +56,7 @@ def test_an_unexpected_exception_is_reported_without_its_message(
     with pytest.raises(ZeroDivisionError):
         main(["preview", "--stack", "prod", "--out", str(tmp_path)])
     comment = (tmp_path / "comment.md").read_text()
-    assert "ended with ZeroDivisionError: see the log of this command" in comment
+    assert "failed with ZeroDivisionError: see the log of this command" in comment
     assert "a secret" not in comment
 
 

@@ -53,16 +53,16 @@ def test_a_retained_claim_states_what_blocks_the_new_one() -> None:
     step = plans.step("replace", plans.claim(), plans.claim("next"), name="claim", retain=True)
     (text,) = told(step)
     assert "Claim `checkpoints` is replaced" in text
-    assert "Pods get the new claim `next`" in text
+    assert "Pods use the new claim `next`" in text
     (text,) = told(plans.step("delete", plans.claim(), retain=True))
-    assert "leaves the stack and stays in the cluster. Its data stays" in text
+    assert "leaves the stack and stays in the cluster. Its data is kept" in text
 
 
 def test_a_protected_claim_is_reported_as_protected() -> None:
     (text,) = told(plans.step("delete", plans.claim(), protect=True))
-    assert "It is protected: the update is refused" in text
+    assert "It is protected: the update is rejected" in text
     step = plans.step("replace", plans.claim(), plans.claim(volume="other"), protect=True)
-    assert "the update is refused" in told(step)[0]
+    assert "the update is rejected" in told(step)[0]
     step["resourcePreEvent"]["metadata"]["new"]["protect"] = False
     assert "the same change removes the protection" in told(step)[0]
 
@@ -92,7 +92,7 @@ def test_a_killed_run_loses_its_progress_since_its_checkpoint() -> None:
 def test_a_run_that_has_ended_loses_nothing_and_holds_nothing() -> None:
     outputs = {"status": {"state": {"phase": "Completed"}}}
     step = plans.step("delete", plans.volcano_job(), outputs=outputs, retain=True)
-    assert "It had succeeded" in told(step)[0]
+    assert "It had already succeeded" in told(step)[0]
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {}
 
 
@@ -143,7 +143,7 @@ def test_a_claim_in_another_namespace_is_a_new_one() -> None:
     moved = plans.claim()
     moved["metadata"]["namespace"] = "research"
     (text,) = told(plans.step("replace", plans.claim(), moved, retain=True))
-    assert "Pods get the new claim `checkpoints` in `research`, which is empty" in text
+    assert "Pods use the new claim `checkpoints` in `research`, which is empty" in text
     assert "refuses" not in text
 
 
@@ -203,14 +203,14 @@ def test_a_run_that_is_stopped_never_continues() -> None:
 def test_a_deleted_namespace_deletes_everything_in_it() -> None:
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
     assert "including claims and their data" in told(plans.step("delete", space))[0]
-    assert "Its content stays" in told(plans.step("delete", space, retain=True))[0]
+    assert "Its content is kept" in told(plans.step("delete", space, retain=True))[0]
 
 
 def test_a_run_that_is_suspended_says_what_is_lost_and_what_is_kept() -> None:
     job = {**plans.volcano_job(), "apiVersion": "batch/v1"}
     halted = {**job, "spec": {**job["spec"], "suspend": True}}
     (text,) = told(plans.step("update", job, halted))
-    assert "Training run `run-00000000` is suspended: its pods end" in text
+    assert "Training run `run-00000000` is suspended: its pods are terminated" in text
     assert told(plans.step("update", halted, job), plans.step("update", halted, halted)) == []
 
 
@@ -220,7 +220,7 @@ def test_a_deleted_chart_deletes_objects_of_its_kinds(operation: str) -> None:
     new = release if operation == "replace" else None
     (text,) = told(plans.step(operation, release, new, keys=["namespace"]))
     assert text.startswith("Chart release `volcano` is ")
-    assert "custom resource definitions may be deleted too" in text
+    assert "custom resource definitions may be deleted as well" in text
 
 
 @pytest.mark.parametrize("weight", [20, 0])

@@ -38,8 +38,8 @@ def outputs(now: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("event", "sentence"),
     [
-        (flags(protect=(True, False)), "updates that delete it are no longer refused"),
-        (flags(protect=(False, True)), "updates that delete it are refused"),
+        (flags(protect=(True, False)), "updates that delete it are no longer rejected"),
+        (flags(protect=(False, True)), "updates that delete it are rejected"),
         (flags(retain=(True, False)), "is deleted when it leaves the stack"),
         (flags(retain=(False, True)), "stays in the cluster when it leaves the stack"),
     ],

@@ -112,7 +112,7 @@ def test_a_queue_and_a_priority_of_the_plan_are_those_of_its_runs() -> None:
     found, _ = with_plan(changes(plan([*events, run]).steps), state())
     assert {each.name: each.spec for each in found.queues}["lab"] == {"weight": 4}
     assert {each.name: each.value for each in found.priority_classes}["first"] == 9000
-    with pytest.raises(GitopsError, match="urgent is in queue lab, and the snapshot has only"):
+    with pytest.raises(GitopsError, match="urgent is in queue lab, but the snapshot contains only"):
         after(run)
 
 
@@ -170,7 +170,8 @@ def test_rules_are_advisory_by_default(simulated: Path) -> None:
         (
             "plan-fits",
             False,
-            "ml/urgent does not start within 1 ends of others (1h00m). 0/3 nodes are available",
+            "ml/urgent does not start within 1h00m (ends of other gangs: 1). 0/3 nodes are "
+            "available",
         ),
         (
             "plan-preempts-nothing-of",
@@ -180,7 +181,7 @@ def test_rules_are_advisory_by_default(simulated: Path) -> None:
         (
             "plan-waits-at-most",
             False,
-            "ml/urgent waits longer than 1 ends of others (1h00m), and the limit is 24h00m.",
+            "ml/urgent waits longer than 1h00m (ends of other gangs: 1), and the limit is 24h00m.",
         ),
     ]
 
@@ -221,11 +222,12 @@ def test_the_worst_of_several_simulations_counts(
         message for *_, message in found(simulated, {"plan-waits-at-most": {"minutes": 45}})[1]
     ]
     assert messages == [
-        "ml/urgent does not start within 1 ends of others (1h00m) in 1 of 3 simulations. "
+        "ml/urgent does not start within 1h00m (ends of other gangs: 1) in 1 of 3 simulations. "
         "0/3 nodes are available",
         "ml/a in queue vision is preempted after 0m in 1 of 3 simulations and loses at most 48.0 "
         "GPU-hours.",
-        "ml/urgent waits longer than 1 ends of others (1h00m) in 1 of 3 simulations, and the limit "
+        "ml/urgent waits longer than 1h00m (ends of other gangs: 1) in 1 of 3 simulations, and the "
+        "limit "
         "is 45m.",
         "ml/late waits up to 1h00m, and the limit is 45m.",
     ]
@@ -246,7 +248,7 @@ def test_a_preview_without_a_simulation_names_mandatory_rules(
     rules.write_text('{"plan-fits": "mandatory"}')
     done, _ = with_simulation(plan([plans.summary()]), None, Stack("prod"), rules)
     assert done.warnings == (
-        "Mandatory rules that need a simulation were not evaluated: `plan-fits`.",
+        "Mandatory rules that require a simulation were not evaluated: `plan-fits`.",
     )
     assert found(None)[0].warnings == ()
 

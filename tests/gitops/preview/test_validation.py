@@ -66,7 +66,7 @@ def test_a_missing_right_is_named(stack: Stack) -> None:
 )
 def test_a_cluster_that_does_not_answer_is_an_error(stack: Stack, answer: str) -> None:
     kubectl(stack.project, answer)
-    with pytest.raises(GitopsError, match=r"blue does not answer.*connection refused"):
+    with pytest.raises(GitopsError, match=r"blue does not respond.*connection refused"):
         probe(stack)
 
 
@@ -96,7 +96,7 @@ def test_drift_needs_an_answer_and_no_right_to_write(stack: Stack) -> None:
     kubectl(stack.project, answers(False))
     assert probe(stack, dry_run=False) == ()
     kubectl(stack.project, "exit 1")
-    with pytest.raises(GitopsError, match="does not answer"):
+    with pytest.raises(GitopsError, match="does not respond"):
         probe(stack, dry_run=False)
 
 

@@ -33,7 +33,7 @@ def test_an_answer_that_is_not_a_list_of_objects_is_reported(text: str) -> None:
 
 def test_a_cluster_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "SECONDS", 0.1)
-    with pytest.raises(GitopsError, match=r"did not answer within 0\.1 s"):
+    with pytest.raises(GitopsError, match=r"did not respond within 0\.1 s"):
         Cluster((sys.executable, "-c", "import time; time.sleep(60)")).snapshot()
 
 

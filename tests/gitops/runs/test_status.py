@@ -197,7 +197,9 @@ def test_kinds_that_must_not_be_listed_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "pods").unlink()
     with pytest.raises(GitopsError, match="cannot list the pods of the cluster: forbidden") as told:
         only(cluster)
-    assert str(told.value).endswith("Add --namespace NAME if you may list those of a namespace.")
+    assert str(told.value).endswith(
+        "If you may list the pods of a namespace, add --namespace NAME."
+    )
     with pytest.raises(GitopsError, match=r"of namespace ml: forbidden: pods$"):
         only(replace(cluster, namespace="ml"))
 

@@ -169,7 +169,7 @@ def test_a_worse_model_is_not_promoted(
     ],
 )
 def test_a_name_without_a_registry_is_refused(text: str) -> None:
-    with pytest.raises(GitopsError, match=r"write registry\.example\.com/models/digits"):
+    with pytest.raises(GitopsError, match=r"use registry\.example\.com/models/digits"):
         Reference.parse(text)
 
 
@@ -221,7 +221,7 @@ def test_objects_of_another_run_are_refused(
     arguments = [str(shelf.exports["first"]), shelf.name, "--key", str(shelf.key)]
     status = main(["models", "publish", *arguments, "--objects", str(shelf.objects["second"])])
     assert status == 1
-    assert "write the export and the objects of one run" in capsys.readouterr().err
+    assert "use the export and the objects of the same run" in capsys.readouterr().err
     assert shelf.repository.tags() == []
 
 
@@ -239,7 +239,7 @@ def test_a_run_that_policies_refuse_is_published_and_not_promoted(
     options = ["--objects", str(endless), "--policy-config", str(strict)]
     assert main(["models", "publish", *arguments, *options]) == 0
     reported = capsys.readouterr()
-    assert "cannot be promoted: policies refuse the run: training-ends" in reported.err
+    assert "cannot be promoted: policies reject the run: training-ends" in reported.err
     assert shelf.promote(reported.out.strip().rpartition("@")[2]) == 3
     assert shelf.admitted() == {}
 

@@ -153,7 +153,7 @@ def test_an_existing_run_is_not_created_again(api: Api) -> None:
 
 def test_the_reason_of_the_api_server_is_reported(api: Api) -> None:
     api.says("create --filename=-", "admission webhook denied the request: queue is closed")
-    with pytest.raises(GitopsError, match=r"Job tiny-1a2b3c4d is not created: .*queue is closed"):
+    with pytest.raises(GitopsError, match=r"Job tiny-1a2b3c4d was not created: .*queue is closed"):
         api.create([VOLCANO])
 
 

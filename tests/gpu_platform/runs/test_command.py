@@ -65,20 +65,20 @@ def test_the_policies_are_those_of_the_stack(
 ) -> None:
     (files / "platform.json").write_text(PLATFORM.replace('"lab"', '"prod"'))
     assert submit(files, "--dry-run") == 3
-    assert "refused by training-ends" in capsys.readouterr().err
+    assert "rejected by training-ends" in capsys.readouterr().err
 
 
 def test_a_mandatory_policy_refuses_a_run(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert submit(files, "--dry-run", "--policy-config", str(files / "strict.json")) == 3
     said = capsys.readouterr()
     assert said.out == ""
-    assert "refused by training-ends" in said.err
+    assert "rejected by training-ends" in said.err
 
 
 @pytest.mark.parametrize(
     ("file", "says"),
     [
-        ("array.json", "write an object"),
+        ("array.json", "it must be a JSON object"),
         ("broken.json", "is not JSON"),
         ("unknown.json", "no-such-rule"),
         ("missing.json", "cannot be read"),
@@ -111,7 +111,7 @@ def test_a_notebook_with_a_route_is_left_to_the_stack(
     assert submit(files, "--dry-run") == 0
     assert "HTTPRoute" in capsys.readouterr().out
     assert submit(files) == 1
-    assert "members may not: leave it out" in capsys.readouterr().err
+    assert "members lack permission: omit it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["rum"], ["stop", "--namespace", "a"]])
@@ -161,16 +161,20 @@ def test_ctrl_c_while_following_leaves_the_run(
     assert submit(files, "--follow") == 130
     said = capsys.readouterr()
     assert said.out.startswith("tiny-")
-    assert "interrupted; what was created stays" in said.err
+    assert "interrupted; objects that were created remain" in said.err
 
 
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (None, "whether queue research has free nvidia.com/gpu is unknown"),
+        (None, "the free nvidia.com/gpu of queue research is unknown"),
         (("12", None), "has allocated 12 nvidia.com/gpu and has no limit"),
-        (("16", "16"), "leaves 0 of 16 nvidia.com/gpu, so the run waits"),
-        (("12", "16"), "leaves 4 of 16 nvidia.com/gpu; whether nodes have free ones is unknown"),
+        (("16", "16"), "0 of 16 nvidia.com/gpu are left in queue research, so the run waits"),
+        (
+            ("12", "16"),
+            "4 of 16 nvidia.com/gpu are left in queue research; the free devices of the nodes "
+            "are unknown",
+        ),
     ],
 )
 def test_a_run_states_what_its_queue_leaves(

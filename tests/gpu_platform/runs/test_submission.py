@@ -110,7 +110,7 @@ def test_a_schedule_needs_the_stack_of_the_platform(
 ) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(yaml.safe_dump({"nightly": stacks()[0]["training"]["jobs"]["nightly"]}))
-    with pytest.raises(GitopsError, match="schedule needs the platform's stack"):
+    with pytest.raises(GitopsError, match="schedule requires the platform's stack"):
         list(submissions(read_jobs(file), description))
 
 

@@ -105,7 +105,7 @@ def test_a_sweep_without_comparable_trials_has_no_plots() -> None:
 
 
 def test_missing_packages_and_old_controllers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GitopsError, match="sweep digits is of an earlier version"):
+    with pytest.raises(GitopsError, match="sweep digits was written by an earlier version"):
         page({"digits": summary()})
     found = builtins.__import__
 
@@ -115,7 +115,7 @@ def test_missing_packages_and_old_controllers_are_named(monkeypatch: pytest.Monk
         return found(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(GitopsError, match=r"needs the package matplotlib.*sweep-page\.txt"):
+    with pytest.raises(GitopsError, match=r"requires the package matplotlib.*sweep-page\.txt"):
         page({"digits": searched()})
 
 

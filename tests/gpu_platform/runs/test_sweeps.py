@@ -43,7 +43,7 @@ def test_a_sweep_is_shown_with_its_bounds_and_its_best_trials_first() -> None:
 
 def test_what_the_api_server_refused_is_shown() -> None:
     lines = [*sweep_lines({"digits": summary(problem="policy gpu-limit-present")})]
-    assert lines[1] == "  the API server refused: policy gpu-limit-present"
+    assert lines[1] == "  rejected by the API server: policy gpu-limit-present"
 
 
 def test_the_cost_of_a_budget_of_money_is_shown() -> None:

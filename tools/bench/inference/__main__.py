@@ -5,8 +5,8 @@ configured as its documentation recommends and pinned to one core; the load gene
 another core. Before the measurement, every response is compared with PyTorch's result. Servers are
 measured in turns while all others are paused: a closed loop of 1, 4, 16 and 64 clients, then an
 open loop (a Poisson process) at 50, 80 and 120 percent of the server's capacity. Latency in the
-open loop is measured from the scheduled time of a request. Also measured: the bare PyTorch loop,
-JSON instead of bytes, the backends of our server, and HTTP servers alone. Writes
+open loop is measured from the scheduled time of a request. The benchmark also measures the bare
+PyTorch loop, JSON instead of bytes, the backends of our server, and HTTP servers alone. It writes
 .bench/inference.json, .bench/inference.md and .bench/inference-load.svg.
 """
 
@@ -87,7 +87,7 @@ def _write(docs: bool) -> None:
         shown = f"![Latency against load for every server]({CHART.name})\n\n{text}"
         PAGE.write_text(inserted(PAGE.read_text(), shown))
         draw(result, CHART)
-        say(f"written to {PAGE.relative_to(CHECKOUT)}")
+        say(f"wrote {PAGE.relative_to(CHECKOUT)}")
 
 
 def _options() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The upper bound: PyTorch in a loop, from raw bytes to batches to responses, without a server.
+"""Upper bound of throughput: PyTorch in a loop from raw bytes to responses, without a server.
 
 As a program, it reads one JSON object per line, {"seconds": s}, and prints the number of samples
 per second.
@@ -35,14 +35,14 @@ class Loop:
     process: "subprocess.Popen[str]"
 
     def rate(self, seconds: float) -> float:
-        """Return the number of samples per second. Raise RuntimeError if the process has ended."""
+        """Return the number of samples per second. Raise RuntimeError if the process has exited."""
         assert self.process.stdin  # noqa: S101  both are pipes
         assert self.process.stdout  # noqa: S101
         self.process.stdin.write(f"{json.dumps({'seconds': seconds})}\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise RuntimeError("the bare loop ended")
+            raise RuntimeError("the bare loop exited")
         return float(answer)
 
 

@@ -19,7 +19,7 @@ class Records:
 
     @property
     def codes(self) -> NDArray[np.int64]:
-        """HTTP status, 0 without a response."""
+        """HTTP status codes; 0 means no response."""
         return self.rows[:, 2].astype(np.int64)
 
     @property
@@ -57,15 +57,15 @@ class Window:
     end: float
 
     def due(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the requests that were due in the window, or all requests if none was."""
+        """Return the requests that were due in the window, or all requests if there are none."""
         inside = rows[(rows[:, 0] >= self.begin) & (rows[:, 0] <= self.end)]
         return inside if len(inside) else rows
 
     def ended(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the requests whose responses ended in the window, and its length in seconds.
 
-        The edges move to the end of the last response shortly before them, if there is one: only a
-        few batches of a slow server end in a window, so one batch more or less would matter.
+        The edges move to the end of the last response shortly before them, if there is one. Only a
+        few batches of a slow server end in a window, so a single batch would affect the result.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10
@@ -76,9 +76,9 @@ class Window:
 def figures(records: Records, deadline: float, window: Window) -> Figures:
     """Compute the figures of a window.
 
-    Rates are those of responses that ended in the window, latencies those of requests due in it.
-    All status codes are counted. Responses after the end of the load and queued requests are
-    ignored. Raise ValueError if nothing was sent.
+    Rates count the responses that ended in the window, and latencies the requests that were due in
+    it. All status codes are counted. Responses after the end of the load and queued requests are
+    ignored. Raise ValueError if no request was sent.
     """
     if not len(records.rows):
         raise ValueError("no request was sent")
@@ -111,7 +111,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
 
 def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
-    """Return the end of the last response shortly before the edge, or else the edge."""
+    """Return the end of the last response shortly before the edge, or the edge without one."""
     near = ends[(ends <= edge) & (ends >= edge - slack)]
     return float(near.max()) if len(near) else edge
 

@@ -1,4 +1,4 @@
-"""Requests and responses in the two compared formats: bytes and JSON."""
+"""Requests and responses in the two formats that are compared: bytes and JSON."""
 
 import base64
 import json
@@ -79,7 +79,7 @@ def from_raw(body: bytes, _: dict[str, str]) -> Array:
 
 
 def from_list(body: bytes, _: dict[str, str]) -> Array:
-    """Parse a flat or nested list, named or not."""
+    """Parse a flat or nested list, with or without a name."""
     document = json.loads(body)
     found = document["values"] if isinstance(document, dict) else document
     return np.asarray(found, np.float32).ravel()

@@ -16,7 +16,7 @@ TO_BEST_PEER: Final = {"simple-cnn": 1.2}
 def goals_of(
     workload: Workload, series: Mapping[str, Series], bare: Mapping[str, Sequence[float]]
 ) -> list[Goal]:
-    """Return the goals of one workload. `bare` has the bare loop's rates by backend."""
+    """Return the goals of one workload. `bare` maps backends to the rates of the bare loop."""
     if OURS not in series:
         return []
     title, ours = workload.title, series[OURS]
@@ -60,7 +60,7 @@ def _tail(title: str, ours: Series, peers: Mapping[str, Series]) -> list[Goal]:
 
 
 def _tail_at_same_load(title: str, ours: Series, peers: Mapping[str, float]) -> list[Goal]:
-    """Compare tail latencies at equal rates: 80% of a faster server's capacity is more load."""
+    """Compare tail latencies at equal rates, because 80% of a higher capacity is more load."""
     tails = {peer: ours.pools.get(at_load_of(peer), {}).get("p99") for peer in peers}
     ratios = {peer: tail / peers[peer] for peer, tail in tails.items() if tail is not None}
     if not ratios:

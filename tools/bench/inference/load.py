@@ -1,4 +1,4 @@
-"""The load generator: vegeta, controlled by the small Go program in load/."""
+"""Load generator: vegeta, controlled by the small Go program in load/."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"
 
 
 def generator() -> Path:
-    """Return the program, built once per version of its sources.
+    """Return the path of the program, which is built once per version of its sources.
 
     Raise DevclusterError if the build fails.
     """
@@ -40,7 +40,7 @@ def generator() -> Path:
 
 @dataclass(frozen=True)
 class Target:
-    """Target of the load: a URL and the requests to send in turn."""
+    """Target of the load: a URL, and the requests that are sent in turn."""
 
     url: str
     requests: tuple[Request, ...]

@@ -1,4 +1,4 @@
-"""Alternating measurement of all servers, so that other load on the host affects all equally."""
+"""Alternating measurements of all servers, so that other load on the host affects all equally."""
 
 import contextlib
 import statistics
@@ -43,8 +43,7 @@ FEWEST: Final = 30
 """Minimum average number of requests per measurement, for slow servers."""
 
 WARM_UP: Final = 0.15
-"""Share of a measurement to discard: connections are opened, and the first requests meet an idle
-server."""
+"""Share of a measurement to discard, as connections are opened and the server is still idle."""
 
 
 def closed(clients: int) -> str:
@@ -58,7 +57,7 @@ def opened(share: float) -> str:
 
 
 def at_load_of(peer: str) -> str:
-    """Return the name of the level at which our server gets the rate of a peer."""
+    """Return the name of the level at which our server receives the rate of a peer."""
     return f"{peer}'s {SAME_LOAD:.0%} load"
 
 
@@ -225,7 +224,7 @@ def capacity_of(series: Series) -> float:
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:
-    """Send load until throughput is stable: the system reclaims pages of paused servers."""
+    """Send load until throughput is stable, since the system reclaims pages of paused servers."""
     best = 0.0
     for _ in range(WARM_UPS):
         records = bench.generator.run(target, Load(seconds, clients=16))

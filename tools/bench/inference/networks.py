@@ -1,4 +1,4 @@
-"""The network that all servers run, so that only the servers differ."""
+"""Neural network that all servers run, so that only the servers differ."""
 
 from pathlib import Path
 

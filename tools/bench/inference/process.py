@@ -1,4 +1,4 @@
-"""A server's processes: started on one core, and paused between measurements."""
+"""Processes of a server, which run on one core and are paused between measurements."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ServerError(Exception):
-    """A server does not start or responds incorrectly. The message ends with its last log lines."""
+    """A server that does not start or responds incorrectly. The message contains its log's end."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Running:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the server run during a block, and pause it afterwards: idle servers may poll."""
+        """Let the server run during a block. Otherwise it is paused, as idle servers may poll."""
         self.signal(signal.SIGCONT)
         try:
             yield
@@ -165,7 +165,7 @@ def _environment(task: Task, start: Start) -> dict[str, str]:
 def wait_for(
     url: str, request: Request, process: "subprocess.Popen[bytes]", log: Path, name: str
 ) -> None:
-    """Send requests until one succeeds. Raise ServerError on a timeout or if the server ends."""
+    """Send requests until one succeeds. Raise ServerError on a timeout or if the server exits."""
     deadline = time.monotonic() + READY_SECONDS
     last = "no answer"
     while time.monotonic() < deadline:
@@ -185,7 +185,7 @@ def _tail(log: Path) -> str:
 
 
 def end(running: Running, process: subprocess.Popen[bytes]) -> None:
-    """Terminate the processes, and kill those that do not end."""
+    """Terminate the processes, and kill those that do not exit."""
     tree = running.tree()
     running.signal(signal.SIGCONT)
     process.terminate()

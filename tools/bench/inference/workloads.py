@@ -1,4 +1,4 @@
-"""The served models and the requests that all servers receive. Does not import PyTorch."""
+"""Served models, and the requests that all servers receive. Does not import PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -68,14 +68,14 @@ def state(cluster: Platform, member: Member, run: str) -> str:
 
 def test_a_submitted_run_waits_in_the_queue(cluster: Platform, member: Member, run: str) -> None:
     assert "waiting" in state(cluster, member, run)
-    assert "exists already" in cluster.shell(f"{member('run job.yaml')} 2>&1")
+    assert "already exists" in cluster.shell(f"{member('run job.yaml')} 2>&1")
 
 
 def test_a_run_states_what_its_queue_leaves_if_the_member_may_read_it(
     cluster: Platform, member: Member, run: str
 ) -> None:
     unread = cluster.shell(f"{member('run job.yaml --dry-run')} 2>&1 >/dev/null")
-    assert f"{run}: whether queue research has free nvidia.com/gpu is unknown" in unread
+    assert f"{run}: the free nvidia.com/gpu of queue research is unknown" in unread
     cluster.shell(
         "kubectl create clusterrole vision-queues --verb=get"
         " --resource=queues.scheduling.volcano.sh --resource-name=research"
@@ -134,7 +134,7 @@ def test_a_stopped_run_is_gone(cluster: Platform, member: Member, run: str) -> N
     ("job", "says"),
     [
         ({"queue": "nowhere"}, "queue is 'nowhere'"),
-        ({"env": {"SETTING": "hf_" + "abcdEFGH" * 4 + "ab"}}, "refused by no-literal-secrets"),
+        ({"env": {"SETTING": "hf_" + "abcdEFGH" * 4 + "ab"}}, "rejected by no-literal-secrets"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_created(

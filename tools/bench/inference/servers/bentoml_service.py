@@ -33,7 +33,7 @@ batched = functools.partial(bentoml.api, batchable=True, max_batch_size=MAX_BATC
     logging={"access": {"enabled": False}},
 )
 class Model:
-    """Service with one process for HTTP and the model, BentoML's default for one worker."""
+    """Service with one process for HTTP and the model, as BentoML does by default."""
 
     def __init__(self) -> None:
         self.compute = load()

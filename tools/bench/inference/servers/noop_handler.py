@@ -1,4 +1,4 @@
-"""A no-op handler for our server, which returns its input."""
+"""No-op handler for our server, which returns its input."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A handler for our server with the same network as the peers, without our backends."""
+"""Handler for our server with the same network as the peers, without our backends."""
 
 from pathlib import Path
 from typing import Any

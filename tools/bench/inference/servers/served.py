@@ -13,7 +13,7 @@ JSON = os.environ["BENCH_FORM"] == "json"
 
 
 def load() -> Compute:
-    """Return the model. Call this only in the process that computes."""
+    """Load the model. Call this only in the process that computes."""
     # Imported here, so that processes that only serve HTTP do not load PyTorch.
     from tools.bench.inference.networks import compute_of
 

@@ -1,4 +1,7 @@
-"""A notebook in a pod of a real node, in a browser: used, suspended when idle, and resumed."""
+"""A notebook in a pod of a real node, in a browser: used, suspended when idle, and resumed.
+
+The browser reaches it through a real gateway first, and then through `kubectl port-forward`.
+"""
 
 import contextlib
 import json
@@ -7,9 +10,11 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from devcluster.images.catalog import ToolImage
@@ -18,6 +23,7 @@ from tests.operators import gateway, prometheus
 from tests.operators.browser import answers, chromium, wait
 
 TOKEN = "c0ffee5ea5"
+PATH = "/notebooks/anna"
 KUBECTL = ToolImage("kubectl:v1.34.3", "kubectl", "/bin/kubectl")
 IMAGE = {
     "build": {
@@ -68,7 +74,15 @@ def add(config: dict[str, Any]) -> None:
             "cpu": "200m",
             "memory": "1536Mi",
             "shm": "64Mi",
-            "notebook": {"home": "checkpoints", "token_secret": "anna", "idle_minutes": 1},
+            "notebook": {
+                "home": "checkpoints",
+                "token_secret": "anna",
+                "idle_minutes": 1,
+                "route": {
+                    "gateway": {"name": gateway.GATEWAY, "namespace": gateway.NAMESPACE},
+                    "path": PATH,
+                },
+            },
         }
     }
 
@@ -93,7 +107,7 @@ def forwarded(real: Platform) -> Iterator[str]:
         command, env=real.shell_environment, stdout=subprocess.DEVNULL, text=True
     )
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}{PATH}"
         await_(lambda: answers(f"{url}/api"), 60, "an answer of JupyterLab")
         yield url
     finally:
@@ -101,28 +115,39 @@ def forwarded(real: Platform) -> Iterator[str]:
         kill_all(process)
 
 
+@dataclass
+class Notebook:
+    """The platform with a notebook, and the notebook's URL at the gateway."""
+
+    platform: Platform
+    url: str
+
+
 @pytest.fixture(scope="module")
-def notebook(real: Platform) -> Platform:
+def notebook(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     real.edit(clear)
     real.make("up", timeout=1500)
     prometheus.push_images(real.state, [KUBECTL])
     text = "kubectl create secret generic anna --namespace ml-dev --from-literal=token"
     real.shell(f"{text}={TOKEN}")
     real.edit(add)
-    output = real.make("up", timeout=900)
-    assert re.search(r"anna-\w+ \(1 x 1 GPU, notebook\)", output)
-    return real
+    with gateway.running(real, tmp_path_factory.mktemp("gateway")) as url:
+        output = real.make("up", timeout=900)
+        assert re.search(r"anna-\w+ \(1 x 1 GPU, notebook\)", output)
+        yield Notebook(real, f"{url}{PATH}")
 
 
 def test_a_notebook_is_used_suspended_and_resumed(
-    notebook: Platform, checkpoints: Path, tmp_path: Path
+    notebook: Notebook, checkpoints: Path, tmp_path: Path
 ) -> None:
-    run = notebook.run_name("anna")
+    real = notebook.platform
+    run = real.run_name("anna")
     file = checkpoints / "anna" / "Untitled.ipynb"
-    with (
-        forwarded(notebook) as url,
-        chromium(tmp_path / "first", url, TOKEN) as browser,
-    ):
+    await_(lambda: answers(f"{notebook.url}/api"), 180, "an answer of JupyterLab")
+    for path in ("kernels", "contents", "terminals"):
+        refused = httpx.get(f"{notebook.url}/api/{path}", trust_env=False)
+        assert refused.status_code == httpx.codes.FORBIDDEN
+    with chromium(tmp_path / "first", notebook.url, TOKEN) as browser:
         browser.log_in()
         browser.click('.jp-LauncherCard[data-category="Notebook"]')
         browser.run("import torch; print(torch.arange(3) + 1)")
@@ -135,16 +160,16 @@ def test_a_notebook_is_used_suspended_and_resumed(
         wait(lambda: file.exists() and "tensor([1, 2, 3])" in file.read_text(), "the file")
 
     def is_suspended() -> bool:
-        job = notebook.kubectl("get", "jobs.batch.volcano.sh", run, "-n", "ml-dev")
+        job = real.kubectl("get", "jobs.batch.volcano.sh", run, "-n", "ml-dev")
         return bool(job["status"]["state"]["phase"] == "Aborted")
 
     await_(is_suspended, 240, "a suspension")
-    await_(lambda: not pods(notebook), 60, "free GPUs")
-    (queue,) = notebook.kubectl("get", "podgroups", "-n", "ml-dev")["items"] or [{}]
+    await_(lambda: not pods(real), 60, "free GPUs")
+    (queue,) = real.kubectl("get", "podgroups", "-n", "ml-dev")["items"] or [{}]
     assert queue.get("status", {}).get("phase") != "Running", json.dumps(queue)
-    notebook.shell(f"python -m gpu_platform resume {run} --namespace ml-dev")
+    real.shell(f"python -m gpu_platform resume {run} --namespace ml-dev")
     with (
-        forwarded(notebook) as url,
+        forwarded(real) as url,
         chromium(tmp_path / "second", url, TOKEN) as browser,
     ):
         browser.log_in("/lab/tree/Untitled.ipynb")

@@ -6,6 +6,8 @@
 workload.store describes the credentials of s3://, gs:// and az://. OCI_USERNAME and OCI_PASSWORD
 are those of a registry (OCI_PLAIN_HTTP=true is for a registry without TLS). A web server may
 redirect only to itself: another address could be one that only this machine can reach.
+
+With --cache, files are copied from a directory that several pods share, if it contains them.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 from urllib.parse import urlsplit
 
+from inference.cache import Cache, copy
 from inference.registry import SCHEME, RegistryFiles
 from workload import exit_codes
 from workload.files import write_atomically
@@ -47,15 +50,21 @@ class FetchError(Exception):
     """The export could not be downloaded; the message contains the URL and the reason."""
 
 
-def fetch(url: str, folder: Path, sha256: str = "", kinds: Sequence[str] = ()) -> Manifest:
+def fetch(
+    url: str,
+    folder: Path,
+    sha256: str = "",
+    kinds: Sequence[str] = (),
+    cache: Cache | None = None,
+) -> Manifest:
     """Download the manifest, the weights and the artifacts of `kinds` to `folder`.
 
     The manifest is written last, so that a directory with one is complete. Every file must match
     the manifest, and the weights must have the digest `sha256` if given. Existing files that
-    match are kept. Raises FetchError if a file cannot be downloaded, and ExportError if the export
-    does not match its manifest or lacks an artifact.
+    match are kept, and files in the cache are copied from it. Raises FetchError if a file cannot
+    be downloaded, and ExportError if the export does not match its manifest or lacks an artifact.
     """
-    read = _open(url)
+    read = _open(url, cache)
     manifest = _manifest(read, url)
     if sha256 and manifest.weights.sha256 != sha256:
         raise ExportError(
@@ -63,7 +72,7 @@ def fetch(url: str, folder: Path, sha256: str = "", kinds: Sequence[str] = ()) -
         )
     folder.mkdir(parents=True, exist_ok=True)
     for file in (manifest.weights, *(manifest.artifact(kind) for kind in kinds)):
-        _download(read, url, file, folder)
+        _provide(read, url, file, folder, cache)
     text = manifest.model_dump_json(indent=2, exclude_none=True)
     write_atomically(folder / MANIFEST_FILE, text.encode())
     return read_manifest(folder)
@@ -90,7 +99,7 @@ class _SameServer(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _open(url: str) -> Read:
+def _open(url: str, cache: Cache | None) -> Read:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or parts.username is not None or parts.query:
         raise FetchError(
@@ -99,7 +108,7 @@ def _open(url: str) -> Read:
         )
     if parts.scheme == SCHEME:
         with _fetch_errors(f"{url} cannot be used"):
-            return RegistryFiles(url).read
+            return RegistryFiles(url, cache).read
     if parts.scheme not in STORES:
         return lambda file: _read_web(f"{url}/{file}")
     from obstore import get
@@ -123,13 +132,43 @@ def _manifest(read: Read, url: str) -> Manifest:
     return parse_manifest(text, f"{url}/{MANIFEST_FILE}")
 
 
-def _download(read: Read, url: str, file: Weights, folder: Path) -> None:
+def _provide(read: Read, url: str, file: Weights, folder: Path, cache: Cache | None) -> None:
+    """Copy a file from the cache or download it, unless it exists."""
     path = folder / file.file
     if path.exists():
         with contextlib.suppress(ExportError):
             checked_file(folder, file)
             return
+    if cache is None:
+        _download(read, url, file, folder)
+        return
+    with cache.lock(file.sha256) as progress:
+        if _copied(cache, file, folder):
+            return
+        _download(read, url, file, folder, progress)
+        cache.keep(file.sha256, path)
 
+
+def _copied(cache: Cache, file: Weights, folder: Path) -> bool:
+    """Copy a file from the cache. Return False if it has no intact copy."""
+    with cache.open(file.sha256, file.size) as source:
+        if source is None:
+            return False
+        try:
+            _write(folder, file, lambda target: copy(source, target, file.size))
+        except ExportError:
+            cache.discard(file.sha256)
+            return False
+        except OSError as error:
+            emit("not_copied", file=file.file, reason=error.strerror)
+            return False
+    emit("copied_from_cache", file=file.file, sha256=file.sha256)
+    return True
+
+
+def _download(
+    read: Read, url: str, file: Weights, folder: Path, progress: Callable[[], object] = int
+) -> None:
     def write(stream: BinaryIO) -> None:
         done, reported = 0, time.monotonic()
         for chunk in _chunks(read, url, file.file, file.size):
@@ -138,12 +177,18 @@ def _download(read: Read, url: str, file: Weights, folder: Path) -> None:
             if time.monotonic() - reported >= _REPORT_SECONDS:
                 reported = time.monotonic()
                 emit("fetching", file=file.file, bytes=done, of=file.size)
+                progress()
 
-    write_atomically(path, write)
+    _write(folder, file, write)
+
+
+def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file and verify it. Raises ExportError if it differs, and leaves no file."""
+    write_atomically(folder / file.file, write)
     try:
         checked_file(folder, file)
     except ExportError:
-        path.unlink()
+        (folder / file.file).unlink()
         raise
 
 
@@ -188,9 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="KIND",
         help="also download this form of the model: pt2, pruned or int8",
     )
+    parser.add_argument("--cache", type=Path, help="directory with files that several pods share")
+    parser.add_argument("--cache-bytes", type=int, default=0, help="maximum size of the cache")
     options = parser.parse_args(arguments)
+    cache = Cache(options.cache, options.cache_bytes) if options.cache is not None else None
+    url = options.url.rstrip("/")
     try:
-        manifest = fetch(options.url.rstrip("/"), options.folder, options.sha256, options.artifact)
+        manifest = fetch(url, options.folder, options.sha256, options.artifact, cache)
     except ExportError as error:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT

@@ -12,7 +12,8 @@ from http.client import HTTPMessage
 from typing import IO, Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from workload.manifest import ExportError
+from inference.cache import Cache
+from workload.manifest import MANIFEST_FILE, ExportError
 from workload.store import CHUNK_BYTES, READ_SECONDS
 
 SCHEME: Final = "oci"
@@ -26,6 +27,7 @@ _URL: Final = re.compile(
     r"oci://(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9][a-z0-9._/-]*)"
     r"@sha256:(?P<digest>[0-9a-f]{64})"
 )
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 _FILE_PATH: Final = "org.cncf.model.filepath"
 _MAX_MANIFEST_BYTES: Final = 4 * 2**20
@@ -62,22 +64,22 @@ class RegistryFiles:
     """The files of one artifact. Raises OSError or ValueError if the registry refuses a request.
 
     Contents that differ from their digests raise ExportError, so neither the registry nor the
-    connection needs to be trusted.
+    connection needs to be trusted. With a cache, manifests that it contains are not requested.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, cache: Cache | None = None) -> None:
         found = _URL.fullmatch(url)
         if found is None:
             raise ValueError(
                 f"write {SCHEME}://registry/repository@sha256:… with the digest of the artifact"
             )
-        self._url = url
+        self._url, self._cache = url, cache
         scheme = "http" if os.environ.get(PLAIN_HTTP) == "true" else "https"
         self._base = f"{scheme}://{found['host']}/v2/{found['repository']}"
         self._authorization = ""
         self._opener = urllib.request.build_opener(_Redirects)
         digest = f"sha256:{found['digest']}"
-        text = b"".join(self._verified(f"manifests/{digest}", digest, _MAX_MANIFEST_BYTES))
+        text = self._cached(f"manifests/{digest}", digest, _MAX_MANIFEST_BYTES)
         self._layers = _layers(url, text)
 
     def read(self, file: str) -> Iterator[bytes]:
@@ -85,7 +87,20 @@ class RegistryFiles:
         if file not in self._layers:
             raise ExportError(f"{self._url} has no file {file}")
         digest, size = self._layers[file]
-        yield from self._verified(f"blobs/{digest}", digest, size)
+        if file == MANIFEST_FILE:
+            yield self._cached(f"blobs/{digest}", digest, min(size, _MAX_MANIFEST_BYTES))
+        else:
+            yield from self._verified(f"blobs/{digest}", digest, size)
+
+    def _cached(self, path: str, digest: str, limit: int) -> bytes:
+        if self._cache is None:
+            return b"".join(self._verified(path, digest, limit))
+        sha256 = digest.removeprefix("sha256:")
+        content = self._cache.read(sha256, limit)
+        if content is None:
+            content = b"".join(self._verified(path, digest, limit))
+            self._cache.keep(sha256, content)
+        return content
 
     def _verified(self, path: str, digest: str, limit: int) -> Iterator[bytes]:
         content, done = hashlib.sha256(), 0
@@ -117,12 +132,16 @@ class RegistryFiles:
 
 def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
     try:
-        return {
+        found = {
             layer["annotations"][_FILE_PATH]: (str(layer["digest"]), int(layer["size"]))
             for layer in json.loads(text)["layers"]
         }
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"{url} is not the manifest of a model: {error!r}") from None
+    for digest, _ in found.values():
+        if not _DIGEST.fullmatch(digest):
+            raise ExportError(f"{url} has a layer with digest {digest}, which is not a SHA-256")
+    return found
 
 
 def _authorized(challenge: str) -> str:

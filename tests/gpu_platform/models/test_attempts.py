@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpu_platform.models import artifact, promotion, signing
+from inference.cache import Cache
 from inference.fetch import FetchError, fetch
 from inference.registry import PLAIN_HTTP
 from tests.gpu_platform.models.conftest import Shelf, keys
@@ -359,6 +360,43 @@ def test_an_export_that_contradicts_its_weights_is_not_fetched(
 ) -> None:
     digest = other_weights(shelf, shelf.publish())
     assert "the manifest states" in fetched(shelf, digest, tmp_path / "served")
+
+
+def test_the_files_of_another_model_in_the_cache_are_not_used(shelf: Shelf, tmp_path: Path) -> None:
+    """Each copy of a model is replaced by that of another one, and all of them at once."""
+    cache = Cache(tmp_path / "cache", 2**30)
+    cache.folder.mkdir()
+    models = [shelf.publish(run) for run in ("first", "second")]
+    parts: list[list[Path]] = []
+    for digest in models:
+        fetch(f"oci://{shelf.name}@{digest}", tmp_path / digest, cache=cache)
+        found = document(shelf, digest)
+        layers = [layer(found, name)["digest"] for name in ("manifest.json", WEIGHTS)]
+        parts.append([cache.folder / each.removeprefix("sha256:") for each in (digest, *layers)])
+    contents = [[path.read_bytes() for path in paths] for paths in parts]
+    for replaced in ({0}, {1}, {2}, {0, 1, 2}):
+        for number in replaced:
+            parts[0][number].write_bytes(contents[1][number])
+        served = tmp_path / f"served-{sum(replaced)}-{len(replaced)}"
+        assert fetch(f"oci://{shelf.name}@{models[0]}", served, cache=cache) == read_manifest(
+            shelf.exports["first"]
+        )
+        assert (served / WEIGHTS).read_bytes() == contents[0][2]
+        assert [path.read_bytes() for path in parts[0]] == contents[0]
+
+
+def test_the_digest_of_a_layer_is_not_a_path_in_the_cache(shelf: Shelf, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", 2**30)
+    cache.folder.mkdir()
+    (tmp_path / "secret").write_text("kept")
+    found = document(shelf, shelf.publish())
+    layer(found, "manifest.json")["digest"] = "sha256:../secret"
+    content = artifact.encoded(found)
+    name = artifact.digest_of(content)
+    cache.keep(name.removeprefix("sha256:"), content)
+    with pytest.raises(ExportError, match="is not a SHA-256"):
+        fetch(f"oci://{shelf.name}@{name}", tmp_path / "served", cache=cache)
+    assert (tmp_path / "secret").read_text() == "kept"
 
 
 @pytest.mark.parametrize("version", [":production", "", "@sha256:0", "@sha512:" + "0" * 64])

@@ -22,6 +22,7 @@ from gpu_platform.models import promotion
 from gpu_platform.models.artifact import ARTIFACT_TYPE, CONFIG_TYPE
 from gpu_platform.models.registry import Reference
 from gpu_platform.runs.command import main
+from inference.cache import Cache
 from inference.fetch import FetchError, fetch
 from kube.promoted_models import ENTRY
 from tests.gpu_platform.models.conftest import Shelf
@@ -196,6 +197,22 @@ def test_a_registry_that_demands_a_login_gets_one(
         monkeypatch.setenv("OCI_USERNAME", USER)
         monkeypatch.setenv("OCI_PASSWORD", PASSWORD)
         assert fetch(url, tmp_path / "served") == read_manifest(shelf.exports["first"])
+
+
+def test_a_model_in_the_cache_is_fetched_without_the_registry(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path / "cache", 2**30)
+    cache.folder.mkdir()
+    url = f"oci://{shelf.name}@{shelf.publish()}"
+    downloaded = fetch(url, tmp_path / "downloaded", cache=cache)
+    assert len([path for path in cache.folder.iterdir() if path.suffix != ".lock"]) == 3
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(FetchError, match="certificate verify failed"):
+        fetch(url, tmp_path / "uncached")
+    assert fetch(url, tmp_path / "copied", cache=cache) == downloaded
+    for path in (tmp_path / "downloaded").iterdir():
+        assert (tmp_path / "copied" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_missing_packages_are_named() -> None:

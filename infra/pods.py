@@ -54,13 +54,14 @@ class InitContainer:
     """A container that runs in the pod's image before the main one.
 
     It has the resources of the main container, but no GPU. `mounts` maps volume names to mount
-    paths.
+    paths. Only this container mounts `claims`.
     """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, Any] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
+    claims: Sequence[Mount] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +214,7 @@ def _init_container(pod: Pod, init: InitContainer) -> Manifest:
                 {"name": shared.get(name, name), "mountPath": path}
                 for name, path in init.mounts.items()
             ),
+            *(_volume_mount(mount, shared) for mount in init.claims),
         ],
     }
 
@@ -262,8 +264,8 @@ def _resources(pod: Pod) -> Manifest:
 
 
 def _volumes(pod: Pod) -> list[Manifest]:
-    shared = _claim_volumes(pod)
-    writable = {shared[mount.name] for mount in pod.mounts if not mount.read_only}
+    shared, mounts = _claim_volumes(pod), _claims(pod)
+    writable = {shared[mount.name] for mount in mounts if not mount.read_only}
     writable |= {
         shared[volume.name]
         for volume in pod.volumes
@@ -279,7 +281,7 @@ def _volumes(pod: Pod) -> list[Manifest]:
                     {"claimName": mount.claim, "readOnly": mount.name not in writable or None}
                 ),
             }
-            for mount in pod.mounts
+            for mount in mounts
             if shared[mount.name] == mount.name
         ),
         *(
@@ -290,13 +292,17 @@ def _volumes(pod: Pod) -> list[Manifest]:
     ]
 
 
+def _claims(pod: Pod) -> list[Mount]:
+    return [*pod.mounts, *(mount for init in pod.init for mount in init.claims)]
+
+
 def _claim_volumes(pod: Pod) -> dict[str, str]:
     """Return the name of the volume for each mount of a claim.
 
     Mounts of one claim share a volume: the kubelet never starts a pod in which two volumes have the
     same claim.
     """
-    claims: dict[str, Any] = {mount.name: mount.claim for mount in pod.mounts}
+    claims: dict[str, Any] = {mount.name: mount.claim for mount in _claims(pod)}
     for volume in pod.volumes:
         if "persistentVolumeClaim" in volume.source:
             claims[volume.name] = volume.source["persistentVolumeClaim"]["claimName"]

@@ -135,7 +135,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
             **variables_from(settings.env_from),
             **settings.env,
         },
-        init=[*promotion_containers(args, version), *fetch_containers(version, settings.fetch)],
+        init=[*promotion_containers(args, version), *fetch_containers(args, version)],
         mounts=[*model_mounts(args, version), *_claims(args)],
         volumes=[*model_volumes(version, settings.fetch), *_secrets(settings)],
         ports={name: port for name, port in ports.items() if port is not None},

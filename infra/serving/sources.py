@@ -6,7 +6,8 @@ from infra.pods import InitContainer, Mount, Volume, variables_from
 from infra.serving.description import InferenceServiceArgs, Version
 from infra.serving.runtimes.torch import Torch
 from infra.settings.inference import FetchSettings
-from kube.names import EXPORT_VOLUME, MODELS_PATH, MODELS_VOLUME
+from kube.names import CACHE_PATH, CACHE_VOLUME, EXPORT_VOLUME, MODELS_PATH, MODELS_VOLUME
+from kube.quantities import parse_quantity
 
 _OTHER_FILES: Final = ("pt2", "int8", "pruned")
 """Backends that load another file of the export instead of the weights."""
@@ -68,12 +69,12 @@ def model_variables(version: Version) -> dict[str, Any]:
     return {"HF_HOME": MODELS_PATH}
 
 
-def fetch_containers(version: Version, fetch: FetchSettings) -> list[InitContainer]:
+def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
     """Return the init container that downloads the export and verifies it against its manifest.
 
-    Only this container has the credentials of the object store or the registry.
+    Only this container has the credentials of the object store or the registry, and the cache.
     """
-    url = _fetched_url(version)
+    url, fetch = _fetched_url(version), args.service.fetch
     if url is None or not isinstance(version.runtime, Torch):
         return []
     command = ["python3", "-m", "inference.fetch", url, _FETCHED_PATH]
@@ -81,12 +82,19 @@ def fetch_containers(version: Version, fetch: FetchSettings) -> list[InitContain
         command.append(f"--sha256={version.digest}")
     if version.runtime.backend in _OTHER_FILES:
         command.append(f"--artifact={version.runtime.backend}")
+    claims: list[Mount] = []
+    if fetch.cache is not None:
+        claim = args.claims[fetch.cache.claim]
+        claims.append(Mount(name=CACHE_VOLUME, claim=claim, path=CACHE_PATH))
+        capacity = int(parse_quantity(fetch.cache.size))
+        command += [f"--cache={CACHE_PATH}", f"--cache-bytes={capacity}"]
     return [
         InitContainer(
             name="fetch",
             command=command,
             env={**variables_from(fetch.env_from), **fetch.env},
             mounts={EXPORT_VOLUME: MODELS_PATH},
+            claims=claims,
         )
     ]
 

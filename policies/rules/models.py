@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from kube.names import MODELS_PATH, SECRETS_PATH, SHM_PATH, TMP_PATH
+from kube.names import CACHE_PATH, MODELS_PATH, SECRETS_PATH, SHM_PATH, TMP_PATH
 from kube.promoted_models import DIGEST, ENTRY, NAME, NAMESPACE
 from policies import cel
 from policies.resources import Resource
@@ -45,6 +45,7 @@ class ModelConfig(RoleConfig):
             "python3 -m inference",
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export",
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --artifact=*",
+            f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --cache=*",
         ],
         description="Commands with arguments that inference containers may have.",
     )
@@ -94,6 +95,7 @@ _VARIABLES: Final = {
     ),
     "ofSecret": "variables.volumes.filter(v, has(v.secret)).map(v, v.name)",
     "ofNothing": "variables.volumes.filter(v, has(v.emptyDir)).map(v, v.name)",
+    "ofClaim": "variables.volumes.filter(v, has(v.persistentVolumeClaim)).map(v, v.name)",
     "ofImage": "variables.volumes.filter(v, has(v.image)).map(v, v.name)",
     "promoted": "params.?data.orValue({})",
 }
@@ -118,10 +120,14 @@ _SIGNED: Final = " + ".join(
         " m.?subPath.orValue('') != '' || m.?subPathExpr.orValue('') != '' || !("
         f"m.name in variables.ofSecret && m.mountPath.matches('^{SECRETS_PATH}/[A-Za-z0-9_-]+$')"
         f" || m.name in variables.ofImage && m.mountPath == '{MODELS_PATH}'"
+        f" || m.name in variables.ofClaim && m.mountPath == '{CACHE_PATH}'"
+        f" && '{_FETCH}' in {_WORDS}"
         f" || m.name in variables.ofNothing && m.mountPath in {cel.literal(list(_EMPTY))})))"
         ".map(c, 'volumeMounts of ' + c.name)",
-        "variables.volumes.filter(v, !has(v.emptyDir) && !has(v.secret) && !has(v.image))"
-        ".map(v, 'volume ' + v.name)",
+        "variables.containers.filter(c, c.?volumeDevices.orValue([]).size() > 0)"
+        ".map(c, 'volumeDevices of ' + c.name)",
+        "variables.volumes.filter(v, !has(v.emptyDir) && !has(v.secret) && !has(v.image)"
+        " && !has(v.persistentVolumeClaim)).map(v, 'volume ' + v.name)",
         f"variables.volumes.filter(v, has(v.image) && {_VOLUME}).map(v, 'model of ' + v.name)",
         f"variables.containers.filter(c, {_WORDS}.exists(w, w.startsWith('{_OCI}') && {_WORD}))"
         ".map(c, 'model of ' + c.name)",
@@ -155,7 +161,9 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
     for volume in pod.volumes.items():
         kind = kinds.get(volume["name"].text or "", "")
         if volume.known and not kind:
-            yield Violation(volume, "an emptyDir, a Secret, or the image of a promoted model")
+            yield Violation(
+                volume, "an emptyDir, a Secret, a claim, or the image of a promoted model"
+            )
     for model, reference in _models(pod):
         allowed = re.match(cel.pattern(config.repositories), reference.partition("@")[0])
         if not re.match(_BY_DIGEST, reference) or not allowed:
@@ -191,24 +199,29 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
 
 
 def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
+    # The program verifies the digest of everything that it copies from the claim.
+    fetches = _FETCH in (_words(container) or ())
     for mount in container["volumeMounts"].items():
         path, kind = mount["mountPath"].text or "", kinds.get(mount["name"].text or "")
         allowed = (
             (kind == "secret" and re.match(f"^{SECRETS_PATH}/[A-Za-z0-9_-]+$", path))
             or (kind == "image" and path == MODELS_PATH)
             or (kind == "emptyDir" and path in _EMPTY)
+            or (kind == "persistentVolumeClaim" and path == CACHE_PATH and fetches)
         )
         if mount["subPath"].text or mount["subPathExpr"].text or not allowed:
             yield Violation(
                 mount,
-                f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH} or empty directories at "
-                f"{' or '.join(_EMPTY)}, without subPath",
+                f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH}, empty directories at "
+                f"{' or '.join(_EMPTY)}, or a claim at {CACHE_PATH} of {_FETCH}, without subPath",
             )
+    for device in container["volumeDevices"].items():
+        yield Violation(device, "nothing: a device could contain a model")
 
 
 def _volume_kinds(pod: Pod) -> Iterator[tuple[str, str]]:
     for volume in pod.volumes.items():
-        for kind in ("secret", "image", "emptyDir"):
+        for kind in ("secret", "image", "emptyDir", "persistentVolumeClaim"):
             if not volume[kind].absent:
                 yield volume["name"].text or "", kind
 

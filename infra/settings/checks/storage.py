@@ -64,15 +64,25 @@ def claims_can_be_mounted_by_their_pods(
             )
         yield from _additional_claims(key, job, storage)
     for key, service in inference.services.items():
-        name = service.model_claim
-        claim = storage.claims.get(name or "")
-        if claim is None or {"ReadWriteMany", "ReadOnlyMany"} & set(claim.access_modes):
-            continue
-        if service.max_pods > 1:
+        cache = service.fetch.cache
+        for name, fitting in (
+            (service.model_claim, ("ReadWriteMany", "ReadOnlyMany")),
+            (cache.claim if cache else None, ("ReadWriteMany",)),
+        ):
+            claim = storage.claims.get(name or "")
+            if claim is None or set(fitting) & set(claim.access_modes):
+                continue
+            if service.max_pods > 1:
+                yield (
+                    f"{service_key(key, 'replicas')} may become {service.max_pods}, but claim "
+                    f"{name!r} is {', '.join(claim.access_modes)}: several pods need "
+                    f"{' or '.join(fitting)}."
+                )
+        claim = storage.claims.get(cache.claim) if cache else None
+        if cache and claim and parse_quantity(cache.size) > parse_quantity(claim.size):
             yield (
-                f"{service_key(key, 'replicas')} may become {service.max_pods}, but claim "
-                f"{name!r} is {', '.join(claim.access_modes)}: several pods need "
-                "ReadWriteMany or ReadOnlyMany."
+                f"{service_key(key, 'fetch.cache.size')} is {cache.size}, more than the "
+                f"{claim.size} of claim {cache.claim!r}."
             )
 
 

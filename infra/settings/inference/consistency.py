@@ -11,6 +11,8 @@ from infra.serving.runtimes import RUNTIMES, Runtime, Source
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
 from kube.names import (
     API_KEYS_VOLUME,
+    CACHE_PATH,
+    CACHE_VOLUME,
     EXPORT_VOLUME,
     MODELS_PATH,
     MODELS_VOLUME,
@@ -30,9 +32,17 @@ if TYPE_CHECKING:
 
 _MODELS: Final = ("job", "sweep", "run", "url", "source")
 _RESERVED_VOLUMES: Final = frozenset(
-    {SHM_VOLUME, TMP_VOLUME, MODELS_VOLUME, EXPORT_VOLUME, TLS_VOLUME, API_KEYS_VOLUME}
+    {
+        SHM_VOLUME,
+        TMP_VOLUME,
+        MODELS_VOLUME,
+        EXPORT_VOLUME,
+        CACHE_VOLUME,
+        TLS_VOLUME,
+        API_KEYS_VOLUME,
+    }
 )
-_RESERVED_PATHS: Final = (MODELS_PATH, SECRETS_PATH, PROGRAM_PATH)
+_RESERVED_PATHS: Final = (MODELS_PATH, CACHE_PATH, SECRETS_PATH, PROGRAM_PATH)
 _TRITON_STORES: Final = ("s3://", "gs://")
 _MULTI_GPU_SHM: Final = "1Gi"
 """Minimum /dev/shm of pods with several GPUs, over which NCCL and worker processes communicate."""
@@ -104,6 +114,11 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
         yield (
             f"has source.download with runtime {service.runtime}, whose image has no program for "
             "it: leave it out, and use an image volume"
+        )
+    if service.runtime != "torch" and service.fetch.cache is not None:
+        yield (
+            f"has fetch.cache with runtime {service.runtime}, which downloads the model itself: "
+            "leave it out"
         )
     digests = [service.digest, canary.digest if canary else None]
     if service.runtime != "torch" and any(digests):

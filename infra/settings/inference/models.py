@@ -40,6 +40,18 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of an export's weights, as in its manifest and in the server's metadata."""
 
 
+class CacheSettings(Settings):
+    """A claim in which init containers keep copies of downloaded files for other pods."""
+
+    claim: DnsLabel = Field(
+        description="Claim. Pods that mount the same volume share the copies: those of a node, if "
+        "the volume is a directory of each node, or all pods, if it is a shared file system."
+    )
+    size: MemoryQuantity = Field(
+        description="Maximum size of all copies. The least recently used ones are deleted."
+    )
+
+
 class FetchSettings(Settings):
     """How pods download the export that `url` or `source.artifact` names."""
 
@@ -57,6 +69,10 @@ class FetchSettings(Settings):
         default={},
         description="Environment variables from Secrets and ConfigMaps, such as "
         "AWS_SECRET_ACCESS_KEY, OCI_USERNAME and OCI_PASSWORD.",
+    )
+    cache: CacheSettings | None = Field(
+        default=None,
+        description="Copies that pods share (torch). null downloads the export for each pod.",
     )
 
 

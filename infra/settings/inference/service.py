@@ -203,7 +203,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def claims(self) -> Mapping[str, str]:
-        """Claims with models, by the key that names them."""
+        """Claims with models or copies of them, by the key that names them."""
         canary = self.canary
         versions = {"source": self.source, "canary.source": canary.source if canary else None}
         found = {
@@ -213,6 +213,8 @@ class InferenceServiceSettings(Settings):
         }
         if self.job or self.sweep or self.run or (canary and canary.run):
             found["checkpoints"] = self.checkpoints
+        if self.fetch.cache is not None:
+            found["fetch.cache.claim"] = self.fetch.cache.claim
         return found
 
     @property

@@ -116,6 +116,14 @@ def mounted(pod: Manifest, reference: str = MODEL) -> None:
     instead(pod, image={"reference": reference, "pullPolicy": "IfNotPresent"})
 
 
+def cached(pod: Manifest) -> None:
+    """Let the download use a cache, as the stack does."""
+    claim = {"claimName": "copies"}
+    pod["spec"]["volumes"].append({"name": "cache", "persistentVolumeClaim": claim})
+    fetch(pod)["volumeMounts"].append({"name": "cache", "mountPath": "/model-cache"})
+    fetch(pod)["command"] += ["--cache=/model-cache", "--cache-bytes=1073741824"]
+
+
 def variable(container: dict[str, Any], name: str, **stated: Any) -> None:
     container["env"].append({"name": name, **stated})
 
@@ -222,7 +230,38 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     ),
     "a claim": (
         lambda pod: instead(pod, persistentVolumeClaim={"claimName": "checkpoints"}),
-        "volume models",
+        "volumeMounts of inference",
+    ),
+    "a cache that the server mounts": (
+        lambda pod: (
+            cached(pod),
+            server(pod)["volumeMounts"].append({"name": "cache", "mountPath": "/model-cache"}),
+        ),
+        "volumeMounts of inference",
+    ),
+    "a cache as the model": (
+        lambda pod: (
+            cached(pod),
+            fetch(pod)["volumeMounts"][-1].update(mountPath="/models/export"),
+        ),
+        "volumeMounts of fetch",
+    ),
+    "a part of a cache": (
+        lambda pod: (cached(pod), fetch(pod)["volumeMounts"][-1].update(subPath="other")),
+        "volumeMounts of fetch",
+    ),
+    "another source with a cache": (
+        lambda pod: (cached(pod), model(pod, f"registry.example.com/models/digits@sha256:{OTHER}")),
+        "model of fetch",
+    ),
+    "a claim as a device": (
+        lambda pod: (
+            cached(pod),
+            server(pod).update(
+                volumeDevices=[{"name": "cache", "devicePath": "/models/export/model.safetensors"}]
+            ),
+        ),
+        "volumeDevices of inference",
     ),
     "a ConfigMap": (lambda pod: instead(pod, configMap={"name": "other"}), "volume models"),
     "a Secret as the model": (lambda pod: instead(pod, **SECRET), "volumeMounts of inference"),
@@ -355,11 +394,13 @@ def refused(answer: Answer) -> str:
 
 def test_the_promoted_model_is_served(cluster: Cluster) -> None:
     api = cluster.api.as_user("serving")
-    volume = promoted()
+    volume, copied = promoted(), promoted()
     mounted(volume)
-    for manifest in (promoted(), deployment(promoted()), volume, deployment(volume)):
-        answer = api.create(manifest, SPACE)
-        assert answer.status == 201, answer.body
+    cached(copied)
+    for pod in (promoted(), volume, copied):
+        for manifest in (pod, deployment(pod)):
+            answer = api.create(manifest, SPACE)
+            assert answer.status == 201, answer.body
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,96 @@ def test_a_download_that_cannot_work_fails_the_preview(
         {"cpu": 1, "memory": "2Gi"} | {"runtime": runtime, "source": source},
     )
     assert any(reason in problem for problem in problems(values))
+
+
+ARTIFACT = f"registry.example.com/models/digits@sha256:{DIGEST}"
+CACHED = {
+    "job": None,
+    "source": {"artifact": ARTIFACT, "download": True},
+    "fetch": {"cache": {"claim": "datasets", "size": "1Gi"}},
+}
+
+
+def test_only_the_download_mounts_the_cache() -> None:
+    spec = pod(objects(serving(**CACHED))["Deployment"])
+    (fetch,), (server,) = spec["initContainers"], spec["containers"]
+    assert fetch["command"][3:] == [
+        f"oci://{ARTIFACT}",
+        "/models/export",
+        "--cache=/model-cache",
+        f"--cache-bytes={2**30}",
+    ]
+    assert {"name": "model-cache", "mountPath": "/model-cache"} in fetch["volumeMounts"]
+    assert "model-cache" not in {mount["name"] for mount in server["volumeMounts"]}
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "model-cache")
+    assert volume == {"name": "model-cache", "persistentVolumeClaim": {"claimName": "data"}}
+
+
+def test_a_claim_that_the_server_mounts_as_well_is_one_volume() -> None:
+    volumes = {"samples": {"claim": "datasets", "path": "/samples"}}
+    spec = pod(objects(serving(**CACHED, volumes=volumes))["Deployment"])
+    claims = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
+    assert [volume["name"] for volume in claims] == ["samples"]
+    mounts = spec["initContainers"][0]["volumeMounts"]
+    assert {"name": "samples", "mountPath": "/model-cache"} in mounts
+
+
+@pytest.mark.parametrize(
+    ("service", "claim", "reason"),
+    [
+        ({"replicas": 2}, {"access_modes": ["ReadWriteOnce"]}, "several pods need ReadWriteMany."),
+        ({}, {"size": "1Mi"}, "fetch.cache.size is 1Gi, more than the 1Mi of claim 'copies'"),
+        (
+            {"runtime": "triton", "url": "s3://models/all"},
+            {},
+            "has fetch.cache with runtime triton",
+        ),
+        ({"fetch": {"cache": {"claim": "none", "size": "1Gi"}}}, {}, "fetch.cache.claim is 'none'"),
+    ],
+)
+def test_a_cache_that_cannot_work_fails_the_preview(
+    service: dict[str, Any], claim: dict[str, Any], reason: str
+) -> None:
+    values = good()
+    values["storage"]["claims"]["copies"] = {
+        **values["storage"]["claims"]["datasets"],
+        "size": "1Gi",
+        **claim,
+    }
+    values["inference"]["services"]["digits"] = {
+        "cpu": 1,
+        "memory": "2Gi",
+        "url": f"https://models.example.com/{DIGEST}",
+        "fetch": {"cache": {"claim": "copies", "size": "1Gi"}},
+        **service,
+    }
+    assert any(reason in problem for problem in problems(values)), problems(values)
+
+
+CACHE_MOUNT = {"name": "model-cache", "mountPath": "/model-cache"}
+MISUSES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "the server mounts the cache": lambda spec: spec["containers"][0]["volumeMounts"].append(
+        CACHE_MOUNT
+    ),
+    "the cache is the model": lambda spec: spec["initContainers"][0]["volumeMounts"].append(
+        {**CACHE_MOUNT, "mountPath": "/models"}
+    ),
+    "a part of the cache": lambda spec: spec["initContainers"][0]["volumeMounts"][-1].update(
+        subPath="other"
+    ),
+    "a device": lambda spec: spec["containers"][0].update(
+        volumeDevices=[{"name": "model-cache", "devicePath": "/models/export/model.safetensors"}]
+    ),
+}
+
+
+@pytest.mark.parametrize("misuse", [None, *MISUSES])
+def test_the_policies_accept_a_cache_only_for_downloads(misuse: str | None) -> None:
+    found = objects(serving(**CACHED))["Deployment"]
+    config = {"repositories": ["registry.example.com/models/*"], "images": ["image"]}
+    if misuse is not None:
+        MISUSES[misuse](pod(found))
+    assert bool(judge("model-signed", found, config=config)) is (misuse is not None)
 
 
 @pytest.mark.parametrize("download", [True, False])

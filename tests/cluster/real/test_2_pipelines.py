@@ -1,15 +1,16 @@
 """A pipeline on real nodes: values from step to step, what later runs skip, and a schedule."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kube.names import RUN_LABEL
 from tests.cluster.platform import Platform, await_
 
 PREPARE = """
@@ -47,6 +48,22 @@ scores = json.loads(sys.argv[1])
 assert len(scores) == 2 and len(set(scores)) == 1, scores
 print(json.dumps({"event": "compared", "scores": scores}))
 """
+# The first run of the schedule fails, the second one succeeds, and the third one never ends.
+CHECK = """
+import signal, sys
+from pathlib import Path
+run = Path(sys.argv[1])
+runs = run.parent / "nightly"
+runs.mkdir(exist_ok=True)
+(runs / run.name).touch()
+number = len(list(runs.iterdir()))
+if number == 1:
+    sys.exit(64)
+if number == 3:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.pause()
+"""
+UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 
 
 def _python(program: str, *arguments: str) -> list[str]:
@@ -123,9 +140,13 @@ PIPELINE: dict[str, Any] = {
 }
 NIGHTLY: dict[str, Any] = {
     **JOB,
-    "steps": {"prepare": PREPARED},
+    "steps": {
+        "prepare": PREPARED,
+        "check": {"command": _python(CHECK, "$(RUN_DIR)"), "cpu": "100m", "memory": "256Mi"},
+    },
+    "after": ["check"],
     "inputs": {"epochs": "prepare.epochs"},
-    "schedule": {"cron": "* * * * *", "keep_succeeded": 1},
+    "schedule": {"cron": "* * * * *", "keep_succeeded": 0},
 }
 PROGRAM = "ml-dev/CronJob/nightly-schedule"
 
@@ -175,8 +196,14 @@ class Run:
 
 
 def _run(platform: Platform, checkpoints: Path, pipeline: dict[str, Any]) -> Run:
+    """Run a pipeline in a cluster that is up."""
     _use(platform, pipeline=pipeline)
-    platform.make("up", timeout=3000)
+    platform.shell(UPDATE)
+    return _ended(platform, checkpoints)
+
+
+def _ended(platform: Platform, checkpoints: Path) -> Run:
+    """Return the run of the stack after its end."""
     name = platform.run_name("pipeline")
 
     def succeeded() -> bool:
@@ -191,7 +218,9 @@ def _run(platform: Platform, checkpoints: Path, pipeline: dict[str, Any]) -> Run
 def first(real: Platform, checkpoints: Path) -> Iterator[Run]:
     """The first run; the stack of the tests before and after is the same."""
     before = real.stack_file.read_text()
-    yield _run(real, checkpoints, PIPELINE)
+    _use(real, pipeline=PIPELINE)
+    real.make("up", timeout=3000)
+    yield _ended(real, checkpoints)
     real.stack_file.write_text(before)
 
 
@@ -268,10 +297,15 @@ class Schedule:
         found = [job for job in self.get("jobs.batch") if "nightly-schedule" in _owners(job)]
         return sorted(found, key=lambda job: str(job["metadata"]["creationTimestamp"]))
 
-    def runs(self) -> dict[str, str]:
-        """States of the runs by name, as users see them."""
-        listed = json.loads(self.platform.shell("python -m gitops status --json"))["runs"]
-        return {run["name"]: run["state"] for run in listed if run["name"].startswith("nightly-")}
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """The runs by name, as users see them."""
+        # It exits with 1 if a run has failed.
+        text = self.platform.shell("python -m gitops status --json || test $? = 1")
+        listed = json.loads(text)["runs"]
+        return {run["name"]: run for run in listed if run["name"].startswith("nightly-")}
+
+    def states(self) -> list[str]:
+        return sorted(run["state"] for run in self.runs().values())
 
     def cron_job(self) -> dict[str, Any]:
         (found,) = self.get("cronjobs.batch")
@@ -288,48 +322,55 @@ def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
     real.shell(f"kubectl delete cronjob -n {real.namespace} --all")
 
 
-def test_a_schedule_starts_one_run_after_the_other(schedule: Schedule, second: Run) -> None:
+def _failure(job: dict[str, Any]) -> str | None:
+    """Return the time at which a Job has failed."""
+    conditions = job.get("status", {}).get("conditions", ())
+    return next(
+        (each["lastTransitionTime"] for each in conditions if each["type"] == "Failed"), None
+    )
+
+
+def test_a_failed_run_is_reported_with_its_step(real: Platform, schedule: Schedule) -> None:
+    await_(lambda: any(map(_failure, schedule.jobs())), 300, "a run of the schedule that fails")
+    (failed,) = (run for run in schedule.runs().values() if run["state"] == "failed")
+    assert failed["stage"] == "check"
+    (reason,) = failed["reasons"]
+    assert "exit code 64" in reason
+    text = real.shell("! python -m gitops status")
+    assert re.search(rf"^{failed['name']} .*failed, check", text, re.MULTILINE), text
+    assert f"{failed['name']} has failed:" in text
+
+
+def test_a_run_starts_after_the_end_of_a_failed_one(schedule: Schedule, second: Run) -> None:
     times: dict[str, tuple[str, str | None]] = {}
 
-    def two_have_ended() -> bool:
+    def one_has_succeeded() -> bool:
         for job in schedule.jobs():
-            ended = job.get("status", {}).get("completionTime")
-            times[job["metadata"]["name"]] = (job["metadata"]["creationTimestamp"], ended)
-        return sum(ended is not None for _, ended in times.values()) >= 2
+            times[job["metadata"]["name"]] = (job["metadata"]["creationTimestamp"], _failure(job))
+        return "lastSuccessfulTime" in schedule.cron_job().get("status", {})
 
-    await_(two_have_ended, 420, "two runs of the schedule")
-    ordered = sorted(times.values())
-    for (_, ended), (started, _) in pairwise(ordered):
-        assert ended is not None
-        assert datetime.fromisoformat(started) >= datetime.fromisoformat(ended)
-    states = schedule.runs()
-    assert "succeeded" in states.values()
-    succeeded = next(name for name, state in states.items() if state == "succeeded")
-    marker = json.loads((second.folder.parent / succeeded / "steps" / "prepare.json").read_text())
+    await_(one_has_succeeded, 420, "a run of the schedule that succeeds")
+    (_, failed), (started, _) = sorted(times.values())[:2]
+    assert failed is not None
+    assert datetime.fromisoformat(started) >= datetime.fromisoformat(failed)
+    (exported,) = second.folder.parent.glob("nightly-*/export/manifest.json")
+    marker = json.loads((exported.parents[1] / "steps" / "prepare.json").read_text())
     # The pipeline has the same step.
     assert marker["state"] == "reused"
 
 
 def test_runs_beyond_the_limit_are_deleted_with_all_their_objects(schedule: Schedule) -> None:
-    def one_is_left() -> bool:
+    def none_is_left() -> bool:
         ended = [job for job in schedule.jobs() if job.get("status", {}).get("completionTime")]
-        return len(ended) == 1 and list(schedule.runs().values()).count("succeeded") <= 1
+        return ended == [] and "succeeded" not in schedule.states()
 
     def no_templates_are_left() -> bool:
         owned = [each for each in schedule.get("jobtemplates") if _owners(each) != []]
         runs = {name.rpartition("-")[2] for name in schedule.runs()}
         return {each["metadata"]["name"].partition("-")[0] for each in owned} <= runs
 
-    await_(one_is_left, 180, "the deletion of the first run")
+    await_(none_is_left, 180, "the deletion of the run that has succeeded")
     await_(no_templates_are_left, 60, "the deletion of its templates")
-
-
-def test_a_schedule_is_suspended_in_place(real: Platform, schedule: Schedule) -> None:
-    before = schedule.cron_job()["metadata"]["uid"]
-    _use(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
-    real.make("up", timeout=3000)
-    found = schedule.cron_job()
-    assert (found["metadata"]["uid"], found["spec"]["suspend"]) == (before, True)
 
 
 def test_the_program_of_a_schedule_has_no_other_rights(real: Platform, schedule: Schedule) -> None:
@@ -346,3 +387,37 @@ def test_the_program_of_a_schedule_has_no_other_rights(real: Platform, schedule:
         assert not may("create", resource)
     assert not may("delete", "jobflows.flow.volcano.sh")
     assert not may("list", "jobtemplates.flow.volcano.sh")
+
+
+def test_a_schedule_is_suspended_in_place(real: Platform, schedule: Schedule) -> None:
+    await_(lambda: schedule.states() == ["failed", "running"], 120, "the third run")
+    before = schedule.cron_job()["metadata"]["uid"]
+    _use(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
+    real.shell(UPDATE)
+    found = schedule.cron_job()
+    assert (found["metadata"]["uid"], found["spec"]["suspend"]) == (before, True)
+    assert schedule.states() == ["failed", "running"]
+
+
+def test_a_removed_schedule_leaves_only_directories(
+    real: Platform, checkpoints: Path, schedule: Schedule
+) -> None:
+    """Its runs are deleted as well: one that has failed, and one that is running."""
+    runs = set(schedule.runs())
+    assert len(runs) == 2
+    _use(real)
+    real.shell(UPDATE)
+    assert schedule.get("cronjobs.batch") == []
+
+    def nothing_is_left() -> bool:
+        kinds = "jobs.batch,jobs.batch.volcano.sh,jobflows,jobtemplates,pods"
+        named = (each["metadata"] for each in schedule.get(kinds))
+        prefixes = ("nightly-", *(run.rpartition("-")[2] for run in runs))
+        return not any(
+            each["name"].startswith(prefixes) or each.get("labels", {}).get(RUN_LABEL) in runs
+            for each in named
+        )
+
+    await_(nothing_is_left, 120, "the deletion of the runs")
+    assert schedule.runs() == {}
+    assert runs < {path.name for path in checkpoints.glob("nightly-*")}

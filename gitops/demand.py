@@ -37,7 +37,7 @@ class Demand:
 
     workload: str
     run: str
-    """Name of the run, with its step if it has several. Without a run, name of the workload."""
+    """Name of the run, with the step if it has several; without a run, the name of the workload."""
     namespace: str
     queue: str
     role: Role
@@ -46,9 +46,9 @@ class Demand:
     labels: Mapping[str, str]
     """Node labels that the pods select."""
     pods: Decimal | None
-    """Number of pods, with an autoscaler its maximum. None if it is unknown."""
+    """Number of pods (with an autoscaler: the maximum). None if it is unknown."""
     min_pods: Decimal | None
-    """Minimum number of pods with an autoscaler, otherwise None."""
+    """Minimum number of pods. None without an autoscaler."""
     requests: Mapping[str, Decimal]
     limits: Mapping[str, Decimal]
     deadline: Decimal | None = None
@@ -56,9 +56,9 @@ class Demand:
     each_attempt: bool = False
     """True if the deadline applies to each attempt."""
     gpu_hours: Decimal | None = None
-    """Budget of the sweep if this is the template of its trials; None for everything else."""
+    """GPU-hour budget of the sweep if this is the template of its trials; otherwise None."""
     expected_share: Decimal | None = None
-    """Fraction of the length of all trials of the sweep that is expected to be trained."""
+    """Fraction of the total length of a sweep's trials that is expected to be trained."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
@@ -109,7 +109,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
 def _run(workload: str, run: str | None) -> str:
     if run is None or run == workload:
         return workload
-    # The name of a step's template begins with the digits of the run.
+    # The name of a step's template begins with the digits that end the run's name.
     step = workload.removeprefix(f"{run.rpartition('-')[2]}-")
     return f"{run} ({step})"
 

@@ -1,4 +1,4 @@
-"""The platform for use in other stacks, read from the outputs of its stack."""
+"""The platform as other stacks use it, read from the outputs of its stack."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
@@ -74,8 +74,8 @@ class Platform:
             check_cluster: Verify that the provider uses the cluster of the platform.
 
         Raises:
-            PlatformError: If the outputs are not outputs of this project, or the provider uses
-                another cluster than the platform.
+            PlatformError: If the stack does not have the outputs of this project, or the provider
+                uses another cluster than the platform.
         """
         reference = pulumi.StackReference(name or stack, stack, opts)
         names = PlatformOutputs.__annotations__
@@ -100,7 +100,11 @@ class Platform:
 
     @classmethod
     def of(cls, stack: str, values: Mapping[str, object]) -> Self:
-        """Return the platform for a stack's outputs. Raise PlatformError if one is invalid."""
+        """Return the platform for the outputs of a stack.
+
+        Raises:
+            PlatformError: If an output is missing or invalid.
+        """
         try:
             outputs = PLATFORM_OUTPUTS.validate_python(values)
         except ValidationError as error:
@@ -130,10 +134,10 @@ class Platform:
         image_identity: str | None = None,
         service_account: str = "training",
     ) -> TrainingJobArgs:
-        """Return the arguments of a job on this platform. `image` is pinned by digest.
+        """Return the arguments of a job on this platform. `image` must be pinned by digest.
 
-        `image` may be an output, such as the reference of a WorkloadImage, if `image_identity` is
-        given: the string that represents the image in the names of runs.
+        `image` may also be an output, such as the reference of a WorkloadImage. This requires
+        `image_identity`, the string that represents the image in the names of runs.
 
         Raises:
             PlatformError: If the platform does not support the job. The message lists every key.
@@ -161,9 +165,10 @@ class Platform:
         domain: str = "cluster.local",
         service_account: str = "inference",
     ) -> InferenceServiceArgs:
-        """Return the arguments of a service on this platform. Image strings are pinned by digest.
+        """Return the arguments of a service on this platform.
 
-        If the settings name a job, `run` is the run to serve.
+        Images must be pinned by digest, unless they are outputs. If the settings name a job, `run`
+        is the run to serve.
 
         Raises:
             PlatformError: If the platform does not support the service. The message lists every

@@ -116,7 +116,7 @@ class Controller:
             try:
                 self._act(action, jobs)
             except HTTPStatusError as error:
-                # For example, an admission policy rejects the job. Others must still be paused.
+                # For example, an admission policy rejects a job. Other trials must still be paused.
                 problem = str(error)
                 _log.warning("%s %s: %s", action.kind, action.run, problem)
         complete = is_complete(self._bounds, trials, exhausted=exhausted)
@@ -171,13 +171,13 @@ class Controller:
         return Trial(run, phase, values, granted)
 
     def _phase_without_job(self, run: str) -> Phase:
-        """Return the phase of a trial whose job was not created yet, or was deleted."""
+        """Return the phase of a trial whose job has not been created yet, or was deleted."""
         if not self._study.created(run):
             return "asked"
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Return the objective by complete epochs or, unless the job counts epochs, by steps."""
+        """Return the objective by completed epochs, or by steps if the length is not in epochs."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:
@@ -282,7 +282,7 @@ class Controller:
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
-    """Return the position of an evaluation; None if it is not at a complete epoch."""
+    """Return the position of an evaluation; None if it is not at the end of an epoch."""
     if unit == "steps":
         return event.step
     if isinstance(event, Epoch) and event.epoch == int(event.epoch):

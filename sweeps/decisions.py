@@ -1,6 +1,6 @@
 """Decisions about the trials of a sweep, as a pure function of their observed states.
 
-The algorithm is asynchronous successive halving with pause and promotion. A trial runs to the next
+The algorithm is asynchronous successive halving with pause and promotion. A trial runs to the first
 rung that it may not pass, and is paused there. Once it is among the best 1/factor of the trials
 that have reached this rung, it may pass the rung and resumes.
 """
@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
-"""`asked`: its job is not created yet. `waiting`: queued. `placed`: its pods may use GPUs."""
+"""`asked`: its job is not created yet. `waiting`: queued.
+
+`placed`: scheduled, GPUs may be allocated.
+"""
 
 OVER: Final = ("succeeded", "failed")
 
@@ -19,7 +22,7 @@ OVER: Final = ("succeeded", "failed")
 class Trial:
     """A trial as the controller observed it.
 
-    `values` maps complete epochs, or steps, to the objective; larger is better. `granted` is the
+    `values` maps completed epochs, or steps, to the objective; larger is better. `granted` is the
     number of rungs that it may pass.
     """
 
@@ -34,11 +37,11 @@ class Trial:
         return None if epoch is None else self.values[epoch]
 
     def reached(self, rungs: Sequence[int]) -> int:
-        """Return the number of rungs that it has reached."""
+        """Return the number of rungs that the trial has reached."""
         return sum(self.at(rung) is not None for rung in rungs)
 
     def holds(self, rungs: Sequence[int]) -> bool:
-        """Return whether it occupies one of the parallel slots, or will do so when it resumes."""
+        """Return whether the trial occupies one of the parallel slots, or will when it resumes."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
 
@@ -57,7 +60,8 @@ class Bounds:
 class Budget:
     """Limits of the GPU time and of the time since the first trial.
 
-    `reserve` is the GPU time that trials may still use between a decision and their pause.
+    `reserve` is the GPU time that running trials may still use between the decision to pause them
+    and the actual pause.
     """
 
     gpu_seconds: float
@@ -88,8 +92,8 @@ def decide(
 ) -> list[Action]:
     """Return the actions in the order of their execution.
 
-    `spent`: the budget is used up. `exhausted`: the sampler finds no other trials. If the execution
-    is interrupted, the next call returns the remaining actions.
+    `spent`: the budget is used up. `exhausted`: the sampler finds no other trials. If the
+    controller stops before it has executed all actions, the next call returns the remaining ones.
     """
     active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
     if spent:
@@ -104,7 +108,7 @@ def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = Fa
 
 
 def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
-    """Return whether no more trials can finish: the sweep is complete, or all trials are paused."""
+    """Return whether the sweep is over: complete, or all trials are permanently paused."""
     active = any(trial.phase in ("waiting", "placed", "pausing") for trial in trials)
     return complete or (spent and not active)
 
@@ -122,7 +126,10 @@ def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) 
 
 
 def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
-    """Yield the actions that start or resume trials: chosen ones, then promoted, then new ones."""
+    """Yield the actions that start or resume trials.
+
+    First come trials that already have a slot, then promoted ones, then new ones.
+    """
     slots = bounds.parallel
     for trial in trials:
         if not trial.holds(bounds.rungs):

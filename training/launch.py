@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 def run_launcher(launch: Callable[[], object]) -> int:
     """Run a launcher that is based on torchrun, and return the common exit code of its processes.
 
-    A port that another program uses is BAD_INPUT, since a retry would fail again.
+    If another program uses the port, the code is BAD_INPUT, because a retry would fail again.
     """
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(MAX_GRACE_SECONDS))
     with recorded_exit_codes() as ended:
@@ -94,7 +94,7 @@ def recorded_exit_codes() -> Iterator[list[int]]:
 
 
 def interrupted_code(ended: Sequence[int], number: int) -> int:
-    """Return the exit code after a signal: INTERRUPTED only if every process saved or was done."""
+    """Return the exit code after a signal: INTERRUPTED only if every process saved or finished."""
     failed = [code for code in ended if code not in (exit_codes.DONE, exit_codes.INTERRUPTED)]
     if failed or not ended:
         return shell_code(failed[0] if failed else -number)

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"the process failed with exit code {error.returncode}\n")
         return shell_code(error.returncode)
     except ValueError as error:
-        sys.stderr.write(f"accelerate launch refused its options: {error}\n")
+        sys.stderr.write(f"accelerate launch rejected its options: {error}\n")
         return exit_codes.BAD_INPUT
 
 

@@ -1,4 +1,4 @@
-"""Length of a run: its end, and its progress at a position."""
+"""Length of a run, and its progress."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from workload.configuration import ConfigurationError
 
 @dataclass(frozen=True)
 class Length:
-    """End of a run after `steps` steps or, if that is None, after `samples` samples.
+    """Length of a run: `steps` steps or, if `steps` is None, `samples` samples.
 
     An epoch has `epoch` samples. A step has `step` samples over all processes; the last step of an
     epoch may have fewer.
@@ -25,7 +25,7 @@ class Length:
 
     @classmethod
     def of(cls, config: TrainingConfig, data: Dataset, processes: int) -> Self:
-        """Return the length that a configuration sets, in samples or steps."""
+        """Return the length that a configuration specifies, in samples or steps."""
         epoch, step = len(data.train), config.batch_size * config.accumulate * processes
         match config.length:
             case "train_steps", steps:
@@ -42,13 +42,13 @@ class Length:
         return position.epoch * self.epoch + position.seen
 
     def progress(self, position: Position) -> float:
-        """Return the share of the run that is done, from 0 to 1."""
+        """Return the completed fraction of the run, from 0 to 1."""
         if self.steps is not None:
             return position.step / self.steps
         return self.done(position) / self.samples
 
     def end(self, position: Position) -> int:
-        """Return the number of samples of this epoch after which it, or the run, ends."""
+        """Return the number of samples after which the current epoch, or the run, ends."""
         return min(self.epoch, position.seen + self._left(position))
 
     def is_reached(self, position: Position) -> bool:
@@ -67,7 +67,7 @@ class Length:
         return self.done(position) + rest + epochs * self.epoch + min(last * self.step, self.epoch)
 
     def epochs(self, samples: int) -> int | float:
-        """Convert a number of samples to epochs, an integer if the last one is complete."""
+        """Convert a number of samples to epochs: an integer if the last epoch is complete."""
         complete, rest = divmod(samples, self.epoch)
         return float(f"{samples / self.epoch:.6g}") if rest else complete
 
@@ -76,9 +76,9 @@ class Length:
         if self._left(position) < 0:
             name, value = config.length
             raise ConfigurationError(
-                f"{config.run_dir} has already trained {position.step} steps, "
-                f"{self.epochs(self.done(position))} epochs, which is more than {name} {value}: "
-                f"write a larger {name}, or choose another run_dir"
+                f"{config.run_dir} has already trained {position.step} steps "
+                f"({self.epochs(self.done(position))} epochs), which is more than {name} {value}: "
+                f"set a larger {name}, or choose another run_dir"
             )
 
     def _left(self, position: Position) -> int:

@@ -1,6 +1,6 @@
 """LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the file format of PEFT.
 
-The package peft itself needs transformers and cannot adapt a part of a layer: `gpt` computes
+The package peft itself needs transformers and cannot adapt only a part of a layer: `gpt` computes
 queries, keys and values, which are three layers of a Llama, with one matrix.
 """
 
@@ -45,7 +45,7 @@ _PLAIN: Final = {
     "rank_pattern": ({},),
     "alpha_pattern": ({},),
 }
-"""PEFT's options with the values for which `Adapter` computes the same; the first is written."""
+"""Values of PEFT's options with which PEFT computes the same as `Adapter`; the first is written."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Lora:
 
 
 class Adapter(nn.Module):
-    """Product of two small matrices, of which the first starts random and the second as zero."""
+    """Product of two small matrices, initialized with random numbers and with zeros."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def merge(model: Gpt) -> None:
 
 
 def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
-    """Write the adapters of a model as a PEFT directory. Raises OSError.
+    """Write the adapters of a model as a PEFT directory.
 
     Its configuration refers to the Hugging Face directory of `base`, which is a run, an export, or
     that directory itself.
@@ -172,7 +172,7 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
 def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
     """Add the adapters of a PEFT directory to a model; return its digest and settings.
 
-    Raises ExportError if it is not an adapter of all blocks of this model.
+    Raise ExportError if it is not an adapter of all blocks of this model.
     """
     settings = read_json(folder / _ADAPTER_CONFIG)
     try:
@@ -184,7 +184,7 @@ def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
     names = _names(len(model.blocks), targets)
     if not found or found.keys() != names.keys():
         different = ", ".join(sorted(found.keys() ^ names.keys())) or "no tensors"
-        raise ExportError(f"it is not an adapter of each block of this gpt: {different}")
+        raise ExportError(f"it is not an adapter of all blocks of this gpt: {different}")
     lora = Lora(*_sizes(settings), targets)
     adapt(model, lora)
     state = model.state_dict()
@@ -198,7 +198,7 @@ def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
 
 
 def _sizes(settings: dict[str, Any]) -> tuple[int, float]:
-    """Return rank and alpha. Raises ExportError for options that change the computation."""
+    """Return rank and alpha. Raise ExportError for options that change the computation."""
     for option, values in {"peft_type": ("LORA",), **_PLAIN}.items():
         if settings.get(option, values[0]) not in values:
             raise ExportError(
@@ -208,13 +208,13 @@ def _sizes(settings: dict[str, Any]) -> tuple[int, float]:
     rank, alpha = settings.get("r"), settings.get("lora_alpha")
     if not isinstance(rank, int) or not isinstance(alpha, int | float) or rank < 1 or alpha <= 0:
         raise ExportError(
-            f"{_ADAPTER_CONFIG} has r {rank!r} and lora_alpha {alpha!r}: write positive numbers"
+            f"{_ADAPTER_CONFIG} has r {rank!r} and lora_alpha {alpha!r}: both must be positive"
         )
     return rank, alpha
 
 
 def _names(blocks: int, targets: frozenset[str]) -> dict[str, str]:
-    """Return the name of each tensor in `gpt` by its name in PEFT."""
+    """Return a mapping from the tensor names of PEFT to those of `gpt`."""
     return {
         f"base_model.model.model.layers.{block}.{layer}.{factor}.weight": (
             f"blocks.{block}.{path}.adapters.{layer.rpartition('.')[2]}.{factor}.weight"

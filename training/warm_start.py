@@ -32,7 +32,7 @@ differences between the models and the SHA-256 of the adapter.
 def load_initial_weights(run: Run) -> Report:
     """Load the weights of `init_from` into all processes; return what was loaded.
 
-    Only rank 0 reads the file. Raises ConfigurationError if the export does not exist, is damaged,
+    Only rank 0 reads the file. Raise ConfigurationError if the export does not exist, is damaged,
     is not the required one, or has tensors that do not fit the model.
     """
     weights: dict[str, ValueType] = {}
@@ -60,13 +60,14 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         digest, found, problems = _read_source(run, model)
     except ExportError as error:
         raise ConfigurationError(
-            f"init_from {config.init_from}: {error}; write the directory of a finished run, or a "
-            "Hugging Face directory of a Llama for model gpt"
+            f"init_from {config.init_from}: {error}; set it to the directory of a finished run "
+            "or, for model gpt, to the Hugging Face directory of a Llama"
         ) from None
     if config.init_sha256 not in ("", digest):
         raise ConfigurationError(
             f"the weights of init_from {config.init_from} have sha256 {digest}, not init_sha256 "
-            f"{config.init_sha256}: write the run that has these weights, or its digest"
+            f"{config.init_sha256}: set init_from to the run with those weights, "
+            "or correct the digest"
         )
     expected = tensors_of(model)
     fitting = {
@@ -84,9 +85,10 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         report["differences"] = [*problems]
     problems += [f"{problem}: {', '.join(names)}" for problem, names in _misfits(report) if names]
     if problems and (not config.init_partial or not fitting):
-        remedy = "correct init_from" if not fitting else "or load what fits with init_partial true"
+        remedy = "correct init_from" if not fitting else "load what fits with init_partial true"
         raise ConfigurationError(
-            f"init_from {config.init_from}: {'; '.join(problems)}; train the same model, {remedy}"
+            f"init_from {config.init_from}: {'; '.join(problems)}; train the same model, "
+            f"or {remedy}"
         )
     if config.init_adapter is not None:
         model.load_state_dict(fitting, strict=False)
@@ -103,8 +105,8 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
         digest, found = load_adapter(folder, model)
     except ExportError as error:
         raise ConfigurationError(
-            f"init_adapter {folder}: {error}; write the PEFT directory of a LoRA adapter of this "
-            "model"
+            f"init_adapter {folder}: {error}; set it to the PEFT directory of a LoRA adapter of "
+            "this model"
         ) from None
     wanted = Lora.of(config)
     if wanted is None:
@@ -112,14 +114,14 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
     elif found != replace(wanted, dropout=0.0):
         raise ConfigurationError(
             f"init_adapter {folder} has rank {found.rank}, alpha {found.alpha:g} and targets "
-            f"{','.join(sorted(found.targets))}: write them as lora_rank, lora_alpha and "
-            "lora_targets to train it, or leave lora_rank out to merge it"
+            f"{','.join(sorted(found.targets))}: set lora_rank, lora_alpha and "
+            "lora_targets to these values to train it, or leave lora_rank out to merge it"
         )
     return digest
 
 
 def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], list[str]]:
-    """Return the digest of the weights, the weights, and how their model differs."""
+    """Return the digest of the weights, the weights, and the differences of their model."""
     path = Path(str(run.config.init_from))
     if (path / CONFIG_FILE).exists() and not (path / MANIFEST_FILE).exists():
         if not isinstance(model, Gpt):

@@ -49,7 +49,7 @@ class GptOptions(Options):
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"width {self.width} cannot be divided among {self.heads} heads: "
-                "write a multiple of twice the heads"
+                "use a multiple of twice the number of heads"
             )
         return self
 
@@ -89,7 +89,7 @@ MODELS: Final = {
 
 def _is_model_name(name: str) -> str:
     if name not in MODELS and not custom.NAME.fullmatch(name):
-        raise ValueError(f"write {', '.join(MODELS)}, or a custom model as package.module:factory")
+        raise ValueError(f"use {', '.join(MODELS)}, or a custom model as package.module:factory")
     return name
 
 
@@ -97,9 +97,10 @@ ModelName = Annotated[str, AfterValidator(_is_model_name)]
 
 
 def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
-    """Return all options of a model, including defaults. Raises pydantic.ValidationError.
+    """Return all options of a model, including defaults.
 
-    Options of a custom model are returned unchanged.
+    Options of a custom model are returned unchanged. Raise pydantic.ValidationError if an option is
+    invalid.
     """
     known = MODELS.get(model)
     return dict(options) if known is None else known.options.model_validate(options).model_dump()
@@ -108,7 +109,7 @@ def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
 def input_shape(model: str, options: dict[str, Option]) -> tuple[int, ...] | None:
     """Return the shape of one sample: channels, height, width of an image, or tokens of a text.
 
-    Returns None for a custom model, which takes the samples as they are.
+    Return None for a custom model, which is built for the shape of the samples.
     """
     known = MODELS.get(model)
     if known is None or known.shape is not None:

@@ -10,7 +10,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 
 
 class ConfigurationError(Exception):
-    """The program cannot run with its configuration; the message says what to write instead."""
+    """The program cannot run with its configuration; the message states what to change."""
 
 
 def problem_sentences(

@@ -6,13 +6,13 @@ from workload.configuration import ConfigurationError, DeviceName
 
 
 def choose_device(name: DeviceName, local_rank: int) -> torch.device:
-    """Return the device of this process. Raises ConfigurationError when there is no GPU for it."""
+    """Return the device of this process. Raise ConfigurationError if there is no GPU for it."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     visible = torch.cuda.device_count()
     if local_rank >= visible:
         raise ConfigurationError(
             f"process {local_rank} of this machine needs its own GPU, but only {visible} are "
-            "visible: start as many processes per node as it has GPUs, or write --device=cpu"
+            "visible: start as many processes per node as it has GPUs, or set --device=cpu"
         )
     return torch.device("cuda", local_rank)

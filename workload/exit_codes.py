@@ -15,14 +15,14 @@ FAILED: Final = 1
 BAD_INPUT: Final = 64
 """The configuration, data or environment is invalid, or the loss is not finite.
 
-A restart would end the same way (EX_USAGE).
+A restart would fail in the same way (EX_USAGE).
 """
 
 SLOW_NODE: Final = 69
 """A node of the gang is slow; the error names it. Restart on other nodes (EX_UNAVAILABLE)."""
 
 INTERRUPTED: Final = 75
-"""SIGTERM was received and the state is saved: start again to continue (EX_TEMPFAIL)."""
+"""SIGTERM was received and the state was saved: restart to resume (EX_TEMPFAIL)."""
 
 HUNG: Final = 76
 """No progress for hang_timeout seconds; the stacks are on standard error.

@@ -20,7 +20,7 @@ from workload.models import build
 
 
 class Program(nn.Module):
-    """A loaded torch.export program; it has only the evaluation mode."""
+    """A loaded torch.export program, which supports only evaluation mode."""
 
     def __init__(self, program: torch.nn.Module) -> None:
         super().__init__()
@@ -34,25 +34,30 @@ class Program(nn.Module):
 
 
 def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Module:
-    """Load the trained model in evaluation mode on the CPU. Raises ExportError.
+    """Load the trained model in evaluation mode on the CPU.
 
     `custom` is the only `package.module:factory` that a manifest may name: anyone who can write the
-    export must not choose which code is imported.
+    export must not choose which code is imported. Raise ExportError if the export is damaged or
+    names other code.
     """
     return _load_weights(folder, manifest, manifest.weights, custom)
 
 
 def read_weights(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
-    """Return the trained weights on the CPU, a shared tensor under one name. Raises ExportError."""
+    """Return the trained weights on the CPU, each shared tensor under one name only.
+
+    Raise ExportError if the file is missing or damaged.
+    """
     return _read_tensors(checked_file(folder, manifest.weights))
 
 
 def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
-    """Load another form of the model (pt2, pruned, int8) for the CPU. Raises ExportError.
+    """Load another form of the model (pt2, pruned, int8) for the CPU.
 
     All but pruned are code: load them only from a directory that only the training program may
     write, since anyone who can replace the file can replace its digest as well. `custom` is the
-    same as in load_network and applies to pruned.
+    same as in load_network and applies to pruned. Raise ExportError if the form does not exist or
+    is damaged.
     """
     artifact = manifest.artifact(kind)
     if kind == "pruned":
@@ -61,7 +66,7 @@ def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "")
 
 
 def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
-    """Read a program file whose digest was verified. Raises ExportError."""
+    """Read a program file whose digest was verified; raise ExportError if torch cannot load it."""
     match kind:
         case "pt2":
             return Program(_read_program(path).module())
@@ -85,7 +90,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def fill(network: nn.Module, path: Path) -> nn.Module:
     """Load the weights of a checked file into a model; return it in evaluation mode.
 
-    Raises ExportError when the weights do not fit.
+    Raise ExportError if the weights do not fit.
     """
     tensors = _read_tensors(path)
     _check_tensors(path, tensors, tensors_of(network))
@@ -196,7 +201,7 @@ def _lowered(program: ExportedProgram) -> GraphModule:
         freezing_passes(graph, example)
         constant_fold(graph)
     for node in graph.graph.nodes:
-        # oneDNN's convolutions return channels-last tensors, of which not every shape is a view.
+        # oneDNN's convolutions return channels-last tensors, which not every view supports.
         if node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
     graph.recompile()

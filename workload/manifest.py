@@ -162,7 +162,7 @@ class Manifest(BaseModel):
         return self.weights.sha256[:12]
 
     def artifact(self, kind: str) -> Artifact:
-        """Return the artifact of this kind. Raises ExportError when there is none."""
+        """Return the artifact of this kind. Raise ExportError if there is none."""
         for artifact in self.artifacts:
             if artifact.kind == kind:
                 return artifact
@@ -175,7 +175,7 @@ def _twice(names: Iterable[str]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read an export's manifest. Raises ExportError when it is missing or invalid."""
+    """Read an export's manifest. Raise ExportError if it is missing or invalid."""
     path = folder / MANIFEST_FILE
     try:
         text = path.read_bytes()
@@ -187,7 +187,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(text: bytes, location: str) -> Manifest:
-    """Parse a manifest that was read from `location`. Raises ExportError when it is damaged."""
+    """Parse a manifest that was read from `location`. Raise ExportError if it is damaged."""
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
@@ -196,13 +196,13 @@ def parse_manifest(text: bytes, location: str) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write an export's manifest; all files that it names must be on disk. Raises OSError."""
+    """Write an export's manifest; all files that it names must be on disk."""
     text = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
     write_atomically(folder / MANIFEST_FILE, text.encode())
 
 
 def checked_file(folder: Path, file: File) -> Path:
-    """Return the path of a file after comparing its size and digest. Raises ExportError."""
+    """Return the path of a file; raise ExportError if its size or digest differs."""
     path = folder / file.file
     try:
         size = path.stat().st_size

@@ -13,7 +13,7 @@ PROGRESS_FILE: Final = "progress.jsonl"
 
 
 class Event(BaseModel):
-    """One line of progress. Fields beyond the declared ones are written as they are."""
+    """One progress line. Undeclared fields are written unchanged."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -39,12 +39,12 @@ class Started(Event):
     step: int = 0
     """Step of the checkpoint."""
     batch_size: int = 1
-    """Samples of one step and process."""
+    """Samples per step and process."""
     processes: int = 1
     run_dir: str = ""
     device: str = ""
     samples: int | None = None
-    """Samples of one epoch."""
+    """Samples per epoch."""
     held_out: int | None = None
 
 
@@ -68,7 +68,7 @@ class Step(Event):
     mfu: float | None = None
     """Model FLOPs utilization, if the peak of the GPU is known."""
     memory_bytes: int | None = None
-    """Maximum allocated memory of the GPU of rank 0."""
+    """Maximum memory (bytes) allocated on the GPU of rank 0."""
 
 
 class Epoch(Event):
@@ -80,11 +80,11 @@ class Epoch(Event):
     step: int | None = None
     samples: int | None = None
     loss: float
-    """Mean of the epoch's training samples."""
+    """Mean loss over the epoch's training samples."""
     accuracy: float | None = None
     held_out_loss: float | None = None
     metrics: dict[str, float] | None = None
-    """Custom metrics of the held-out samples."""
+    """Custom metrics over the held-out samples."""
     seconds: float | None = None
 
 
@@ -109,7 +109,10 @@ class Checkpointed(Event):
     event: Literal["checkpoint"] = "checkpoint"
     step: int
     seconds: float = 0
-    """Time since the saved state, during which training may have continued."""
+    """Time (s) from capturing the state to completing the checkpoint.
+
+    Training may have continued meanwhile.
+    """
 
 
 class Finished(Event):
@@ -118,7 +121,7 @@ class Finished(Event):
     event: Literal["finished"] = "finished"
     accuracy: float | None = None
     loss: float | None = None
-    """Mean of the held-out samples."""
+    """Mean loss over the held-out samples."""
     seconds: float | None = None
     """Training time, summed over all attempts."""
     export: str = ""
@@ -145,7 +148,7 @@ class Failed(Event):
 
 
 class Message(Event):
-    """A message that changes no progress."""
+    """An informational message or a warning; it does not affect progress."""
 
     event: Literal["data", "warning"]
     message: str

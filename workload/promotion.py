@@ -35,12 +35,12 @@ class Condition:
         return None if incumbent is None else incumbent + self.offset
 
     def holds(self, value: float, bound: float) -> bool:
-        """Return whether the condition holds. NaN never does."""
+        """Return whether the condition holds; it never holds for NaN."""
         return math.isfinite(value) and _COMPARE[self.compare](value, bound)
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition. Raises ValueError."""
+    """Return the condition; raise ValueError if the text is not one."""
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise ValueError(
@@ -53,7 +53,10 @@ def parse_condition(text: str) -> Condition:
 
 
 def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
-    """Return conditions by metric from texts such as "accuracy >= 0.95". Raises ValueError."""
+    """Parse texts such as "accuracy >= 0.95"; return the conditions by metric.
+
+    Raise ValueError if a text is not a condition.
+    """
     found = {}
     for argument in arguments:
         metric, _, condition = argument.partition(" ")

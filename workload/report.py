@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from workload.terminal import Terminal
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
-"""Becomes the pod's terminated.message. Kubernetes creates the file; it does not exist elsewhere.
-"""
+"""File that contains the pod's termination message. It exists only in pods."""
 
 MAX_MESSAGE_BYTES: Final = 4096
 """Maximum bytes of a termination message that Kubernetes keeps."""
 
 REFRESH_SECONDS: Final = 0.25
-"""Seconds between two updates of the bar; reading the loss makes a GPU wait."""
+"""Seconds between two updates of the bar; reading the loss stalls a GPU."""
 
 _terminals: list["Terminal"] = []
 
@@ -40,7 +39,7 @@ class Listener(Protocol):
 
 
 listeners: list[Listener] = []
-"""Receivers of all lines up to the last one (workload.tracking)."""
+"""Receivers of all lines, including the last one (workload.tracking)."""
 
 
 def emit(event: "str | Event", **fields: object) -> str:
@@ -91,7 +90,7 @@ def _write(content: Mapping[str, object]) -> str:
 class Bar:
     """Progress bar, shown while entered if standard output is a terminal.
 
-    Counts samples: `total` of the run, `done` before this process started.
+    It counts samples: `total` in the run, of which `done` before this process started.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:

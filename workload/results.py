@@ -1,7 +1,7 @@
 """Results of steps: typed parameters and artifacts, in a directory that all runs of a claim share.
 
 A result is named by the hash of everything that determines it, and its manifest is written last.
-Its directory appears under its name at once, so a result that exists is complete.
+Its directory is renamed atomically, so a result that exists is complete.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ from workload.files import sha256_of, sync_files, sync_folder, write_atomically
 from workload.manifest import MANIFEST_FILE, ExportError, File, checked_file, read_manifest
 
 RESULTS_FOLDER: Final = ".steps"
-"""Directory on the claim next to those of the runs. No run has such a name."""
+"""Directory on the claim, next to the directories of the runs. No run can have this name."""
 
 STEPS_FOLDER: Final = "steps"
-"""Directory below the run's with a file for each step that was skipped or has a result."""
+"""Subdirectory of a run with a file for each step that was skipped or has a result."""
 
 TRAINING: Final = "train"
 EXPORT: Final = "export"
@@ -67,7 +67,7 @@ class StepManifest(BaseModel):
     run: str = Field(description="Run whose step wrote the result.")
     image: str = Field(description="Identity of the image.")
     command: tuple[str, ...]
-    env: dict[str, str] = Field(default_factory=dict, description="Variables of the step's author.")
+    env: dict[str, str] = Field(default_factory=dict, description="Variables set by the author.")
     inputs: dict[str, str] = Field(default_factory=dict, description="Digests of the inputs.")
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     artifacts: dict[str, StepArtifact] = Field(default_factory=dict)
@@ -75,7 +75,7 @@ class StepManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Value:
-    """An input: the text that replaces its placeholder, and what identifies its content."""
+    """An input: the text that replaces its placeholder, and the digest of its content."""
 
     text: str
     digest: str
@@ -96,7 +96,7 @@ def read_marker(run: Path, step: str) -> Mapping[str, str]:
 
 
 def write_marker(run: Path, step: str, state: str, **details: str) -> None:
-    """Record that a step was skipped or has a result. Raises OSError."""
+    """Record that a step was skipped or has a result."""
     path = marker_of(run, step)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps({"state": state, **details}).encode())
@@ -117,7 +117,7 @@ def resolve(run: Path, reference: str) -> Value:
         return _of_training(run / "export", output)
     name = read_marker(run, step).get("result")
     if name is None:
-        raise ExportError(f"{marker_of(run, step)} names no result of step {step}")
+        raise ExportError(f"{marker_of(run, step)} contains no result of step {step}")
     folder = run.parent / RESULTS_FOLDER / name
     manifest = read_result(folder)
     if output in manifest.parameters:
@@ -151,7 +151,11 @@ def digest_of(described: object) -> str:
 
 
 def read_result(folder: Path) -> StepManifest:
-    """Read the manifest of a result. Raises ExportError if it is missing or damaged."""
+    """Read the manifest of a result.
+
+    Raises:
+        ExportError: If it is missing or damaged.
+    """
     path = folder / MANIFEST_FILE
     try:
         return StepManifest.model_validate_json(path.read_bytes())
@@ -199,10 +203,7 @@ def collect(
 
 
 def publish(unfinished: Path, manifest: StepManifest, folder: Path) -> StepManifest:
-    """Move a result to its name, unless a complete one exists; return the manifest in effect.
-
-    Raises OSError.
-    """
+    """Rename a result to its final name, unless it exists; return the manifest in effect."""
     write_atomically(
         unfinished / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode()
     )
@@ -226,7 +227,9 @@ def _parameter(name: str, type_: str, path: Path) -> Parameter:
     with path.open("rb") as stream:
         content = stream.read(_MAX_TEXT + 1)
     if len(content) > _MAX_TEXT:
-        raise ValueError(f"output {name!r} has more than {_MAX_TEXT} bytes: write an artifact")
+        raise ValueError(
+            f"output {name!r} has more than {_MAX_TEXT} bytes: declare it as an artifact"
+        )
     try:
         text = content.decode().removesuffix("\n")
     except UnicodeDecodeError:

@@ -62,9 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     parser.add_argument("--name", required=True, help="name of the step")
     parser.add_argument("--after", action="append", default=[], help="a preceding step")
-    parser.add_argument("--when", action="append", default=[], help='such as "accuracy >= 0.97"')
-    parser.add_argument("--input", action="append", default=[], help="such as rows=prepare.rows")
-    parser.add_argument("--output", action="append", default=[], help="such as rows=number")
+    parser.add_argument("--when", action="append", default=[], help='condition: "accuracy >= 0.97"')
+    parser.add_argument(
+        "--input", action="append", default=[], help="for example rows=prepare.rows"
+    )
+    parser.add_argument("--output", action="append", default=[], help="for example rows=number")
     parser.add_argument("--image", default="", help="identity of the image")
     parser.add_argument(
         "--env", action="append", default=[], help="name of a variable that determines the result"

@@ -35,7 +35,7 @@ class DamagedError(ValueError):
 
 
 def connect(url: str) -> "ObjectStore":
-    """Return the store of a URL. Raises an error of obstore or ValueError."""
+    """Return the store of a URL; raise ValueError or an error of obstore if it is invalid."""
     from obstore.store import from_url
 
     # A large file may take long, but must not stall.
@@ -46,12 +46,12 @@ def connect(url: str) -> "ObjectStore":
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error; the others of obstore repeat it."""
+    """Return the first line of an error; the other lines of obstore's errors repeat it."""
     return str(error).strip().partition("\n")[0]
 
 
 class StoreDirectory:
-    """A directory in an object store. All methods raise StoreError."""
+    """A directory in an object store. All methods raise StoreError if a request fails."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -99,7 +99,7 @@ class StoreDirectory:
     ) -> None:
         """Download an object to a file, which appears only when it is complete and verified.
 
-        `advance` is called with the bytes of each part. Raises DamagedError if the object differs
+        `advance` is called with the bytes of each part. Raise DamagedError if the object differs
         from `size` or `sha256`.
         """
 

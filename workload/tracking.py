@@ -1,7 +1,7 @@
-"""Copies of a run's lines of progress in MLflow or W&B, written by a thread of rank 0.
+"""Copies of a run's progress lines in MLflow or W&B, written by a thread of rank 0.
 
 A slow or unavailable service never delays a step: lines wait in a queue of limited size, and lines
-that do not fit are counted and dropped. Both packages are imported only if a run uses them.
+that do not fit are dropped and counted. Both packages are imported only if a run uses them.
 Servers, projects and credentials are configured by the packages' own environment variables, such as
 MLFLOW_TRACKING_URI and WANDB_PROJECT.
 """
@@ -27,10 +27,10 @@ RUNS_FILE: Final = "tracking.json"
 """File in the directory of a run with its identifier in each service, for a resumed run."""
 
 CAPACITY: Final = 10_000
-"""Maximum number of lines that wait."""
+"""Maximum number of queued lines."""
 
 SECONDS_VARIABLE: Final = "RUN_TRACK_SECONDS"
-"""Maximum time for the last lines of a process; 10 by default."""
+"""Variable with the maximum time (s) to wait for the last lines to be written; 10 by default."""
 
 _BATCH: Final = 100
 _PAUSES: Final = (1.0, 60.0)
@@ -43,12 +43,12 @@ _ENDS: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILE
 
 
 class RefusedError(Exception):
-    """The service refused values, and would refuse them again."""
+    """The service rejected values, and would reject them again."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of progress, and the time at which it was written."""
+    """A progress line, and the time at which it was written."""
 
     content: Mapping[str, object]
     time: float = field(default_factory=time.time)
@@ -68,7 +68,7 @@ class Line:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the values of a line of progress or of the result, as `event/name`."""
+        """Return the values of a progress line or of the result, as `event/name`."""
         if self.event not in ("step", "epoch", "evaluation", "finished"):
             return {}
         custom = self.content.get("metrics")
@@ -104,10 +104,10 @@ class Service(ABC):
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Write lines in their order; called again with the same lines if it failed."""
+        """Write lines in their order. After a failure, it is called again with the same lines."""
 
     def _step_of(self, line: Line) -> int:
-        """Return the step of a line, or that of the line before."""
+        """Return the step of a line, or of the previous line if it has none."""
         step = line.content.get("step")
         self._step = step if isinstance(step, int) else self._step
         return self._step
@@ -163,7 +163,7 @@ class Mlflow(Service):
                 for line in lines
                 for name, value in line.metrics.items()
             ]
-            # A parameter cannot be changed, so a resumed run keeps those that it has.
+            # A parameter cannot be changed, so a resumed run keeps its existing ones.
             new = [Param(name, each) for name, each in parameters.items() if name not in known]
             for part in _parts(metrics, 1000):
                 self._client.log_batch(self._run, metrics=part)
@@ -177,7 +177,7 @@ class Mlflow(Service):
             raise
 
     def _open(self, parameters: Mapping[str, str]) -> Mapping[str, str]:
-        """Create the run, or continue it if there are parameters; return those that it has."""
+        """Create the run, or continue it if there are parameters; return its existing ones."""
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -259,7 +259,7 @@ SERVICES: Final = {each.name: each for each in (Mlflow, Wandb)}
 
 
 class Tracker:
-    """Queue and thread that pass the lines of progress to one service."""
+    """Queue and thread that pass the progress lines to one service."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._reason = service, ""
@@ -272,14 +272,14 @@ class Tracker:
         self._thread.start()
 
     def receive(self, content: Mapping[str, object]) -> None:
-        """Queue a line of progress without waiting."""
+        """Queue a progress line without waiting."""
         try:
             self._lines.put_nowait(Line(content))
         except queue.Full:
             self.dropped += 1
 
     def close(self) -> None:
-        """Wait a limited time for the last lines, and report how many are not written."""
+        """Wait a limited time for the last lines, and report the number of lines not written."""
         seconds = float(os.environ.get(SECONDS_VARIABLE, "10"))
         self._closing.set()
         self._thread.join(seconds)
@@ -312,7 +312,7 @@ class Tracker:
                 pause = min(2 * pause, maximum)
 
     def _next(self) -> list[Line]:
-        """Return lines that are waiting, after at most a second."""
+        """Return queued lines, after waiting at most a second for the first one."""
         found = []
         try:
             found.append(self._lines.get(timeout=0.05 if self._closing.is_set() else 1.0))
@@ -326,12 +326,12 @@ class Tracker:
 def track(names: Iterable[str], directory: Path) -> None:
     """Copy the lines of this process to services by name; called by rank 0 before the first line.
 
-    Raises FatalError if a service is unknown or cannot be configured.
+    Raise FatalError if a service is unknown or cannot be configured.
     """
     chosen = [name.strip() for name in names if name.strip()]
     for name in chosen:
         if name not in SERVICES:
-            raise FatalError(f"track contains {name!r}: write {' or '.join(SERVICES)}")
+            raise FatalError(f"track contains {name!r}: use {' or '.join(SERVICES)}")
         SERVICES[name].check()
     for name in chosen:
         report.listeners.append(Tracker(SERVICES[name](directory)))

@@ -99,9 +99,9 @@ class RunRow(_Model):
     cost: Number | None
     """Maximum cost until the deadline; null if the price or the deadline is unknown."""
     gpu_hours: Number | None = None
-    """Budget of a sweep; the row counts its parallel trials. Null for a run."""
+    """GPU-hour budget of a sweep, whose row counts its parallel trials. Null for a run."""
     expected_share: Number | None = None
-    """Fraction of the length of all trials of the sweep that is expected to be trained."""
+    """Fraction of the total length of a sweep's trials that is expected to be trained."""
 
 
 class LimitRow(_Model):
@@ -165,7 +165,7 @@ class Report(_Model):
     """Changed outputs of the stack."""
     gpus: list[PoolRow]
     held_by_earlier_runs: dict[str, Number]
-    """GPUs by queue of runs that leave the stack and may continue in the cluster."""
+    """GPUs, by queue, of runs that leave the stack and may continue in the cluster."""
     held_cost_hour: Number | None
     """Hourly cost of these GPUs; null if a price is unknown."""
     new_runs: list[RunRow]

@@ -43,4 +43,4 @@ def test_the_launcher_passes_sigterm_on_and_waits(options: tuple[str, ...], tmp_
 def test_unsupported_accelerate_options_are_reported(tmp_path: Path) -> None:
     launcher = launch(("--multi_gpu", "--num_processes=1", *PLAIN), "true", tmp_path / "output")
     assert launcher.exit_code() == exit_codes.BAD_INPUT
-    assert "accelerate launch refused its options: You need to use at least 2" in launcher.text
+    assert "accelerate launch rejected its options: You need to use at least 2" in launcher.text

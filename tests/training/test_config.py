@@ -52,7 +52,7 @@ def test_a_flag_overrides_its_variable() -> None:
         ({"learning_rate": float("nan")}, "learning_rate is nan: input should be a finite number"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast': input should be a valid number"),
         ({"learning_rate": 0}, "learning_rate is 0: input should be greater than 0"),
-        ({"model": "resnet"}, "model is 'resnet': write digits-net, mnist-net"),
+        ({"model": "resnet"}, "model is 'resnet': use digits-net, mnist-net"),
         ({"learningRate": 1}, "learningRate is not known here"),
         ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 is not above step_delay 6"),
         ({"run_dir": "here"}, "run_dir is 'here': write an absolute path"),

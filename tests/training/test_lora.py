@@ -302,11 +302,11 @@ def test_adapters_are_exchanged_with_peft(
         ({"use_dora": True}, "use_dora true, not false: only a plain LoRA can be read"),
         ({"peft_type": "IA3"}, 'peft_type "IA3", not "LORA"'),
         ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
-        ({"r": "many"}, "has r 'many' and lora_alpha 5.0: write positive numbers"),
-        ({"r": 0}, "has r 0 and lora_alpha 5.0: write positive numbers"),
-        ({"lora_alpha": 0}, "has r 3 and lora_alpha 0: write positive numbers"),
+        ({"r": "many"}, "has r 'many' and lora_alpha 5.0: both must be positive"),
+        ({"r": 0}, "has r 0 and lora_alpha 5.0: both must be positive"),
+        ({"lora_alpha": 0}, "has r 3 and lora_alpha 0: both must be positive"),
         ({"r": 4}, r"lora_A.weight is \[3, 16\], not \[4, 16\]"),
-        ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: write them as"),
+        ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: set lora_rank"),
     ],
 )
 def test_an_adapter_that_computes_something_else_is_refused(
@@ -328,7 +328,7 @@ def test_an_adapter_that_computes_something_else_is_refused(
                 dict([*load_file(folder / "adapter_model.safetensors").items()][:-1]),
                 folder / "adapter_model.safetensors",
             ),
-            "not an adapter of each block of this gpt: base_model",
+            "not an adapter of all blocks of this gpt: base_model",
         ),
     ],
 )

@@ -139,7 +139,7 @@ def test_other_weights_than_expected_are_refused(first: Path, train: Train) -> N
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda export: shutil.rmtree(export), "does not exist yet; write the directory"),
+        (lambda export: shutil.rmtree(export), "does not exist yet; set it to the directory"),
         (lambda export: (export / "model.safetensors").write_bytes(b"x"), "has 1 bytes, the mani"),
     ],
 )

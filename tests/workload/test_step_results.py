@@ -291,7 +291,7 @@ def test_a_damaged_artifact_is_refused_and_made_again(claim: Claim) -> None:
         ("number", "NaN", "'NaN', but has type number"),
         ("boolean", "1", "'1', but has type boolean: write true or false"),
         ("text/csv", "", "is empty: an artifact must have content"),
-        ("text", "x" * 40_000, "more than 32768 bytes: write an artifact"),
+        ("text", "x" * 40_000, "more than 32768 bytes: declare it as an artifact"),
     ],
 )
 def test_an_output_of_another_type_is_refused(
@@ -342,7 +342,7 @@ def test_a_failed_command_leaves_nothing(claim: Claim) -> None:
     ("reference", "says"),
     [
         ("prepare.columns", "no output 'columns'; its outputs: rows, table"),
-        ("other.rows", "names no result of step other"),
+        ("other.rows", "contains no result of step other"),
         ("train.f1", "the export has no metric 'f1'; its metrics: accuracy"),
     ],
 )

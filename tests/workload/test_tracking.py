@@ -135,7 +135,7 @@ def test_values_have_the_name_of_their_event() -> None:
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["comet"], "track contains 'comet': write mlflow or wandb"),
+        (["comet"], "track contains 'comet': use mlflow or wandb"),
         (["mlflow"], "track contains mlflow, but the package cannot be imported"),
         (["wandb"], "track contains wandb, but the package cannot be imported"),
     ],

@@ -43,7 +43,7 @@ __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_
 
 
 ALWAYS: Final = Verification()
-"""Verification of all files, without a record of earlier ones."""
+"""Verification of all files on every start, without a record."""
 
 
 def load(
@@ -61,8 +61,8 @@ def load(
     If `shape` is None, samples keep their own shape. With `download`, published files are
     downloaded first; all processes may request it, and one per machine downloads them.
     `verification` applies to shards and tokens; one process per machine is enough. `report` is
-    called with a progress line every two seconds. Raises a DataError that names the missing or
-    damaged file.
+    called with a progress line every two seconds. Raise DataError if a file is missing or damaged;
+    the message names it.
     """
     if download:
         fetch(name, folder)
@@ -114,7 +114,7 @@ def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Datas
 def check_prepared(folder: Path, report: Report) -> Manifest:
     """Compare all files of a prepared data set with its manifest, and shards with their index.
 
-    Raises a DataError that names the first damaged file.
+    Raise DataError if a file is damaged; the message names the first one.
     """
     manifest = read_manifest(folder)
     verify(folder, manifest.parts(), ALWAYS, report)

@@ -14,7 +14,7 @@ from training.settings import IMAGES
 from workload import exit_codes
 
 FIELD = "text"
-"""Default field of JSON lines that contains the text."""
+"""Default name of the field or column that contains the text."""
 
 INTERRUPTED = 130
 """Exit code that a shell reports for Ctrl-C."""
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _failed(f"{options.target} cannot be written: {error}", exit_codes.FAILED)
     except KeyboardInterrupt:
-        return _failed("interrupted: start the same command again", INTERRUPTED)
+        return _failed("interrupted: run the same command again", INTERRUPTED)
     sys.stdout.write(summary)
     return exit_codes.DONE
 
@@ -142,13 +142,13 @@ def _validate(options: argparse.Namespace) -> str:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"is {text}: write a positive integer")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text}")
     return int(text)
 
 
 def _side(text: str) -> int:
     if _positive(text) > 4096:
-        raise argparse.ArgumentTypeError(f"is {text}: write at most 4096")
+        raise argparse.ArgumentTypeError(f"must be at most 4096, not {text}")
     return int(text)
 
 
@@ -158,7 +158,7 @@ def _share(text: str) -> float:
     except ValueError:
         share = 0
     if not 0 < share < 1:
-        raise argparse.ArgumentTypeError(f"is {text}: write a number between 0 and 1")
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not {text}")
     return share
 
 
@@ -176,29 +176,28 @@ def _parser() -> argparse.ArgumentParser:
         help="clean, split and pack images or text",
         description="Clean, split and pack images or text. Unreadable, small and duplicate files "
         "are dropped and counted. The manifest, with the digests of all files, is written last; "
-        "until then nothing in the target changes, and an interrupted command can be started "
-        "again.",
+        "until then nothing in the target changes, and an interrupted command can be run again.",
         allow_abbrev=False,
     )
     kinds = prepare.add_subparsers(required=True, metavar="KIND")
     _add_images(kinds.add_parser(
         "images",
-        help="labelled images into shards, for dataset shards",
-        description="Pack labelled images into WebDataset shards. To train on them, name the "
-        "target shards and use --dataset=shards with its parent as --data-dir.",
+        help="pack labelled images into shards (--dataset=shards)",
+        description="Pack labelled images into WebDataset shards. To train on them, call the "
+        "target directory `shards`, and pass --dataset=shards and its parent as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     _add_text(kinds.add_parser(
         "text",
-        help="text files into tokens, for dataset tokens",
+        help="convert text files to tokens (--dataset=tokens)",
         description="Convert all *.txt, *.jsonl and *.parquet files of a directory to tokens. To "
-        "train on them, name the target tokens and use --dataset=tokens with its parent as "
-        "--data-dir.",
+        "train on them, call the target directory `tokens`, and pass --dataset=tokens and its "
+        "parent as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     check = commands.add_parser(
         "check",
-        help="compare a prepared data set with its digests",
+        help="verify the digests of a prepared data set",
         description="Compare every file of a prepared data set with its manifest.",
         allow_abbrev=False,
     )
@@ -220,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", required=True, metavar="NAME",
-        help="name as in a training run, such as digits, shards, tokens or my_data:Halves",
+        help="data set as in a training run, such as digits, shards, tokens or my_data:Halves",
     )  # fmt: skip
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
@@ -256,11 +255,11 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )
     known = [name for name in IMAGES if name not in ("shards", "synthetic")]
     source.add_argument(
-        "--dataset", choices=known, help="a known data set, with its own split and image size"
+        "--dataset", choices=known, help="built-in data set, which keeps its split and image size"
     )
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
-        help="directory of --dataset, unless it is part of a package (default: %(default)s)",
+        help="directory of --dataset, unless a package contains it (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--size", type=_side, default=224, metavar="N",
@@ -297,7 +296,7 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--end-of-text", metavar="TOKEN",
-        help="token of the tokenizer to write after every text (default: none)",
+        help="token of the tokenizer to append to every text (default: none)",
     )  # fmt: skip
     parser.add_argument(
         "--min-bytes", type=_positive, default=64, metavar="N",

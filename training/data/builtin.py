@@ -20,7 +20,7 @@ TEN_DIGITS: Final = tuple("0123456789")
 
 
 def held_out_digits(shape: Shape = (1, 8, 8)) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the digits that no run has trained on: pixels from 0 to 1, and labels.
+    """Return the held-out digits, which no run has trained on: pixels from 0 to 1, and labels.
 
     `shape` is a model's input shape.
     """
@@ -104,7 +104,7 @@ PHOTO_BLOCK: Final = 64
 PATCH_STEP: Final = 8
 """Distance in pixels between the patches of a block, which overlap."""
 HELD_OUT_EVERY: Final = 5
-"""One in this many blocks is held out, in diagonals, so both parts cover every area of a scene."""
+"""Every fifth block is held out. They form diagonals, so both parts cover every area of a scene."""
 
 
 def photos() -> tuple[Images, Images]:

@@ -16,7 +16,7 @@ _IDENTIFYING: Final = 64
 
 
 class Items:
-    """Samples of a map-style data set: an input and the index of its class."""
+    """Samples of a map-style data set: pairs of an input and the index of its class."""
 
     def __init__(self, source: str, items: Any, first: NDArray[Any], classes: int) -> None:
         self._source, self._items, self._classes = source, items, classes
@@ -31,7 +31,10 @@ class Items:
         return len(self._items)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return inputs N x sample shape and targets N. Raises DataError."""
+        """Return inputs N x sample shape and targets N.
+
+        Raise DataError if a sample is invalid.
+        """
         inputs = np.empty((len(indices), *self._shape), self._dtype)
         targets = np.empty(len(indices), np.int64)
         for row, index in enumerate(indices.tolist()):
@@ -58,8 +61,8 @@ class Items:
 def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
     """Call `factory(data_dir=…, train=True)`, and again with False for held-out samples.
 
-    If the model takes a `shape`, uint8 images may have another one. Raises ConfigurationError or
-    DataError for errors that every restart would repeat.
+    `shape` is the input shape of the model, if it has one; only uint8 images may differ from it.
+    Raise ConfigurationError or DataError for errors that every restart would repeat.
     """
     source = f"dataset {name}"
     factory = find(source, name)
@@ -79,7 +82,7 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
         parts.append(part)
     first, _ = _sample(source, parts[0], 0)
     if first.dtype not in (np.uint8, np.float32):
-        raise DataError(f"inputs of {source} are {first.dtype}: write uint8 or float32")
+        raise DataError(f"inputs of {source} are {first.dtype}: return uint8 or float32")
     if first.dtype == np.float32 and shape not in (None, first.shape):
         own, wanted = ("x".join(map(str, each)) for each in (first.shape, shape or ()))
         raise DataError(f"inputs of {source} are {own}, but the model takes {wanted}")
@@ -96,7 +99,7 @@ def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
     except Exception as error:
         raise DataError(
             f"sample {index} of {source} cannot be read: {type(error).__name__}: {error} (a sample "
-            "is a pair of an input, a tensor or array, and the number of its class)"
+            "must be a pair of an input, as a tensor or array, and the number of its class)"
         ) from error
     return array, number
 
@@ -105,7 +108,7 @@ def _classes(source: str, part: Any) -> tuple[str, ...]:
     names = getattr(part, "classes", None)
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(
-            f"{source} has no attribute classes: list the names of the classes, in the order of "
+            f"{source} has no attribute classes: set it to the class names, in the order of "
             "their numbers"
         )
     return tuple(names)

@@ -12,15 +12,16 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum size of a data set that is enlarged once in memory; others are enlarged by batch."""
+"""Maximum size of a data set that is enlarged once, in memory; others are enlarged per batch."""
 
 
 @dataclass(frozen=True)
 class Images:
     """`pixels` N x channels x height x width from 0 to `white`; `labels` N.
 
-    Add a channel dimension by reshape, not by indexing with None: PyTorch takes the strides of the
-    latter for channels-last, and gradients would have another layout than DDP's buffers.
+    Add a channel dimension by reshape, not by indexing with None: PyTorch would interpret the
+    strides of the latter as channels-last, and gradients would not have the layout of DDP's
+    buffers.
     """
 
     pixels: NDArray[np.uint8]
@@ -45,7 +46,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Enlarged:
-    """Images that are enlarged when they are read: 60,000 of 3x224x224 take 9 GB."""
+    """Images that are enlarged when they are read, because 60,000 of 3x224x224 take 9 GB."""
 
     samples: Samples
     shape: Shape
@@ -59,7 +60,7 @@ class Enlarged:
         return len(self.samples)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return pixels and labels of some images. Raises DataError."""
+        """Return pixels and labels of some images; raise DataError if they cannot be read."""
         pixels, labels = self.samples.batch(indices)
         return enlarge(pixels, self.shape), labels
 
@@ -69,14 +70,14 @@ class Enlarged:
 
 
 def fit(images: Images, shape: Shape) -> Images:
-    """Convert images in memory to another shape. Raises DataError if they would have to shrink."""
+    """Convert images in memory to another shape. Raise DataError if they would have to shrink."""
     return Images(enlarge(images.pixels, shape), images.labels, images.white)
 
 
 def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
     """Convert images from one shape to another, in advance if that takes little memory.
 
-    Raises DataError when they would have to shrink.
+    Raise DataError if they would have to shrink.
     """
     if current == shape:
         return samples
@@ -89,8 +90,8 @@ def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
 def enlarge(pixels: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
     """Enlarge images by an integer factor, centre them on black, and convert grey to colour.
 
-    N x channels x height x width become N x `shape`. Raises DataError when they would have to
-    shrink, or colour would have to become grey.
+    N x channels x height x width become N x `shape`. Raise DataError if they would have to
+    shrink, or if colour would have to become grey.
     """
     channels, height, width = pixels.shape[1:]
     factor = min(shape[1] // height, shape[2] // width) if len(shape) == 3 else 0

@@ -17,7 +17,8 @@ class Batch:
     """This process's part of a batch.
 
     All processes have the same number of `indices`; only the first `real` of them count. `total` is
-    the number of samples of the step in all processes, and `seen` that of the epoch after the step.
+    the number of samples of the step in all processes. `seen` is the number of samples of the epoch
+    that have been used after the step.
     `last` marks the last batch of the step, after which the optimizer updates the weights.
     """
 
@@ -63,7 +64,7 @@ class GangSampler:
 def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0) -> Iterator[Batch]:
     """Yield one process's batches of a step over `samples`.
 
-    `seen` is the number of samples that the epoch had before.
+    `seen` is the number of samples of the epoch that were used before this step.
     """
     total, each = len(samples), -(-len(samples) // size)
     mine = samples[rank::size]

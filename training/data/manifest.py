@@ -125,14 +125,14 @@ _ANY: Final[TypeAdapter[Manifest]] = TypeAdapter(Annotated[Manifest, Field(discr
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a prepared data set's manifest. Raises DataError."""
+    """Read a prepared data set's manifest; raise DataError if it is missing or damaged."""
     path = folder / MANIFEST_FILE
     try:
         return _parsed(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise DataError(
             f"{path} is missing: create the data set with python -m training.data prepare, "
-            "or write another data_dir"
+            "or choose another data_dir"
         ) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
@@ -147,7 +147,7 @@ def _parsed(text: bytes, location: str) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a manifest; all files that it names must be on disk. Raises OSError."""
+    """Write a manifest; all files that it names must be on disk."""
     text = manifest.model_dump_json(indent=2) + "\n"
     write_atomically(folder / MANIFEST_FILE, text.encode())
 
@@ -155,17 +155,18 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def download(url: str, folder: Path, report: Report) -> None:
     """Download a prepared data set from an object store and verify it; keep files that match.
 
-    The manifest is written last. Raises DataError if the directory has another data set or cannot
-    be written, or if a file does not match the manifest; StoreError if a file cannot be read.
+    The manifest is written last. Raise DataError if the directory contains another data set or
+    cannot be written, or if a file does not match the manifest; raise StoreError if a file cannot
+    be read.
     """
     source = StoreDirectory(url)
     text = source.read(MANIFEST_FILE)
     if text is None:
-        raise DataError(f"{url} has no {MANIFEST_FILE}: write the URL of a prepared data set")
+        raise DataError(f"{url} has no {MANIFEST_FILE}: use the URL of a prepared data set")
     parts = _parsed(text, f"{url}/{MANIFEST_FILE}").parts()
     path = folder / MANIFEST_FILE
     if path.exists() and path.read_bytes() != text:
-        raise DataError(f"{folder} has another data set than {url}: write another data_dir")
+        raise DataError(f"{folder} contains another data set than {url}: choose another data_dir")
     progress = Progress(f"bytes of {url} fetched", sum(part.size for part in parts), report)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -193,10 +194,10 @@ def _matches(path: Path, part: Part, progress: Progress) -> bool:
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of files with their digests, which a later start of a run need not repeat.
+    """Comparison of files with their digests, which a restarted run does not need to repeat.
 
     `record`, in the directory of the run, contains the digest, size and modification time (ns) of
-    each file that matched. Only a process with `writes` updates it.
+    each file that matched. A process updates it only if `writes` is true.
     """
 
     record: Path | None = None
@@ -211,7 +212,7 @@ class Verification:
         return known if isinstance(known, dict) else {}
 
     def keep(self, matched: dict[str, list[object]]) -> None:
-        """Write the record. Raises OSError."""
+        """Write the record, if it has changed."""
         if self.record and self.writes and matched != self.known():
             write_atomically(self.record, json.dumps(matched).encode())
 
@@ -221,8 +222,9 @@ def verify(
 ) -> None:
     """Compare the sizes and the SHA-256 of files with the manifest.
 
-    Files that have not changed since they matched are not read again. Without a `verification`,
-    nothing is compared. Raises a DataError that names the first file that differs.
+    Files that have not changed since the last successful comparison are not read again. Without a
+    `verification`, nothing is compared. Raise DataError if a file differs; the message names the
+    first one.
     """
     if verification is None:
         return
@@ -242,8 +244,8 @@ def verify(
     for part in unknown:
         if _sha256_of(folder / part.file, progress) != part.sha256:
             raise DataError(
-                f"{folder / part.file} is damaged: its sha256 differs from the manifest, "
-                "so copy it or prepare the data set again"
+                f"{folder / part.file} is damaged: its sha256 differs from the manifest; "
+                "copy it again, or prepare the data set again"
             )
     verification.keep(found)
 

@@ -12,7 +12,7 @@ INTERVAL: Final = 2.0
 """Seconds between two lines."""
 
 Report = Callable[[str], object]
-"""Called with one line."""
+"""Function that receives one line."""
 
 
 def report_event(line: str) -> None:
@@ -27,7 +27,7 @@ def report_stderr(line: str) -> None:
 
 
 class Progress:
-    """Counter up to `total`, which is reported every two seconds."""
+    """Counter up to `total` that reports its value every two seconds."""
 
     def __init__(self, name: str, total: int, report: Report) -> None:
         self._name, self._total, self._report = name, total, report

@@ -1,7 +1,7 @@
 """MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, from files or downloaded.
 
 CIFAR is read from its binary version (https://www.cs.toronto.edu/~kriz/cifar.html). torchvision
-reads only the pickled version, and unpickling a file on shared storage can run anyone's code.
+reads only the pickled version, and unpickling a file from shared storage can run arbitrary code.
 """
 
 import fcntl
@@ -41,11 +41,11 @@ def fetch(name: str, folder: Path) -> None:
     """Download a data set to `folder` unless it exists; it appears there complete or not at all.
 
     torchvision verifies the digests. Processes on one machine wait for each other, and the first
-    one downloads for all. Raises DataError.
+    one downloads for all. Raise DataError if the download fails.
     """
     if name not in FOLDERS:
         raise DataError(
-            f"{name} cannot be downloaded, only {', '.join(FOLDERS)}: leave out download"
+            f"{name} cannot be downloaded, only {', '.join(FOLDERS)} can: leave out download"
         )
     target = folder / FOLDERS[name]
     if target.is_dir() or (name in PLAIN_FOLDERS and (folder / PLAIN_FOLDERS[name]).is_dir()):
@@ -92,7 +92,8 @@ FASHION_CLASSES: Final = (
 def mnist(*folders: Path) -> tuple[Images, Images]:
     """Return training and held-out images from the first of `folders` that exists.
 
-    Files are in the IDX format, optionally compressed as .gz. Raises DataError.
+    Files are in the IDX format, optionally compressed as .gz. Raise DataError if one is missing or
+    damaged.
     """
     folder = next((folder for folder in folders if folder.is_dir()), folders[0])
 
@@ -108,7 +109,7 @@ def mnist(*folders: Path) -> tuple[Images, Images]:
 def _checked_images(
     source: Path, pixels: NDArray[np.uint8], labels: NDArray[Any], classes: int
 ) -> Images:
-    """Return images N x channels x height x width with their labels. Raises DataError."""
+    """Return images N x channels x height x width with their labels, after checking both."""
     if len(pixels) != len(labels):
         raise DataError(f"{source} has {len(pixels)} images and {len(labels)} labels")
     if not len(labels) or labels.max() >= classes:
@@ -138,7 +139,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # Everything that torchvision raises for a file of another format or length.
+        # These are the errors that torchvision raises for a file of another format or length.
         raise DataError(
             f"{path} is damaged, or not an IDX file of this kind: {error or 'wrong header'}"
         ) from None
@@ -147,7 +148,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
 def _missing(path: Path) -> DataError:
     """Return the error for a missing file."""
     return DataError(
-        f"{path} is missing: put the data set there, write another data_dir, or set download"
+        f"{path} is missing: put the data set there, choose another data_dir, or set download"
     )
 
 
@@ -161,13 +162,16 @@ CIFAR_PIXELS: Final = 3 * 32 * 32
 
 
 def cifar10(folder: Path) -> tuple[Images, Images]:
-    """Return training and held-out images. Raises DataError."""
+    """Return training and held-out images; raise DataError if a file is missing or damaged."""
     train = _read_cifar([folder / f"data_batch_{number}.bin" for number in range(1, 6)], 1, 10)
     return train, _read_cifar([folder / "test_batch.bin"], 1, 10)
 
 
 def cifar100(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
-    """Return training images, held-out images and the class names. Raises DataError."""
+    """Return training images, held-out images and the class names.
+
+    Raise DataError if a file is missing or damaged.
+    """
     path = folder / "fine_label_names.txt"
     try:
         classes = tuple(path.read_text("ascii").split())

@@ -29,7 +29,10 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return inputs N x sample shape, as stored, and targets. Raises DataError."""
+        """Return inputs N x sample shape, as stored, and targets.
+
+        Raise DataError if a sample is damaged or cannot be read.
+        """
 
     def order(self, random: np.random.Generator) -> Indices:
         """Return a random permutation that is cheap to read."""
@@ -39,8 +42,9 @@ class Samples(Protocol):
 class Dataset:
     """Training and held-out samples, and the meaning of a model's outputs.
 
-    `shape` is that of one input; `outputs` is the number of classes or of different tokens;
-    `classes` has the class names and is empty for tokens. `identity` is a digest of the samples.
+    `shape` is the shape of one input; `outputs` is the number of classes or of different tokens.
+    `classes` contains the class names; it is empty for tokens. `identity` is a digest of the
+    samples.
     """
 
     train: Samples
@@ -69,7 +73,7 @@ def local_order(sizes: Sequence[int], window: int, random: np.random.Generator) 
     """Return a permutation of all samples of files that have `sizes` samples each.
 
     Files come in random order, and samples are shuffled within `window` files at a time, so that
-    only these files are read at once, and each is read completely before the next ones.
+    only these files are read at a time, and each is read completely before the next ones.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
     files = random.permutation(len(sizes))

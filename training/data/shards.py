@@ -36,7 +36,7 @@ LABEL: Final = "cls"
 
 @dataclass(frozen=True)
 class Shards:
-    """Images in tar files; `index` N x 4 has the file number, offset, size and label of each.
+    """Images in tar files. `index` N x 4 contains the file number, offset, size and label of each.
 
     Files are open only during a batch, so that no file is open when processes fork and only paths
     and numbers are pickled.
@@ -57,7 +57,10 @@ class Shards:
         return local_order(sizes.tolist(), WINDOW, random)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return pixels N x shape and labels N. Raises a DataError that names the shard."""
+        """Return pixels N x shape and labels N.
+
+        Raise DataError if an image cannot be read; the message names the shard.
+        """
         rows = self.index[indices]
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         for number in np.unique(rows[:, 0]):
@@ -79,14 +82,14 @@ class Shards:
         try:
             return decode(content, self.shape)
         except ValueError as error:
-            raise ValueError(f"the image at byte {offset}: {error}") from None
+            raise ValueError(f"the image at byte {offset} {error}") from None
 
 
 def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     """Decode a PNG or JPEG image to channels x height x width.
 
-    Its size is checked before decoding, so a small file cannot fill the memory. Raises ValueError
-    when it is damaged or has another shape.
+    Its size is checked before decoding, so a small file cannot fill the memory. Raise ValueError if
+    the image is damaged or has another shape.
     """
     # Imported here: other data sets do not need Pillow.
     from PIL import Image
@@ -96,7 +99,7 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
         with Image.open(BytesIO(content), formats=("PNG", "JPEG")) as image:
             found = (len(image.getbands()), image.height, image.width)
             if found != shape:
-                raise ValueError(f"is {found}, but the manifest has {shape}")
+                raise ValueError(f"has shape {found}, but the manifest states {shape}")
             pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
     # Pillow raises SyntaxError for broken PNG, and may be configured to raise its warnings.
     except (OSError, SyntaxError, Image.DecompressionBombError, Warning) as error:
@@ -105,11 +108,12 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
 
 
 def shards(folder: Path, verification: Verification | None, report: Report) -> Dataset:
-    """Load a prepared data set of images and verify its files. Raises DataError."""
+    """Load a prepared data set of images and verify its files; raise DataError if they differ."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, ShardsManifest):
         raise DataError(
-            f"{folder} contains {manifest.kind}: set dataset to it, or choose another data_dir"
+            f"{folder} contains {manifest.kind}: set dataset to {manifest.kind}, or choose another "
+            "data_dir"
         )
     verify(folder, manifest.parts(), verification, report)
     train, held_out = (
@@ -129,7 +133,7 @@ def shards(folder: Path, verification: Verification | None, report: Report) -> D
 
 
 def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int64]:
-    """Read an index, N x 4, and validate all of its numbers. Raises DataError."""
+    """Read an index, N x 4, and validate all of its numbers; raise DataError if it is damaged."""
     path = folder / split.index.file
     try:
         index = np.load(path, allow_pickle=False)
@@ -151,12 +155,12 @@ def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int6
         and bool(np.all((label >= 0) & (label < classes)))
     )
     if not possible:
-        raise DataError(f"{path} is damaged: it has impossible values")
+        raise DataError(f"{path} is damaged: it contains invalid values")
     return index
 
 
 def scan(path: Path, number: int) -> NDArray[np.int64]:
-    """Build the index of one shard, N x 4. Raises DataError."""
+    """Build the index of one shard, N x 4; raise DataError if the shard is not valid."""
     rows = []
     try:
         with tarfile.open(path, "r:") as shard:

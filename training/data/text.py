@@ -23,7 +23,10 @@ from workload.files import sha256_of
 BYTES: Final = 256
 """Number of different tokens if each byte is a token."""
 HELD_OUT_SHARE: Final = 0.1
-"""Share held out at the end of every file: later text is harder to predict than text between."""
+"""Share of every file that is held out, at its end.
+
+A part in the middle would be easier to predict, because training text would surround it.
+"""
 CONTEXT: Final = 256
 """Tokens per sample for models that do not define it."""
 WINDOW: Final = 8
@@ -40,7 +43,7 @@ class Stream(Protocol):
     def __len__(self) -> int: ...
 
     def tokens(self) -> NDArray[Any]:
-        """Return all tokens, possibly memory-mapped. Raises DataError."""
+        """Return all tokens, possibly memory-mapped; raise DataError if they cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,10 @@ class Windows:
         return local_order(self._sizes, WINDOW, random)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return tokens and the tokens after them, both N x context. Raises DataError."""
+        """Return tokens and the tokens after them, both N x context.
+
+        Raise DataError if a token is out of range or cannot be read.
+        """
         found = np.empty((len(indices), self._context + 1), np.int64)
         holders = np.searchsorted(self._ends, indices, side="right")
         for number in np.unique(holders):
@@ -88,17 +94,20 @@ class Windows:
             first = (indices[mine] - begin) * self._context
             stream = self._streams[number]
             found[mine] = stream.tokens()[first[:, None] + np.arange(self._context + 1)]
-            # On a GPU a wrong token would only cause a crash without a useful message.
+            # On a GPU, a token out of range would cause a crash without a useful message.
             if found[mine].max() >= self._outputs:
                 raise DataError(f"{stream.name} has a token above {self._outputs - 1}")
         return found[:, :-1], found[:, 1:]
 
 
 def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """Load all *.txt below `folder` as bytes, holding out the end of each. Raises DataError."""
+    """Load all *.txt files below `folder` as bytes, holding out the end of each.
+
+    Raise DataError if there is none, or too little text.
+    """
     paths = sorted(folder.rglob("*.txt"))
     if not paths:
-        raise DataError(f"{folder} has no *.txt file: put text there, or write another data_dir")
+        raise DataError(f"{folder} has no *.txt file: put text there, or choose another data_dir")
     parts: tuple[list[bytes], list[bytes]] = ([], [])
     for path in paths:
         try:
@@ -127,7 +136,7 @@ def windows(
     outputs: int,
     source: Path,
 ) -> Dataset:
-    """Build a data set from token streams. Raises DataError if a part has no complete sample."""
+    """Build a data set from token streams. Raise DataError if a part has no complete sample."""
     context = shape[0] if shape else CONTEXT
     parts = [Windows(part, context, outputs) for part in (train, held_out)]
     for part, streams, use in zip(
@@ -166,7 +175,7 @@ class TokenFile:
         return self.count
 
     def tokens(self) -> NDArray[Any]:
-        """Return the memory-mapped tokens. Raises DataError if the file is truncated or missing."""
+        """Return the memory-mapped tokens. Raise DataError if the file is truncated or missing."""
         try:
             return np.memmap(self.path, self.dtype, mode="r", shape=(self.count,))
         except (OSError, ValueError) as error:
@@ -176,11 +185,12 @@ class TokenFile:
 def tokens(
     folder: Path, shape: tuple[int, ...] | None, verification: Verification | None, report: Report
 ) -> Dataset:
-    """Load a prepared data set of tokens and verify its files. Raises DataError."""
+    """Load a prepared data set of tokens and verify its files; raise DataError if they differ."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, TokensManifest):
         raise DataError(
-            f"{folder} contains {manifest.kind}: set dataset to it, or choose another data_dir"
+            f"{folder} contains {manifest.kind}: set dataset to {manifest.kind}, or choose another "
+            "data_dir"
         )
     verify(folder, manifest.parts(), verification, report)
     dtype = DTYPES[manifest.dtype]

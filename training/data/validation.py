@@ -19,7 +19,7 @@ _MIN_SHARE: Final = 1e-4
 
 
 class PartReport(BaseModel):
-    """Statistics of the samples to train on, or of those held out."""
+    """Statistics of the training samples, or of the held-out samples."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +32,7 @@ class PartReport(BaseModel):
     not_finite: int = Field(ge=0, description="Number of NaN and infinite values.")
     values: tuple[float, ...] = Field(description="Shares of the values in bins of equal width.")
     classes: dict[str, float] = Field(description="Shares of the classes; empty for tokens.")
-    wrong_targets: int = Field(ge=0, description="Number of targets that are not classes.")
+    wrong_targets: int = Field(ge=0, description="Number of targets that are not valid classes.")
 
 
 class DataReport(BaseModel):
@@ -50,7 +50,9 @@ class DataReport(BaseModel):
     high: float = Field(description="Upper edge of the last bin.")
     train: PartReport
     held_out: PartReport
-    problems: tuple[str, ...] = Field(default=(), description="Why the data set is not valid.")
+    problems: tuple[str, ...] = Field(
+        default=(), description="Reasons why the data set is invalid."
+    )
 
     @property
     def parts(self) -> Mapping[str, PartReport]:
@@ -59,9 +61,9 @@ class DataReport(BaseModel):
 
 
 def examine(name: str, data: Dataset, limit: int) -> DataReport:
-    """Return the statistics of up to `limit` samples of each part. Raises DataError."""
+    """Return the statistics of up to `limit` samples of each part."""
     first, _ = data.train.batch(np.zeros(1, np.int64))
-    # Floating-point inputs have no natural range: the bins cover most of a standardized one.
+    # Floating-point inputs have no natural range: the bins cover most of a standardized range.
     largest = float(data.train.white if data.classes else data.outputs)
     low, high = (-4.0, 4.0) if first.dtype.kind == "f" else (0.0, largest + 1)
     edges = np.linspace(low, high, BINS + 1)
@@ -166,17 +168,17 @@ def _text(value: object) -> str:
 
 
 def write_report(path: Path, report: DataReport) -> None:
-    """Write a report. Raises OSError."""
+    """Write a report."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (report.model_dump_json(indent=2) + "\n").encode())
 
 
 def read_report(path: Path) -> DataReport:
-    """Read the report of an earlier validation. Raises DataError."""
+    """Read the report of an earlier validation; raise DataError if it is missing or invalid."""
     try:
         return DataReport.model_validate_json(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         problem = first_problem(error, "the document")
-        raise DataError(f"{path} is not a report of a validation: {problem}") from None
+        raise DataError(f"{path} is not a validation report: {problem}") from None

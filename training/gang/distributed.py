@@ -32,9 +32,9 @@ POLL_SECONDS: Final = 0.05
 def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]:
     """Join the process group within the context: gloo on the CPU, plus NCCL with a GPU.
 
-    Raises torch.distributed.DistError (a RuntimeError) when the other processes cannot be reached,
-    and ConfigurationError if the port of rank 0 is in use. An operation with a dead peer fails at
-    once or after `timeout` seconds.
+    Raise torch.distributed.DistError (a RuntimeError) if the other processes cannot be reached, and
+    ConfigurationError if the port of rank 0 is in use. An operation with a dead peer fails at once
+    or after `timeout` seconds.
     """
     backend = "gloo"
     if device.type == "cuda":
@@ -47,7 +47,7 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
-            # With it, NCCL connects at once and knows the GPU of a barrier.
+            # With the device, NCCL connects at once and runs barriers on the right GPU.
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
@@ -84,9 +84,10 @@ def patient_group() -> dist.ProcessGroup:
 
 
 def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
-    """Run an action, then call `beat` until all processes have: a slow peer is not a hang.
+    """Run an action, then call `beat` until all processes have run theirs; return the result.
 
-    Returns its result. Raises torch.distributed.DistError (a RuntimeError) if a process is dead.
+    A slow peer is therefore not reported as a hang. Raise torch.distributed.DistError (a
+    RuntimeError) if a process is dead.
     """
     try:
         return action()
@@ -101,8 +102,8 @@ def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callabl
 def await_rank0(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
     """Run an action on rank 0 that may take hours; return its result or raise its error everywhere.
 
-    The other processes call `beat` meanwhile. Raises torch.distributed.DistError (a RuntimeError)
-    if one of them is dead.
+    The other processes call `beat` meanwhile. Raise torch.distributed.DistError (a RuntimeError) if
+    one of them is dead.
     """
 
     def mine() -> T | None:

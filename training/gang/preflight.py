@@ -80,9 +80,9 @@ def write_probe(folder: Path, content: bytes = PROBE) -> None:
 def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
     """Report a limit of locked memory (RLIMIT_MEMLOCK) that is too low for RDMA.
 
-    RDMA pins the buffers that adapters read and write. If it cannot, NCCL fails with "Cannot
-    allocate memory", which names no cause. Containers inherit the limit of their runtime's systemd
-    unit.
+    RDMA pins the buffers that adapters read and write. If the limit is too low, NCCL fails with
+    "Cannot allocate memory", without the cause. Containers inherit the limit of their runtime's
+    systemd unit.
     """
     uses_rdma = environment.get("NCCL_NET") == "IB" or environment.get("FI_PROVIDER") == "efa"
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -107,7 +107,7 @@ def check_run_dir(folder: Path) -> None:
 
 
 def _owner(folder: Path, error: OSError) -> str:
-    """Return who may write instead if permission is denied, as on NFS with root_squash."""
+    """Describe the owner and this process if permission is denied, as on NFS with root_squash."""
     if error.errno != errno.EACCES:
         return ""
     # Path.exists raises an error below a directory that this process may not read.
@@ -138,7 +138,7 @@ def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> 
             f"run_dir {run_dir} has {_readable(available)} free"
             + (f" and checkpoints of {_readable(existing)}" if existing else "")
             + f", but {count} checkpoints of {_readable(state_bytes)} will exist at once: "
-            "write a smaller keep_checkpoints (or keep_best false), or choose a larger volume"
+            "set a smaller keep_checkpoints (or keep_best to false), or choose a larger volume"
         )
 
 
@@ -158,14 +158,14 @@ def check_shared_memory(
         raise ConfigurationError(
             f"{folder} has {_readable(available)} free, but batches of {_readable(needed)} are "
             f"read ahead there (loader_workers {workers} in each of {local_size} processes): "
-            "write fewer loader_workers or a smaller batch_size, or give the pod more shm"
+            "set fewer loader_workers or a smaller batch_size, or increase the pod's shm"
         )
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the bytes that an ordinary user can still write; None if they are not known.
+    """Return the bytes that an ordinary user can still write; None if the number is unknown.
 
-    Per-user quotas are not visible. Raises ConfigurationError if the directory does not exist.
+    Per-user quotas are not visible. Raise ConfigurationError if the directory does not exist.
     """
     try:
         # See statvfs(3). Some network and user-space file systems report 0 for everything.

@@ -2,7 +2,7 @@
 
 There are three kinds of launchers: torchrun and accelerate start the processes of a node and set
 the rank of each; Open MPI starts each process of all nodes; Kubeflow, Volcano and Indexed Jobs
-start pods, whose number is a rank only if each pod runs one process. A run that is started alone is
+start pods, whose index is a rank only if each pod runs one process. A run that is started alone is
 a gang of one, so that no other code needs a special case.
 """
 
@@ -30,10 +30,10 @@ class LauncherVariables:
 
 
 TORCHRUN: Final = LauncherVariables()
-"""torchrun and accelerate. mpirun may start torchrun; its ranks then count nodes."""
+"""torchrun and accelerate. If mpirun starts torchrun, the ranks of Open MPI number the nodes."""
 
 PLAIN: Final = LauncherVariables(checked=True)
-"""The same names, set by hand, by Volcano's pytorch plugin or by a PyTorchJob; they count pods."""
+"""The same names, set manually, by Volcano's pytorch plugin or a PyTorchJob; ranks number pods."""
 
 INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
 """An Indexed Job sets the index of a pod but not the number of pods."""
@@ -63,13 +63,13 @@ ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
 }
-"""Value for off, accelerate's flag, and the equivalent flag of this program, by variable."""
+"""Maps variables to the value for off, accelerate's flag, and the flag of this program."""
 
 
 def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
     """Return the variables that hold the rank of this process; None if it runs alone.
 
-    Raises ConfigurationError if they are meant for a launcher that was not used.
+    Raise ConfigurationError if they are meant for a launcher that was not used.
     """
     if "TORCHELASTIC_RUN_ID" in environment:
         return TORCHRUN
@@ -88,21 +88,18 @@ def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | No
 
 
 def check_accelerate(environment: Mapping[str, str]) -> None:
-    """Refuse options of `accelerate launch` that this program would ignore.
-
-    Raises ConfigurationError.
-    """
+    """Raise ConfigurationError for options of `accelerate launch` that this program ignores."""
     for variable, (off, flag, ours) in ACCELERATE_OPTIONS.items():
         value = environment.get(variable, off)
         if value.lower() != off:
             raise ConfigurationError(
                 f"accelerate launch was given {flag} ({variable} is {value!r}), which this program "
-                f"does not read: leave it out there, and pass {ours} to this program instead"
+                f"does not read: omit it there, and pass {ours} to this program instead"
             )
 
 
 def _check_processes_of_pod(environment: Mapping[str, str]) -> None:
-    """Refuse a PyTorchJob or TrainJob pod of several processes that did not start torchrun."""
+    """Raise ConfigurationError if a Kubeflow pod of several processes did not start torchrun."""
     processes = environment.get("PET_NPROC_PER_NODE", "1")
     nodes = environment.get("PET_NNODES", "1")
     # A PyTorchJob sets `auto` by default; `2:4` is the node range of an elastic job.
@@ -119,13 +116,13 @@ def _check_alone(environment: Mapping[str, str]) -> None:
     if index != "0":
         raise ConfigurationError(
             f"{INDEXED.rank} is {index}, but WORLD_SIZE is missing: set it to the number of pods, "
-            "with MASTER_ADDR and MASTER_PORT, or write RANK 0 and WORLD_SIZE 1 if every pod "
+            "with MASTER_ADDR and MASTER_PORT, or set RANK to 0 and WORLD_SIZE to 1 if every pod "
             "is a separate run"
         )
     if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_ADDR" in environment:
         raise ConfigurationError(
             "accelerate launch was configured for several processes but started one, as it "
-            "does with --cpu: write --multi_gpu there, also on the CPU, and --device=cpu for this "
+            "does with --cpu: pass --multi_gpu to it, also on the CPU, and --device=cpu to this "
             "program"
         )
 
@@ -152,7 +149,7 @@ class World:
 def read_world(environment: Mapping[str, str]) -> World:
     """Read the rank from the variables of torchrun, accelerate, Open MPI or a pod scheduler.
 
-    Raises ConfigurationError if the variables are incomplete or contradictory.
+    Raise ConfigurationError if the variables are incomplete or contradictory.
     """
     check_accelerate(environment)
     names = launcher_variables(environment)
@@ -173,7 +170,7 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
     if not isinstance(error, torch.distributed.DistNetworkError) or "EADDRINUSE" not in str(error):
         return None
     return ConfigurationError(
-        f"MASTER_PORT of {world.master} is in use by another program on this machine: write another"
+        f"MASTER_PORT of {world.master} is in use by another program on this machine: set another"
     )
 
 
@@ -233,7 +230,7 @@ def _master(environment: Mapping[str, str], names: LauncherVariables) -> str:
     if not host or not 0 < port < 65536:
         raise ConfigurationError(
             f"{names.host} is {host!r} and {names.port} is {port}: "
-            "both are needed, the host name and port (1-65535) of rank 0"
+            "set them to the host name and the port (1-65535) of rank 0"
         )
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -1,7 +1,8 @@
-"""torchtitan as a run of the platform: `python -m training.titan --module NAME --config NAME`.
+"""Run torchtitan on the platform: `python -m training.titan --module NAME --config NAME`.
 
-The options are torchtitan's. Run directory, SIGTERM, exit codes, lines of progress, metrics and the
-export are those of workload.run; model, parallelism, data and checkpoints are torchtitan's.
+workload.run handles the run directory, SIGTERM, exit codes, progress events, metrics and the
+export. torchtitan handles the model, parallelism, data and checkpoints. All other options are
+torchtitan's.
 """
 
 import argparse
@@ -38,7 +39,7 @@ MISTAKES: Final = (ValueError, AssertionError, FileNotFoundError, NotImplemented
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
-    """torchtitan's trainer as a run of the platform."""
+    """torchtitan's trainer, connected to workload.run."""
 
     run: Run
     loaded: int | None = None
@@ -47,7 +48,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     def should_continue_training(self) -> bool:
         """Report the previous step; save and exit if the run has to stop.
 
-        Returns False after the last step.
+        Return False after the last step.
         """
         if self.loaded is None:
             self.loaded = self.step
@@ -61,7 +62,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return bool(super().should_continue_training())
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:
-        """Train a step. Raises FatalError if the loss is not finite."""
+        """Train a step. Raise FatalError if the loss is not finite."""
         try:
             super().train_step(data_iterator)
         except RuntimeError as error:
@@ -70,7 +71,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             raise
 
     def export(self, folder: Path) -> None:
-        """Write the weights with all ranks, in Hugging Face's format if torchtitan supports it."""
+        """Write the weights from all ranks, in Hugging Face's format if torchtitan supports it."""
         manager, adapter = self.checkpointer, self.config.model_spec.state_dict_adapter
         dtype = TORCH_DTYPE_MAP[self.config.checkpoint.export_dtype]
         weights = {
@@ -93,7 +94,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             self.run.saved(step)
 
     def _save(self) -> None:
-        """Save everything now, unless it has just been saved."""
+        """Save the state now, unless it has just been saved."""
         if self.step > (self.loaded or 0) and self.step % self.checkpointer.interval:
             self.checkpointer.interval = 1
             self.checkpointer.save(self.step)
@@ -136,9 +137,9 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         description=(__doc__ or "").partition("\n\n")[2],
         epilog="Options of a configuration: --module llama3 --config llama3_8b --help",
     )
-    parser.add_argument("--module", help="torchtitan's module of the model, such as llama3")
+    parser.add_argument("--module", help="torchtitan module of the model, such as llama3")
     parser.add_argument("--config", help="configuration of the module, such as llama3_8b")
-    parser.add_argument("--metrics-port", type=int, default=0, help="0 disables metrics")
+    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus port; 0: disabled")
     parser.add_argument(
         "--hang-timeout",
         type=float,

@@ -1,7 +1,7 @@
 """torchtitan without a GPU, for tests and small trials.
 
-torchtitan 0.3 assumes CUDA unless another accelerator is present, and FlexAttention, with which its
-language models train, has no backward pass on the CPU.
+torchtitan 0.3 assumes CUDA unless another accelerator is present, and FlexAttention, which its
+language models use for training, has no backward pass on the CPU.
 """
 
 import os
@@ -61,7 +61,7 @@ def dense_attention(
     enable_gqa: bool,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Return what flex_attention returns, computed with a dense mask.
+    """Return the result of flex_attention, computed with a dense mask.
 
     The shapes are (batch, heads, length, size of a head).
     """

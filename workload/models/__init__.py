@@ -14,15 +14,15 @@ from workload.custom import find
 def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]) -> nn.Module:
     """Build a model with new weights: inputs N x `shape` to logits N x `outputs`.
 
-    A text model returns N x T x `outputs`. Raises ConfigurationError if an option is wrong, if a
-    model of this project does not take this shape, or if a custom factory cannot be found or
+    A text model returns N x T x `outputs`. Raise ConfigurationError if an option is invalid, if
+    a model of this project does not take this shape, or if a custom factory cannot be found or
     called.
     """
     if ":" in name:
         return _custom_model(name, options, outputs, shape)
     if name not in MODELS:
         raise ConfigurationError(
-            f"model {name} is not known: write {', '.join(MODELS)}, or a custom model as "
+            f"model {name} is not known: use {', '.join(MODELS)}, or a custom model as "
             "package.module:factory"
         )
     try:

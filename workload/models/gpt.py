@@ -41,7 +41,10 @@ class Gpt(nn.Module):
                 nn.init.normal_(weight, std=INIT / math.sqrt(2 * layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next token at each position. Raises ValueError if too long."""
+        """Return the logits of the next token at each position.
+
+        Raise ValueError if there are more tokens than the context.
+        """
         length = tokens.shape[1]
         if length > self.context:
             raise ValueError(f"{length} tokens are more than the context of {self.context}")

@@ -62,7 +62,7 @@ Searched = Annotated[str, AfterValidator(_is_searched)]
 
 
 class ParameterSettings(Settings):
-    """The values of a hyperparameter: a range, or a list."""
+    """Values of a hyperparameter: a range, or a list."""
 
     min: int | float | None = Field(default=None, description="Smallest value of a range.")
     max: int | float | None = Field(default=None, description="Largest value of a range.")
@@ -77,16 +77,18 @@ class ParameterSettings(Settings):
     def _is_a_range_or_a_list(self) -> Self:
         if self.choices:
             if self.model_fields_set - {"choices"}:
-                raise ValueError("has choices and parts of a range: keep one of them")
+                raise ValueError("has choices and a range: keep one of them")
             if len({str(choice) for choice in self.choices}) < len(self.choices):
-                raise ValueError("has a choice twice: list each once")
+                raise ValueError("has a duplicate choice: list each one once")
             return self
         if self.min is None or self.max is None:
             raise ValueError("needs min and max, or choices")
         if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min < self.max):
             raise ValueError(f"has min {self.min} and max {self.max}: max must be larger")
         if self.log and self.min <= 0:
-            raise ValueError(f"has min {self.min}, which has no logarithm: set more than 0")
+            raise ValueError(
+                f"has log and min {self.min}, which has no logarithm: set it to more than 0"
+            )
         return self
 
     @property
@@ -122,7 +124,7 @@ class EarlyStoppingSettings(Settings):
         default=None,
         description="Upper bound of the last rung, in epochs or steps. null: the end of the job.",
     )
-    factor: int = Field(default=3, ge=2, le=10, description="Ratio of two rungs.")
+    factor: int = Field(default=3, ge=2, le=10, description="Ratio of consecutive rungs.")
 
 
 class BudgetSettings(Settings):
@@ -137,12 +139,12 @@ class BudgetSettings(Settings):
         default=None,
         gt=0,
         description="Maximum cost of all trials in the currency of the price table "
-        "(gitops/config/prices.yaml), which must have the price of a trial. null sets no limit.",
+        "(gitops/config/prices.yaml), which must contain the price of a trial. null sets no limit.",
     )
     hours: float | None = Field(
         default=None,
         gt=0,
-        description="Maximum time (h) since the first trial. null sets no limit.",
+        description="Maximum time (h) since the start of the first trial. null sets no limit.",
     )
 
     @model_validator(mode="after")
@@ -193,7 +195,7 @@ class SweepSettings(Settings):
         if KINDS[self.job.kind].resource is not JOB or self.job.steps:
             yield (
                 f"has a job of kind {self.job.kind}{' with steps' if self.job.steps else ''}: "
-                f"write a kind that is a {JOB.title}, such as volcano, without steps"
+                f"set a kind that is a {JOB.title}, such as volcano, without steps"
             )
         for name in ("run", "state", "recreate", "on_change", "schedule"):
             if name in self.job.model_fields_set:
@@ -221,17 +223,17 @@ class SweepSettings(Settings):
         elif minimum >= self.length:
             yield (
                 f"has early_stopping.minimum {minimum}, but the job ends after {self.length} "
-                f"{self.unit}: set it to less"
+                f"{self.unit}: set a smaller value"
             )
         elif maximum is not None and maximum < minimum:
             yield (
-                f"has early_stopping.maximum {maximum}, less than minimum {minimum}: set it to "
-                "more, or leave it out"
+                f"has early_stopping.maximum {maximum}, less than minimum {minimum}: set a "
+                "larger value, or leave it out"
             )
         elif self.job.retries <= len(self.rungs):
             yield (
                 f"has job.retries {self.job.retries}, but a trial is resumed up to "
-                f"{len(self.rungs)} times, which Volcano counts as restarts: write at least "
+                f"{len(self.rungs)} times, which Volcano counts as restarts: set at least "
                 f"{len(self.rungs) + 1}"
             )
 
@@ -256,7 +258,7 @@ class SweepSettings(Settings):
                 values = ", ".join(f"{name} {value}" for name, value in parameters.items())
                 separator = ":" if detail["type"] == "value_error" else ""
                 yield (
-                    f"has a space with {values}, which no job can have: {location}{separator} "
+                    f"has a space with {values}, which no job accepts: {location}{separator} "
                     f"{rule(detail)}"
                 )
                 return
@@ -297,7 +299,7 @@ class SweepSettings(Settings):
 
     @property
     def expected_share(self) -> float:
-        """Share of the length of all trials that is trained if each rung passes 1/factor."""
+        """Share of the total length of all trials that is trained if each rung passes 1/factor."""
         if self.early_stopping is None or self.length is None:
             return 1.0
         trained, share, before = 0.0, 1.0, 0

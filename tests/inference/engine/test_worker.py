@@ -112,7 +112,7 @@ def test_weights_outside_the_export_are_refused(export: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "alexnet"}, "model alexnet is not known: write digits-net, mnist-net"),
+        ({"model": "alexnet"}, "model alexnet is not known: use digits-net, mnist-net"),
         ({"model": "shutil:rmtree"}, "'shutil:rmtree', which is not part of this project"),
         ({"model": "gpt"}, r"gpt takes inputs of \(256,\), but these are of \(1, 8, 8\)"),
         ({"options": {"layers": 2}}, "model_options of digits-net: layers is not known here"),

@@ -234,7 +234,7 @@ MISTAKES = {
         f"{JOB}.hyperparameters.model",
         "resnet9000",
         f"{JOB}.hyperparameters.model",
-        'is "resnet9000": write digits-net,',
+        'is "resnet9000": use digits-net,',
     ),
     "boolean for a hyperparameter": (
         f"{JOB}.hyperparameters.epochs",

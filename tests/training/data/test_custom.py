@@ -52,11 +52,11 @@ def test_the_identity_is_that_of_the_targets_or_the_digest() -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("Nameless", ConfigurationError, "has no attribute classes: list the names"),
+        ("Nameless", ConfigurationError, "has no attribute classes: set it to the class names"),
         ("refuses", ConfigurationError, "failed with data_dir=/data and train=True: TypeError"),
         ("Absent", ConfigurationError, f"{OURS} has no function or class named Absent"),
         ("Empty", DataError, "has no samples with data_dir=/data and train=True"),
-        ("Doubles", DataError, "inputs of .* are float64: write uint8 or float32"),
+        ("Doubles", DataError, "inputs of .* are float64: return uint8 or float32"),
         ("Unreadable", DataError, "sample 0 of .* cannot be read: OSError: disk failed"),
     ],
 )

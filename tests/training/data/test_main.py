@@ -48,8 +48,11 @@ def test_every_command_has_a_help(command: list[str], capsys: pytest.CaptureFixt
         ([], "the following arguments are required: COMMAND"),
         (["prepare", "images", "/x"], "one of the arguments --folder --dataset is required"),
         (["prepare", "images", "--dataset=cats", "/x"], "choose from 'digits', 'glyphs'"),
-        (["prepare", "images", "--folder=/y", "--size=0", "/x"], "--size: is 0: write a positive"),
-        (["prepare", "images", "--folder=/y", "--size=5000", "/x"], "write at most 4096"),
+        (
+            ["prepare", "images", "--folder=/y", "--size=0", "/x"],
+            "--size: must be a positive integer",
+        ),
+        (["prepare", "images", "--folder=/y", "--size=5000", "/x"], "must be at most 4096"),
         (["prepare", "text", "--folder=/y", "--held-out=1", "/x"], "between 0 and 1"),
         (["prepare", "text", "--folder=/y", "--held-out=some", "/x"], "between 0 and 1"),
         (["prepare", "text", "--folder=/y"], "required: DIR"),

@@ -101,5 +101,5 @@ def test_a_context_longer_than_the_files_is_rejected(tmp_path: Path) -> None:
 def test_another_type_of_data_set_is_rejected(tmp_path: Path) -> None:
     write_tokens(tmp_path / "shards", 100)
     assert json.loads((tmp_path / "shards/manifest.json").read_text())["kind"] == "tokens"
-    with pytest.raises(DataError, match="contains tokens: set dataset to it"):
+    with pytest.raises(DataError, match="contains tokens: set dataset to tokens"):
         load("shards", tmp_path, None, seed=0)

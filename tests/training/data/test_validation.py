@@ -113,7 +113,10 @@ def test_a_missing_or_broken_report_is_named(
 ) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
-    for file, reason in ((tmp_path / "absent.json", "cannot be read"), (broken, "is not a report")):
+    for file, reason in (
+        (tmp_path / "absent.json", "cannot be read"),
+        (broken, "is not a validation report"),
+    ):
         assert validate(tmp_path / "new.json", f"--against={file}") == exit_codes.BAD_INPUT
         assert f"{file} {reason}" in capsys.readouterr().err
     assert not (tmp_path / "new.json").exists()

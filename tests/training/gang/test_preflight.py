@@ -54,7 +54,7 @@ def test_a_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> 
     )
     assert (roomy, fits, fits_with_own, few, none) == (None,) * 5
     assert "has 1 MiB free, but 3 checkpoints of 390.6 KiB" in too_small
-    assert "write a smaller keep_checkpoints" in too_small
+    assert "set a smaller keep_checkpoints" in too_small
     assert "batches of 4.578 MiB are read ahead" in many
     assert "loader_workers 2 in each of 8 processes" in many
     assert full == (

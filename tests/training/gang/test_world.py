@@ -124,7 +124,7 @@ def test_a_contradictory_environment_is_refused(
         (TRAINJOB | {"PET_NNODES": "2:4"}, "PET_NNODES is 2:4"),
         (OPEN_MPI, "MASTER_PORT is missing"),
         # What `accelerate launch --cpu --num_processes=2` leaves behind.
-        ({**ACCELERATE, **MASTER, "ACCELERATE_USE_CPU": "True"}, "write --multi_gpu"),
+        ({**ACCELERATE, **MASTER, "ACCELERATE_USE_CPU": "True"}, "pass --multi_gpu"),
     ],
 )
 def test_processes_that_would_train_separately_are_rejected(

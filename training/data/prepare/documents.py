@@ -1,4 +1,4 @@
-"""Texts in files: whole files, lines of JSON, and rows of Parquet."""
+"""Readers of texts: whole files, lines of JSON, and rows of Parquet."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ _ROWS_AT_A_TIME: Final = 256
 
 
 def find(folder: Path) -> list[Path]:
-    """Return the files with texts below a directory, sorted. Raises DataError if it has none."""
+    """Return the files with texts below a directory, sorted. Raise DataError if it has none."""
     patterns = [f"*{suffix}" for suffix in _READERS]
     found = {path for pattern in patterns for path in folder.rglob(pattern)}
     paths = sorted(path for path in found if path.is_file())
@@ -27,7 +27,7 @@ def texts(path: Path, field: str) -> Iterator[bytes | None]:
     """Yield the texts of a file in UTF-8, and None for each that cannot be read.
 
     A text is a complete *.txt file, `field` of a *.jsonl line, or the column `field` of a *.parquet
-    row. Raises DataError if the package that reads Parquet is not installed.
+    row. Raise DataError if the package that reads Parquet is not installed.
     """
     try:
         yield from _READERS[path.suffix](path, field)

@@ -24,9 +24,9 @@ from training.settings import DatasetName
 ImageShape = tuple[Literal[1, 3], int, int]
 
 ORDER_SEED: Final = 0
-"""Files are written in a fixed random order, so that every shard has all classes."""
+"""Seed of the random order of the images, in which every shard contains all classes."""
 AT_ONCE: Final = 512
-"""Images in memory at a time."""
+"""Number of images in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def from_folder(
     """Read images from one directory per class, cropped and scaled to `shape`.
 
     Only an image's pixels decide whether it is held out, so additional images do not change the
-    split of existing ones. Raises DataError if there is no image.
+    split of existing ones. Raise DataError if there is no image.
     """
     try:
         classes = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
@@ -90,7 +90,7 @@ def from_folder(
 
 
 def from_dataset(name: DatasetName, data_dir: Path) -> Source:
-    """Read all images of a known data set, keeping its split. Raises DataError."""
+    """Read all images of a built-in data set, keeping its split."""
     data = load(name, data_dir, None, seed=0)
     channels, height, width = data.shape
     shape: ImageShape = (1 if channels == 1 else 3, height, width)
@@ -148,7 +148,7 @@ def _encoded(picture: Image.Image) -> bytes:
 
 
 def distinct(pictures: Iterator[Picture | Dropped]) -> Iterator[Picture | Dropped]:
-    """Replace images that have the pixels of an earlier one with Dropped."""
+    """Replace each image that has the same pixels as an earlier one with Dropped."""
     seen: set[bytes] = set()
     for picture in pictures:
         if isinstance(picture, Picture):
@@ -170,8 +170,8 @@ def prepare_images(
 ) -> ShardsManifest:
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    Raises DataError if no image is left to train on or to hold out, or if `target` is not empty,
-    and OSError. `target` is then unchanged.
+    Raise DataError if no image is left to train on or to hold out, or if `target` is not empty.
+    After an error, `target` is unchanged.
     """
     dropped: Counter[str] = Counter()
     progress = Progress("images prepared", source.total, report)
@@ -181,7 +181,7 @@ def prepare_images(
         ShardWriter(folder, "held-out", limit) as held_out,
         warnings.catch_warnings(),
     ):
-        # Refuse a small file that would fill the memory.
+        # Reject a small file that would fill the memory when it is decoded.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for picture in distinct(source.pictures):
             if isinstance(picture, Dropped):

@@ -19,7 +19,7 @@ from training.data.shards import LABEL, scan
 from workload.files import sha256_of, sync_folder
 
 UNFINISHED: Final = ".unfinished"
-"""Directory inside the target, which may be a mounted volume: publishing only renames files."""
+"""Directory inside the target, and therefore on the same volume: publishing only renames files."""
 
 
 @contextmanager
@@ -27,8 +27,8 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
     """Provide an empty directory whose files and manifest are moved to `target` at the end.
 
     An interrupted earlier attempt is removed, or completed if only the renames were left. With
-    `force` a data set in `target` is replaced at the end; other files stay. Raises DataError if
-    `target` is not empty or another process is preparing a data set in it, and OSError.
+    `force` a data set in `target` is replaced at the end; other files stay. Raise DataError if
+    `target` is not empty, or if another process is preparing a data set in it.
     """
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
@@ -40,7 +40,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
         if found and not force:
             raise DataError(
                 f"{target} is not empty, it contains {found[0]}: choose another directory, "
-                "or write --force to replace a data set"
+                "or pass --force to replace a data set"
             )
         unfinished.mkdir()
         try:
@@ -58,7 +58,7 @@ def check_apart(source: Path, target: Path) -> None:
 
 
 def part_of(path: Path, count: int) -> Part:
-    """Flush a written file to disk and return its manifest entry. Raises OSError."""
+    """Flush a written file to disk and return its manifest entry."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
     return Part(file=path.name, size=path.stat().st_size, sha256=sha256_of(path), count=count)
@@ -109,7 +109,7 @@ class ShardWriter:
         self.count = 0
 
     def add(self, image: bytes, extension: str, label: int) -> None:
-        """Add a sample. Raises OSError."""
+        """Add a sample."""
         if self._shard and _size_after(self._shard.offset, len(image)) > self._limit:
             self._end_shard()
         if self._shard is None:
@@ -122,7 +122,7 @@ class ShardWriter:
         self.count += 1
 
     def close(self) -> ShardSplit:
-        """Finish the last shard and write the index. Raises OSError."""
+        """Finish the last shard and write the index."""
         self._end_shard()
         path = self._folder / f"{self._prefix}-index.npy"
         np.save(path, np.concatenate(self._index), allow_pickle=False)
@@ -164,7 +164,7 @@ class TokenWriter:
         self.count = 0
 
     def add(self, tokens: NDArray[Any]) -> None:
-        """Append tokens. Raises OSError."""
+        """Append tokens."""
         while len(tokens):
             if self._stream is None:
                 path = self._folder / f"{self._prefix}-{len(self._parts):05}.bin"
@@ -178,7 +178,7 @@ class TokenWriter:
                 self._end_file()
 
     def close(self) -> TokenSplit:
-        """Finish the last file. Raises OSError."""
+        """Finish the last file."""
         self._end_file()
         return TokenSplit(parts=tuple(self._parts))
 

@@ -42,9 +42,10 @@ def bytes_encoder() -> Encoder:
 
 
 def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
-    """Return an encoder for a tokenizer.json of the package tokenizers. Raises DataError.
+    """Return an encoder for a tokenizer.json of the package tokenizers.
 
-    `end` is the token that ends every text.
+    `end` is the token that ends every text. Raise DataError if the file or the token is invalid, or
+    if the package is not installed.
     """
     try:
         from tokenizers import Tokenizer
@@ -67,7 +68,7 @@ def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
     numbers = tokenizer.get_vocab(with_added_tokens=True).values()
     number = None if end is None else tokenizer.token_to_id(end)
     if end is not None and number is None:
-        raise DataError(f"--end-of-text {end} is not a token of {path}: write one of its tokens")
+        raise DataError(f"--end-of-text {end} is not a token of {path}: use one of its tokens")
     return Encoder(
         encode, max(numbers, default=0) + 1, content, () if number is None else (number,)
     )
@@ -89,9 +90,9 @@ def prepare_text(
     """Write all texts below `folder` as tokens to `target`; see `documents.texts`.
 
     Files have at most `limit` bytes. The share `held_out` is held out: the end of every *.txt file,
-    and that share of *.jsonl lines and *.parquet rows, whose text is in `field`. Raises DataError
-    if there is nothing to train on or to hold out, or if `target` is not empty, and OSError.
-    `target` is then unchanged.
+    and that share of *.jsonl lines and *.parquet rows, whose text is in `field`. Raise DataError
+    if there is nothing to train on or to hold out, or if `target` is not empty. After an error,
+    `target` is unchanged.
     """
     paths = documents.find(folder)
     dropped: Counter[str] = Counter()
@@ -134,9 +135,9 @@ def prepare_text(
 
 
 def _cut(text: bytes, held_out: float, is_file: bool) -> int:
-    """Return where the held-out part of a text begins.
+    """Return the offset at which the held-out part of a text begins.
 
-    A line or row is held out completely or not at all: only its digest decides.
+    A line or row is held out completely or not at all, depending only on its digest.
     """
     if is_file:
         return _character_start(text, train_length(len(text), held_out))

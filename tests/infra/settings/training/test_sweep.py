@@ -37,7 +37,7 @@ def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> Non
         ("learning_rate", {"min": 0, "max": 1, "log": True}, "which has no logarithm"),
         ("learning_rate", {"min": 0.2, "max": 0.1}, "max must be larger"),
         ("learning_rate", {"min": 0.2}, "needs min and max, or choices"),
-        ("learning_rate", {"choices": [0.1, 0.1]}, "has a choice twice"),
+        ("learning_rate", {"choices": [0.1, 0.1]}, "has a duplicate choice"),
         ("learning_rate", {"choices": [0.1], "log": True}, "keep one of them"),
     ],
 )
@@ -49,8 +49,8 @@ def test_a_space_must_consist_of_values_that_a_job_can_have(
 
 def test_an_unknown_model_is_named_with_what_to_write() -> None:
     found = problem(space={"model": {"choices": ["digits-net", "resnet9000"]}})
-    assert "with model resnet9000, which no job can have" in found
-    assert "which no job can have: model: write digits-net," in found
+    assert "with model resnet9000, which no job accepts" in found
+    assert "which no job accepts: model: use digits-net," in found
 
 
 def test_corners_of_the_space_are_checked_together() -> None:
@@ -67,8 +67,8 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"early_stopping": {"minimum": 3, "maximum": 2}}, "maximum 2, less than minimum 3"),
         (STEPS | {"early_stopping": {"minimum": 900}}, "the job ends after 900 steps"),
         (SAMPLES, "counts epochs or steps, but the job has train_samples"),
-        ({"job": {"retries": 2}}, "write at least 3"),
-        ({"job": {"kind": "indexed"}}, "write a kind that is a Volcano Job"),
+        ({"job": {"retries": 2}}, "set at least 3"),
+        ({"job": {"kind": "indexed"}}, "set a kind that is a Volcano Job"),
         ({"job": {"state": "stopped"}}, "has job.state"),
         ({"job": {"run": "digits-1"}}, "has job.run"),
         ({"budget": {"hours": 3}}, "needs gpu_hours or money: set one of them"),

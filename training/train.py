@@ -89,7 +89,7 @@ def run(config: TrainingConfig, world: World) -> int:
             run.saver.close(run.watchdog.beat)
             raise
         run.saver.close(run.watchdog.beat)
-        run.vote.close()
+        run.vote.result()
         manifest = export(run, evaluation)
         return report_finished(config, world, manifest, already=False)
 

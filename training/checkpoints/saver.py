@@ -19,6 +19,7 @@ from training.checkpoints.sharded_tensors import Tensors, write
 from training.checkpoints.storage import CheckpointInfo, Position, Seal
 from training.gang.distributed import await_rank0
 from training.gang.world import World
+from workload.files import create_unfinished
 from workload.run import folders
 from workload.run.ranks import all_or_none, gather, on_rank0
 
@@ -151,8 +152,8 @@ class Saver:
         self._thread.shutdown()
 
     def _write(self, tensors: Tensors, info: CheckpointInfo, started: float) -> float:
-        step = info.position.step
-        folder = on_rank0(lambda: folders.create_unfinished(self._folder, step), self.group)
+        target = folders.checkpoint_of(self._folder, info.position.step)
+        folder = on_rank0(lambda: create_unfinished(target), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)
         entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))

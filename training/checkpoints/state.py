@@ -84,7 +84,7 @@ def _restore_copy(run: Run) -> bool:
 
 def _resume(run: Run) -> bool:
     folder = run.folder / "checkpoints"
-    for path in on_rank0(lambda: _list_newest_first(folder)):
+    for path in on_rank0(lambda: folders.recover(folder)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:
@@ -93,11 +93,6 @@ def _resume(run: Run) -> bool:
         if run.world.is_rank0:
             emit(Message(event="warning", message=f"{path} is damaged and skipped: {fault}"))
     return False
-
-
-def _list_newest_first(folder: Path) -> list[Path]:
-    folders.remove_unfinished(folder)
-    return folders.list_checkpoints(folder)[::-1]
 
 
 def _fault(run: Run, path: Path, seal: Seal) -> str | None:

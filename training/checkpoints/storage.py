@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from workload.catalog import Option
 from workload.configuration import first_problem
-from workload.files import sha256_of, write_atomically
+from workload.files import publish_folder, remove_folder, sha256_of, write_atomically
 from workload.run import folders
 
 SEAL_FILE: Final = "checkpoint.json"
@@ -80,12 +80,10 @@ def seal_checkpoint(
 
     Returns its directory. Raises OSError; earlier checkpoints are then unchanged.
     """
-    folder, step = written.parent, seal.position.step
-    target = folder / f"step-{step:08d}"
     text = seal.model_dump_json(indent=2).encode()
     write_atomically(written / SEAL_FILE, text)
     # An existing checkpoint of this name is damaged: the run resumed from an earlier one.
-    folders.publish(written, target)
+    target = publish_folder(written)
     _rotate(target, keep, keep_best, held)
     return target
 
@@ -103,7 +101,7 @@ def amend_checkpoint(
 
     Returns its directory. Raises OSError; the checkpoint is then unchanged.
     """
-    path = folder / f"step-{position.step:08d}"
+    path = folders.checkpoint_of(folder, position.step)
     seal = read_seal(path)
     if isinstance(seal, str):
         raise OSError(f"{path} is damaged: {seal}")
@@ -122,7 +120,7 @@ def _rotate(newest: Path, keep: int, keep_best: bool, held: Path | None) -> None
     kept = retained(losses, folders.step_of(newest), keep, keep_best)
     for path in folders.list_checkpoints(newest.parent):
         if folders.step_of(path) not in kept and path != held:
-            folders.remove(path)
+            remove_folder(path)
 
 
 def retained(

@@ -22,6 +22,7 @@ from training.checkpoints.storage import (
 )
 from training.data import DataError
 from training.data.manifest import download
+from workload.files import create_unfinished
 from workload.run import folders
 from workload.store import StoreDirectory, StoreError
 
@@ -54,7 +55,7 @@ def names(bucket: object) -> list[str]:
 
 def save(run_dir: Path, step: int, loss: float | None = None, keep: int = 9) -> Path:
     """Save a checkpoint of one file, whose content depends on the step."""
-    written = folders.create_unfinished(run_dir / "checkpoints", step)
+    written = create_unfinished(folders.checkpoint_of(run_dir / "checkpoints", step))
     (written / "rank-0.safetensors").write_bytes(bytes([step]) * 1000)
     seal = Seal(
         model="digits-net",

@@ -27,49 +27,37 @@ class EventFiles(contextlib.ExitStack):
     def __init__(self, folder: Path | None, step: int = 0) -> None:
         super().__init__()
         self._writer: SummaryWriter | None = None
-        self._steps: list[int] = []
-        self._kept: list[Tensor] = []
-        if folder is None:
-            return
-        writer = _writer_class()(str(folder), purge_step=step + 1)
-        self._writer = writer
-        self.callback(writer.close)
-        self.callback(self.flush)
+        self._kept: list[tuple[int, Tensor]] = []
+        if folder is not None:
+            self._writer = _writer_class()(str(folder), purge_step=step + 1)
+            self.callback(self._writer.close)
+            self.callback(self.flush)
 
     def __enter__(self) -> Self:
         return self
 
     def stepped(self, step: int, loss: Tensor, learning_rate: float) -> None:
         """Record the loss (a scalar on any device) and learning rate of a step."""
-        if self._writer is None:
-            return
-        self._writer.add_scalar("learning_rate", learning_rate, step)
-        self._steps.append(step)
-        self._kept.append(loss.detach())
-        if len(self._steps) == KEPT:
-            self._fetch()
+        if self._writer is not None:
+            self._writer.add_scalar("learning_rate", learning_rate, step)
+            self._kept.append((step, loss.detach()))
+            if len(self._kept) == KEPT:
+                self.flush()
 
     def add_scalars(self, step: int, **values: float) -> None:
         """Record values under their names, such as accuracy after an epoch."""
-        if self._writer is None:
-            return
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
         """Write everything to disk; call it with every checkpoint. Raises OSError."""
         if self._writer is not None:
-            self._fetch()
+            kept, self._kept = self._kept, []
+            losses = torch.stack([loss for _, loss in kept]).tolist() if kept else []
+            for (step, _), loss in zip(kept, losses, strict=True):
+                self._writer.add_scalar("loss", loss, step)
             self._writer.flush()
-
-    def _fetch(self) -> None:
-        if not self._kept or self._writer is None:
-            return
-        losses = torch.stack(self._kept).tolist()
-        for step, loss in zip(self._steps, losses, strict=True):
-            self._writer.add_scalar("loss", loss, step)
-        self._steps.clear()
-        self._kept.clear()
 
 
 def _writer_class() -> "type[SummaryWriter]":

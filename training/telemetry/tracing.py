@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import profile, schedule
 
 
 class Tracer:
@@ -15,54 +14,32 @@ class Tracer:
     `written` is set to its path. Raises OSError if it cannot be written.
     """
 
-    def __init__(
-        self, folder: Path, rank: int, steps: int, after: int, before: int, device: torch.device
-    ) -> None:
+    written: Path | None = None
+    _profile: profile | None = None
+
+    def __init__(self, folder: Path, rank: int, steps: int, after: int, before: int) -> None:
         self._target = folder / f"rank-{rank}-step-{before + after + 1:08d}.json.gz"
-        self._steps, self._after, self._device = steps, after, device
-        self._profile: profile | None = None
-        self._done = 0
-        self.written: Path | None = None
+        self._left = after + steps
+        if steps:
+            # The step before is a warm-up, which absorbs the start of the profiler.
+            skipped = {"skip_first": after - 1, "wait": 0, "warmup": 1}
+            plan = schedule(**skipped, active=steps, repeat=1) if after else None
+            self._profile = profile(schedule=plan, on_trace_ready=self._write, record_shapes=True)
 
     def __enter__(self) -> Self:
-        if not self._steps:
-            return self
-        activities = [ProfilerActivity.CPU]
-        if self._device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        # The step before is a warm-up, which absorbs the start of the profiler.
-        warm_up = min(self._after, 1)
-        self._profile = profile(
-            activities=activities,
-            schedule=schedule(
-                skip_first=self._after - warm_up,
-                wait=0,
-                warmup=warm_up,
-                active=self._steps,
-                repeat=1,
-            )
-            if warm_up
-            else None,
-            on_trace_ready=self._write,
-            record_shapes=True,
-        )
-        self._profile.start()
+        if self._profile is not None:
+            self._profile.start()
         return self
 
     def stepped(self) -> None:
         """Record an optimizer step."""
-        if self._profile is None:
-            return
-        self._done += 1
-        if self._done < self._after + self._steps:
+        self._left -= 1
+        if self._left <= 0:
+            self.__exit__()
+        elif self._profile is not None:
             self._profile.step()
-        else:
-            self._stop()
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
         if self._profile is not None:
             self._profile.stop()
             self._profile = None

@@ -82,9 +82,10 @@ class Saver:
         self._folder, self._world, self._keep, self._keep_best = folder, world, keep, keep_best
         self.group, self.mirror = group, mirror
         self._staging = Staging()
-        self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="checkpoint", initializer=_use_device, initargs=_device()
-        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            # In a new thread, the default is the first GPU of the node.
+            self._thread.submit(torch.cuda.set_device, torch.cuda.current_device())
         self._pending: list[Future[float]] = []
         self._step: int | None = None
 
@@ -112,16 +113,9 @@ class Saver:
             return
 
         def action() -> float:
-            amended = storage.amend_checkpoint(
-                self._folder,
-                position,
-                seconds,
-                held_out_loss,
-                self._keep,
-                self._keep_best,
-                self._held,
-            )
-            self._submit(amended)
+            path = folders.checkpoint_of(self._folder, position.step)
+            storage.amend_checkpoint(path, position, seconds, held_out_loss)
+            self._complete(path)
             return seconds
 
         self._pending.append(self._thread.submit(on_rank0, action, self.group))
@@ -158,31 +152,12 @@ class Saver:
         entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
         seal = Seal(**dict(info), files=files)
-
-        def publish() -> None:
-            self._submit(
-                storage.seal_checkpoint(folder, seal, self._keep, self._keep_best, self._held)
-            )
-
-        on_rank0(publish, self.group)
+        on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, seal)), self.group)
         return time.monotonic() - started
 
-    @property
-    def _held(self) -> Path | None:
-        """Return the checkpoint that is being copied to the object store, if any."""
-        return self.mirror.busy if self.mirror is not None else None
-
-    def _submit(self, checkpoint: Path) -> None:
+    def _complete(self, checkpoint: Path) -> None:
+        """Remove old checkpoints, and copy this one to the object store."""
+        held = self.mirror.busy if self.mirror is not None else None
+        storage.rotate(checkpoint, self._keep, self._keep_best, held)
         if self.mirror is not None:
             self.mirror.submit(checkpoint)
-
-
-def _device() -> tuple[int, ...]:
-    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return (torch.cuda.current_device(),) if initialized else ()
-
-
-def _use_device(*device: int) -> None:
-    """Use this process's GPU in a new thread, where the default is the node's first GPU."""
-    for index in device:
-        torch.cuda.set_device(index)

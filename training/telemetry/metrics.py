@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, Self, TypeVar, get_args
+from typing import Final, Literal, Self, TypeVar, get_args
 
 import torch
 from prometheus_client import (
@@ -106,9 +106,9 @@ class Metrics(contextlib.ExitStack):
         self._total = 0
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        options: dict[str, Any] = {"namespace": "training", "registry": registry}
-        counter, gauge = partial(Counter, **options), partial(Gauge, **options)
-        histogram = partial(Histogram, buckets=SECONDS, **options)
+        counter = partial(Counter, namespace="training", registry=registry)
+        gauge = partial(Gauge, namespace="training", registry=registry)
+        histogram = partial(Histogram, namespace="training", buckets=SECONDS, registry=registry)
         self._samples = counter("samples", "Samples over all ranks since this process started")
         self._rate = gauge("samples_per_second", "Throughput over all ranks, last step")
         self._step_seconds = histogram(

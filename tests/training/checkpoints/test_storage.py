@@ -11,6 +11,7 @@ from training.checkpoints.storage import (
     file_entry,
     find_fault,
     read_seal,
+    rotate,
     seal_checkpoint,
 )
 from workload.files import create_unfinished
@@ -36,7 +37,9 @@ def save(
         held_out_loss=loss,
         files=(file_entry(written / TENSORS),),
     )
-    return seal_checkpoint(written, seal, keep, keep_best)
+    path = seal_checkpoint(written, seal)
+    rotate(path, keep, keep_best)
+    return path
 
 
 def steps(folder: Path) -> list[int]:

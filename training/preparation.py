@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from training.accelerator import peak_flops
-from training.average import Average
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
@@ -23,7 +22,7 @@ from training.gang.preflight import check_free_space, check_run_dir, check_share
 from training.gang.world import World
 from training.lora import Lora, adapt
 from training.objective import Objective
-from training.optimizer import optimizer, state_bytes
+from training.optimizer import Average, optimizer, state_bytes
 from training.parallel import Parallel, check_model
 from training.run import Run
 from training.telemetry.metrics import Metrics

@@ -16,7 +16,7 @@ from training import train as training
 from training.checkpoints import storage
 from training.data import load
 from training.evaluation import Evaluation
-from training.export.measurement import evaluate_on_cpu
+from training.export.artifacts import evaluate_on_cpu
 from training.run import Run
 from workload import exit_codes
 from workload.export import load_network

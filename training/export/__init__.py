@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +17,13 @@ from training.data import Dataset
 from training.export.artifacts import (
     Evaluate,
     Source,
+    evaluate_on_cpu,
     make_artifacts,
+    spread_samples,
     write_weights,
 )
 from training.export.compression import check_installed
 from training.export.huggingface import HUGGINGFACE_FOLDER, write_huggingface
-from training.export.measurement import evaluate_on, spread_samples
 from workload.files import sha256_of
 from workload.manifest import (
     MANIFEST_FILE,
@@ -102,7 +104,7 @@ def write_export(
         beat()
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
-        evaluation = evaluate or evaluate_on(data.held_out)
+        evaluation = evaluate or partial(evaluate_on_cpu, samples=data.held_out)
         inputs = (
             spread_samples(data.train, CALIBRATION)[0] if calibration is None else calibration.cpu()
         )

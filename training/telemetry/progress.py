@@ -12,8 +12,7 @@ from torch import Tensor
 from training.accelerator import peak_flops
 from training.evaluation import Evaluation
 from training.run import Run
-from training.telemetry.tensorboard import EventFiles
-from training.telemetry.tracing import Tracer
+from training.telemetry.files import EventFiles, Tracer
 from workload.progress import PROGRESS_FILE, Epoch, Evaluated, Step
 from workload.report import Bar, emit
 

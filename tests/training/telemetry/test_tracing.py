@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.telemetry.tracing import Tracer
+from training.telemetry.files import Tracer
 
 
 def train(tracer: Tracer, steps: int) -> None:

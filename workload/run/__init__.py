@@ -148,22 +148,12 @@ class Run:
         processes, if the loss of one of them is NaN.
         """
 
-        def write_mine() -> None:
-            self._finite_loss()
-            write(folder)
-
-        def publish() -> None:
-            files.publish_folder(folder)
+        def rotate() -> None:
             for path in folders.list_checkpoints(self._checkpoints)[: -self._keep]:
                 files.remove_folder(path)
 
-        target = folders.checkpoint_of(self._checkpoints, step)
-        folder = on_rank0(lambda: files.create_unfinished(target), self._group)
-        all_or_none(write_mine, self._group)
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            files.sync_files(folder)
-        all_or_none(lambda: None, self._group)
-        on_rank0(publish, self._group)
+        self._write(folders.checkpoint_of(self._checkpoints, step), write)
+        on_rank0(rotate, self._group)
         self.saved(step)
 
     def saved(self, step: int) -> None:
@@ -185,34 +175,40 @@ class Run:
         For the model server, write model.safetensors, and pass model, options, input_shape, and
         classes or outputs as arguments. Raises FatalError if a metric or a loss is not finite.
         """
-        all_or_none(self._finite_loss, self._group)
         results = {name: float(value) for name, value in metrics.items()}
+        content = {"metrics": results, "run": self.directory.name, **manifest}
 
-        def export() -> str:
+        def export(folder: Path) -> None:
+            if joined() and rank() != 0:
+                return
             for name, value in results.items():
                 if not math.isfinite(value):
                     raise FatalError(f"metric {name} is {value}: results must be finite")
-            folder = files.create_unfinished(self._export)
             write(folder)
             listed = {
                 name: {"file": name, "size": path.stat().st_size, "sha256": files.sha256_of(path)}
                 for path in sorted(folder.rglob("*"))
                 if path.is_file() and (name := str(path.relative_to(folder)))
             }
-            content = {"metrics": results, "run": self.directory.name, **manifest}
-            content |= {"files": [*listed.values()], "torch_version": torch.__version__}
-            weights = listed.get("model.safetensors", {})
-            if weights:
+            content.update(files=[*listed.values()], torch_version=torch.__version__)
+            if weights := listed.get("model.safetensors"):
                 content["weights"] = weights
-            files.sync_files(folder)
-            text = json.dumps(content, indent=2)
-            files.write_atomically(folder / "manifest.json", text.encode())
-            files.publish_folder(folder)
-            return str(weights.get("sha256", ""))
+            (folder / "manifest.json").write_text(json.dumps(content, indent=2))
 
         self._vote.result()
-        digest = on_rank0(export, self._group)
+        self._write(self._export, export)
+        digest = cast(dict[str, str], content.get("weights", {})).get("sha256", "")
         self._emit("finished", **results, export=str(self._export), sha256=digest)
+
+    def _write(self, target: Path, write: Action) -> None:
+        """Write a directory with all ranks, and rename it to `target` when it is on disk."""
+        all_or_none(self._finite_loss, self._group)
+        folder = on_rank0(lambda: files.create_unfinished(target), self._group)
+        all_or_none(lambda: write(folder), self._group)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            files.sync_files(folder)
+        all_or_none(lambda: None, self._group)
+        on_rank0(lambda: files.publish_folder(folder), self._group)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, *_: object

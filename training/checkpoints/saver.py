@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from training.checkpoints import storage
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.sharded_tensors import Tensors, write
-from training.checkpoints.storage import CheckpointInfo, Position, Seal
+from training.checkpoints.storage import Position, Seal
 from training.gang.distributed import await_rank0
 from training.gang.world import World
 from workload.files import create_unfinished
@@ -89,19 +89,19 @@ class Saver:
         self._pending: list[Future[float]] = []
         self._step: int | None = None
 
-    def save(self, tensors: Tensors, info: CheckpointInfo, done: Callable[[float], object]) -> None:
+    def save(self, tensors: Tensors, seal: Seal, done: Callable[[float], object]) -> None:
         """Copy the tensors and start to write them, after the previous checkpoint is on disk.
 
-        When everything is on disk, `done` is called with the seconds that this took. Raises OSError
-        if the previous checkpoint could not be written.
+        `seal` does not list the files yet. When everything is on disk, `done` is called with the
+        seconds that this took. Raises OSError if the previous checkpoint could not be written.
         """
         started = time.monotonic()
         self.wait()
-        if info.position.step == self._step:
+        if seal.position.step == self._step:
             return
-        self._step = info.position.step
+        self._step = seal.position.step
         staged = self._staging.copy(tensors)
-        written = self._thread.submit(self._write, staged, info, started)
+        written = self._thread.submit(self._write, staged, seal, started)
         written.add_done_callback(
             lambda future: None if future.exception() else done(future.result())
         )
@@ -145,14 +145,14 @@ class Saver:
             await_rank0(lambda: mirror.wait(beat), self.group, beat)
         self._thread.shutdown()
 
-    def _write(self, tensors: Tensors, info: CheckpointInfo, started: float) -> float:
-        target = folders.checkpoint_of(self._folder, info.position.step)
+    def _write(self, tensors: Tensors, seal: Seal, started: float) -> float:
+        target = folders.checkpoint_of(self._folder, seal.position.step)
         folder = on_rank0(lambda: create_unfinished(target), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)
         entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
-        seal = Seal(**dict(info), files=files)
-        on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, seal)), self.group)
+        complete = seal.model_copy(update={"files": files})
+        on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, complete)), self.group)
         return time.monotonic() - started
 
     def _complete(self, checkpoint: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
-from training.checkpoints.storage import CheckpointInfo, Position, Seal
+from training.checkpoints.storage import Position, Seal
 from training.data.loader import scale
 from training.gang.distributed import await_peers
 from training.run import Run, mean_loss
@@ -32,15 +32,16 @@ def save(run: Run) -> None:
     mean_loss(run)
     step = run.position.step
     with run.metrics.checkpoint_pause():
-        info = CheckpointInfo(
+        seal = Seal(
             **_identity(run),
             position=Position(**vars(run.position)),
             processes=run.world.size,
             seconds=run.seconds,
             held_out_loss=run.evaluation and run.evaluation.loss,
+            files=(),
         )
         tensors = assign_tensors(_tensors(run), run.world) | _rank_tensors(run)
-        run.saver.save(tensors, info, lambda seconds: _saved(run, step, seconds))
+        run.saver.save(tensors, seal, lambda seconds: _saved(run, step, seconds))
         if not run.config.checkpoint_async:
             run.saver.wait()
     run.watchdog.beat()

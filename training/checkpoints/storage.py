@@ -39,8 +39,8 @@ class File(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class CheckpointInfo(BaseModel):
-    """Description of a checkpoint, without its files."""
+class Seal(BaseModel):
+    """Content of checkpoint.json, which is written last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -59,11 +59,6 @@ class CheckpointInfo(BaseModel):
     held_out_loss: float | None = Field(
         description="Held-out loss; None until the weights are evaluated."
     )
-
-
-class Seal(CheckpointInfo):
-    """Content of checkpoint.json, which is written last."""
-
     format: Literal[2] = 2
     files: tuple[File, ...]
 

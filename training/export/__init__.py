@@ -22,7 +22,6 @@ from training.export.artifacts import (
     spread_samples,
     write_weights,
 )
-from training.export.compression import check_installed
 from training.export.huggingface import HUGGINGFACE_FOLDER, write_huggingface
 from workload.files import sha256_of
 from workload.manifest import (
@@ -30,7 +29,6 @@ from workload.manifest import (
     WEIGHTS_FILE,
     Artifact,
     ExportError,
-    InputType,
     Manifest,
     Weights,
     checked_file,
@@ -65,12 +63,6 @@ def _sources_digest(root: Path) -> str:
 
 CALIBRATION: Final = 256
 """Number of evenly spaced training samples that quantization observes."""
-
-
-def check_export(config: TrainingConfig) -> None:
-    """Check before training that the export will be possible. Raises ConfigurationError."""
-    if config.quantize != "none":
-        check_installed(config.quantize)
 
 
 def write_export(
@@ -111,11 +103,12 @@ def write_export(
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         source = Source(folder, frozen, weights, inputs, evaluation)
         artifacts = make_artifacts(source, config, beat)
+    example, _ = spread_samples(data.train, 1)
     manifest = Manifest(
         model=config.model,
         options=config.model_options,
         input_shape=data.shape,
-        input_dtype=_input_type(spread_samples(data.train, 1)[0]),
+        input_dtype="float32" if example.is_floating_point() else "int64",
         classes=data.classes,
         outputs=data.outputs,
         metrics=metrics,
@@ -149,7 +142,3 @@ def finished_export(folder: Path) -> Manifest | None:
     except ExportError:
         return None
     return manifest
-
-
-def _input_type(samples: Tensor) -> InputType:
-    return "float32" if samples.is_floating_point() else "int64"

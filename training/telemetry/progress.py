@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.accelerator import peak_flops
-from training.evaluation import Evaluation
+from training.objective import Evaluation
 from training.run import Run
 from training.telemetry.files import EventFiles, Tracer
 from workload.progress import PROGRESS_FILE, Epoch, Evaluated, Step

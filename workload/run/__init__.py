@@ -176,7 +176,7 @@ class Run:
         classes or outputs as arguments. Raises FatalError if a metric or a loss is not finite.
         """
         results = {name: float(value) for name, value in metrics.items()}
-        content = {"metrics": results, "run": self.directory.name, **manifest}
+        weights: dict[str, object] = {}
 
         def export(folder: Path) -> None:
             if joined() and rank() != 0:
@@ -190,14 +190,15 @@ class Run:
                 for path in sorted(folder.rglob("*"))
                 if path.is_file() and (name := str(path.relative_to(folder)))
             }
-            content.update(files=[*listed.values()], torch_version=torch.__version__)
-            if weights := listed.get("model.safetensors"):
-                content["weights"] = weights
+            weights.update(listed.get("model.safetensors", {}))
+            content = {"metrics": results, "run": self.directory.name, **manifest}
+            content |= {"files": [*listed.values()], "torch_version": torch.__version__}
+            content |= {"weights": weights} if weights else {}
             (folder / "manifest.json").write_text(json.dumps(content, indent=2))
 
         self._vote.result()
         self._write(self._export, export)
-        digest = cast(dict[str, str], content.get("weights", {})).get("sha256", "")
+        digest = weights.get("sha256", "")
         self._emit("finished", **results, export=str(self._export), sha256=digest)
 
     def _write(self, target: Path, write: Action) -> None:

@@ -17,6 +17,7 @@ from training.checkpoints import storage
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.sharded_tensors import Tensors, write
 from training.checkpoints.storage import Position, Seal
+from training.config import TrainingConfig
 from training.gang.distributed import await_rank0
 from training.gang.world import World
 from workload.files import create_unfinished
@@ -71,16 +72,10 @@ class Saver:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        world: World,
-        keep: int,
-        keep_best: bool,
-        group: dist.ProcessGroup,
-        mirror: Mirror | None = None,
+        self, config: TrainingConfig, world: World, group: dist.ProcessGroup, mirror: Mirror | None
     ) -> None:
-        self._folder, self._world, self._keep, self._keep_best = folder, world, keep, keep_best
-        self.group, self.mirror = group, mirror
+        self._config, self._world, self.group, self.mirror = config, world, group, mirror
+        self._folder = Path(config.run_dir) / "checkpoints"
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -105,7 +100,7 @@ class Saver:
         written.add_done_callback(
             lambda future: None if future.exception() else done(future.result())
         )
-        self._pending.append(written)
+        self._submitted(written)
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
         """Add an evaluation to the checkpoint of this step, if any, once it is on disk."""
@@ -118,7 +113,12 @@ class Saver:
             self._complete(path)
             return seconds
 
-        self._pending.append(self._thread.submit(on_rank0, action, self.group))
+        self._submitted(self._thread.submit(on_rank0, action, self.group))
+
+    def _submitted(self, written: Future[float]) -> None:
+        self._pending.append(written)
+        if not self._config.checkpoint_async:
+            self.wait()
 
     def resumed(self, step: int) -> None:
         """Record that the checkpoint after `step` steps exists, so it is not written again."""
@@ -158,6 +158,7 @@ class Saver:
     def _complete(self, checkpoint: Path) -> None:
         """Remove old checkpoints, and copy this one to the object store."""
         held = self.mirror.busy if self.mirror is not None else None
-        storage.rotate(checkpoint, self._keep, self._keep_best, held)
+        config = self._config
+        storage.rotate(checkpoint, config.keep_checkpoints, config.keep_best, held)
         if self.mirror is not None:
             self.mirror.submit(checkpoint)

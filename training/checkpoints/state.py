@@ -42,8 +42,6 @@ def save(run: Run) -> None:
         )
         tensors = assign_tensors(_tensors(run), run.world) | _rank_tensors(run)
         run.saver.save(tensors, seal, lambda seconds: _saved(run, step, seconds))
-        if not run.config.checkpoint_async:
-            run.saver.wait()
     run.watchdog.beat()
 
 
@@ -58,8 +56,6 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
     """Add an evaluation to the checkpoint of this step, if there is one."""
     with run.metrics.activities.doing("checkpoint"):
         run.saver.amend(Position(**vars(run.position)), run.seconds, held_out_loss)
-        if not run.config.checkpoint_async:
-            run.saver.wait()
 
 
 def resume(run: Run) -> bool:

@@ -28,7 +28,7 @@ def run(config: TrainingConfig) -> int:
     """Train; report a failure as one event, and return the exit code."""
     from training.data import DataError
     from training.gang.distributed import is_lost_peer
-    from training.gang.outliers import SlowNodeError
+    from training.gang.measurements import SlowNodeError
     from training.gang.world import read_world, use_threads
     from training.run import DivergedError
     from training.train import run as train

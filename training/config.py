@@ -101,14 +101,10 @@ class TrainingConfig(TrainingSettings):
         return value
 
     @model_validator(mode="after")
-    def _init_from_is_complete(self) -> Self:
+    def _initial_weights_fit(self) -> Self:
         if self.init_from is None and (self.init_sha256 or self.init_partial):
             name = "init_sha256" if self.init_sha256 else "init_partial"
             raise ValueError(f"{name} is set without init_from: write the directory of the weights")
-        return self
-
-    @model_validator(mode="after")
-    def _lora_fits(self) -> Self:
         fields = type(self).model_fields
         for name in ("lora_alpha", "lora_dropout", "lora_targets"):
             if not self.lora_rank and getattr(self, name) != fields[name].default:
@@ -123,7 +119,7 @@ class TrainingConfig(TrainingSettings):
         return self
 
     @model_validator(mode="after")
-    def _urls_are_of_stores(self) -> Self:
+    def _urls_fit(self) -> Self:
         # Not a field validator, whose message would contain a password.
         for name in ("data_url", "run_url"):
             url = getattr(self, name)
@@ -134,10 +130,6 @@ class TrainingConfig(TrainingSettings):
                     "and a path, such as s3://models/runs, without a user, a query or a "
                     "trailing slash"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _data_url_has_a_manifest(self) -> Self:
         if self.data_url is not None and self.dataset not in PREPARED:
             raise ValueError(
                 f"data_url is set, but dataset {self.dataset!r} has no manifest of its files: "
@@ -162,32 +154,29 @@ class TrainingConfig(TrainingSettings):
         return self
 
     @model_validator(mode="after")
-    def _betas_are_of_adamw(self) -> Self:
+    def _training_fits(self) -> Self:
         if self.optimizer == "sgd" and "betas" in self.model_fields_set:
             raise ValueError("betas is set, but only adamw uses it: leave it out with sgd")
-        return self
-
-    @model_validator(mode="after")
-    def _hang_timeout_exceeds_step_delay(self) -> Self:
         if 0 < self.hang_timeout <= self.step_delay:
             raise ValueError(
                 f"hang_timeout {self.hang_timeout:g} is not above step_delay {self.step_delay:g}: "
                 "every step would count as a hang, so write more, or 0"
             )
+        if self.parallel == "fsdp" and self.gradient_compression != "none":
+            raise ValueError(
+                f"gradient_compression {self.gradient_compression} needs ddp: with fsdp write none "
+                "(precision bf16 makes fsdp send half as much)"
+            )
         return self
 
     @model_validator(mode="after")
-    def _options_fit_model(self) -> Self:
+    def _model_fits(self) -> Self:
         try:
             checked_options(self.model, self.model_options)
         except ValidationError as error:
             raise ValueError(
                 f"model_options of {self.model}: " + "; ".join(problem_sentences(error))
             ) from None
-        return self
-
-    @model_validator(mode="after")
-    def _dataset_fits_model(self) -> Self:
         datasets = DATASETS.get(self.model, IMAGES)
         if self.model not in MODELS or self.dataset in datasets:
             return self
@@ -200,15 +189,6 @@ class TrainingConfig(TrainingSettings):
             f"model {self.model!r} needs {difference} than dataset {self.dataset!r} has: "
             f"with this model write dataset {' or '.join(datasets)}"
         )
-
-    @model_validator(mode="after")
-    def _parallel_fits(self) -> Self:
-        if self.parallel == "fsdp" and self.gradient_compression != "none":
-            raise ValueError(
-                f"gradient_compression {self.gradient_compression} needs ddp: with fsdp write none "
-                "(precision bf16 makes fsdp send half as much)"
-            )
-        return self
 
     @property
     def hang_limit(self) -> float:

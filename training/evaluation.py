@@ -1,8 +1,6 @@
 """Evaluation of a model on held-out samples."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -10,11 +8,9 @@ import torch
 import torch.distributed as dist
 
 from training.data.loader import Loader, deal
-from training.data.samples import Samples, spread
-from training.gang.world import World
-from training.objective import Objective, accuracies
-from training.parallel import Parallel
-from workload.run.watchdog import Watchdog
+from training.data.samples import spread
+from training.objective import Evaluation, accuracies
+from training.run import Run, require_finite, require_finite_metrics
 
 BATCH: Final = 512
 """Images per batch."""
@@ -23,47 +19,51 @@ TOKENS: Final = 16_384
 """Tokens per batch."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Mean loss, accuracy from 0 to 1 and mean custom metrics over `samples` samples."""
+def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
+    """Evaluate the weights unless already done; return None if a process was asked to stop.
 
-    loss: float
-    accuracy: float
-    samples: int
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    A `maximum` of 0 means all samples. Raises DivergedError when the held-out loss or a metric is
+    not finite.
+    """
+    held_out = len(run.data.held_out)
+    count = min(maximum or held_out, held_out)
+    if run.evaluation is None or run.evaluation.samples != count:
+        devices = [run.device] if run.device.type == "cuda" else []
+        with (
+            run.metrics.activities.doing("evaluation"),
+            run.result(),
+            torch.random.fork_rng(devices),
+        ):
+            run.evaluation = evaluate(run, count)
+    if run.evaluation is not None:
+        require_finite(run.evaluation.loss, run, "held-out loss")
+        require_finite_metrics(run.evaluation.metrics, run)
+    return run.evaluation
 
 
 @torch.no_grad()
-def evaluate(
-    model: Parallel,
-    objective: Objective,
-    samples: Samples,
-    count: int,
-    world: World,
-    device: torch.device,
-    watchdog: Watchdog,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Evaluation | None:
+def evaluate(run: Run, count: int) -> Evaluation | None:
     """Evaluate the model on `count` evenly spaced samples, divided among the processes.
 
-    All processes must call this, and all get the same result. Returns None if `should_stop`, which
-    is called after every batch, returns True.
+    All processes must call this, and all get the same result. Returns None if a process was asked
+    to stop, which is checked after every batch.
     """
-    model.train(False)
+    samples, objective, world = run.data.held_out, run.objective, run.world
+    run.model.train(False)
     tokens = math.prod(samples.batch(np.zeros(1, np.int64))[1].shape)
     batch_size = BATCH if tokens == 1 else max(1, TOKENS // tokens)
     batches = deal(spread(len(samples), count), batch_size, world.rank, world.size)
     functions = (objective.loss, accuracies, *objective.metrics.values())
-    sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=device)
-    for loaded in Loader(samples, batches, device, workers=0):
+    sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=run.device)
+    for loaded in Loader(samples, batches, run.device, workers=0):
         real = loaded.batch.real
         # With FSDP all processes compute the same number of batches, including padding.
-        logits, targets = model(loaded.inputs)[:real], loaded.targets[:real]
+        logits, targets = run.model(loaded.inputs)[:real], loaded.targets[:real]
         if real:
             values = [function(logits, targets).double().sum() for function in functions]
             sums += torch.stack([*values, sums.new_tensor(real)])
-        watchdog.beat()
-        if should_stop():
+        run.watchdog.beat()
+        if run.should_stop():
             return None
     dist.all_reduce(sums)
     *totals, total = sums.tolist()

@@ -1,4 +1,4 @@
-"""Loss and metrics of a run: cross entropy and accuracy, or custom functions."""
+"""Loss and metrics of a run, cross entropy and accuracy or custom functions, and their values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -78,3 +78,13 @@ def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> 
             f"{name} returned {list(found.shape)} for {len(targets)} samples: {wanted}"
         )
     return found
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss, accuracy from 0 to 1 and mean custom metrics over `samples` samples."""
+
+    loss: float
+    accuracy: float
+    samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)

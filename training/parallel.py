@@ -137,14 +137,9 @@ class Parallel:
         """
         if not isinstance(self._wrapped, DistributedDataParallel) or dist.get_world_size() == 1:
             return
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        devices = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
+        with _restored(self.model, self._device):
             self.train(True)
             (self(inputs).sum() * 0).backward()  # type: ignore[no-untyped-call]
-        self.model.zero_grad()
-        for name, buffer in self.model.named_buffers():
-            buffer.copy_(buffers[name])
 
     def _shard(self, units: list[nn.Module]) -> nn.Module:
         policy = MixedPrecisionPolicy()
@@ -169,9 +164,8 @@ def check_model(
     """
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.white)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     dtype = PRECISIONS[precision_of(config, device)]
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with _restored(model, device):
         model.train()
         try:
             with torch.autocast(device.type, dtype, dtype != torch.float32):
@@ -187,15 +181,23 @@ def check_model(
                 f"model {config.model} cannot compute a batch of {list(inputs.shape)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-    named = dict(model.named_parameters())
-    if not any(each.requires_grad for each in named.values()):
-        raise ConfigurationError(f"model {config.model} has no parameter with requires_grad")
-    unused = [name for name, each in named.items() if each.requires_grad and each.grad is None]
-    if config.parallel == "ddp" and unused:
-        raise ConfigurationError(
-            f"model {config.model} does not use {', '.join(unused)}, which ddp would wait for: "
-            "freeze them with requires_grad_(False), or write parallel fsdp"
-        )
+        named = dict(model.named_parameters())
+        if not any(each.requires_grad for each in named.values()):
+            raise ConfigurationError(f"model {config.model} has no parameter with requires_grad")
+        unused = [name for name, each in named.items() if each.requires_grad and each.grad is None]
+        if config.parallel == "ddp" and unused:
+            raise ConfigurationError(
+                f"model {config.model} does not use {', '.join(unused)}, which ddp would wait for: "
+                "freeze them with requires_grad_(False), or write parallel fsdp"
+            )
+
+
+@contextlib.contextmanager
+def _restored(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Restore the buffers and random state after the context, and remove the gradients."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
     model.zero_grad()
     with torch.no_grad():
         for name, buffer in model.named_buffers():

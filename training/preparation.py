@@ -1,7 +1,7 @@
 """Preparation of a run: checks, data, model and optimizer."""
 
 import contextlib
-import functools
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -10,20 +10,19 @@ import torch
 from torch import nn
 
 from training.accelerator import peak_flops
-from training.average import Average
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
 from training.data import Dataset, load
 from training.data.manifest import Verification, download
 from training.data.progress import report_event
-from training.export import check_export
+from training.export.compression import check_quantization
 from training.gang.distributed import await_peers, patient_group
 from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
 from training.gang.world import World
 from training.lora import Lora, adapt
 from training.objective import Objective
-from training.optimizer import optimizer, state_bytes
+from training.optimizer import Average, optimizer, state_bytes
 from training.parallel import Parallel, check_model
 from training.run import Run
 from training.telemetry.metrics import Metrics
@@ -45,9 +44,9 @@ def prepare(
     """Check everything that could fail later, load the data, and build the model."""
     patient = patient_group()
     if config.data_url:
-        fetch = functools.partial(fetch_data, config, world, watchdog)
+        fetch = partial(fetch_data, config, world, watchdog)
         all_or_none(lambda: await_peers(fetch, patient, watchdog.beat), patient)
-    read = functools.partial(load_data, config, world, watchdog)
+    read = partial(load_data, config, world, watchdog)
     data = all_or_none(lambda: await_peers(read, patient, watchdog.beat), patient)
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
@@ -78,14 +77,7 @@ def prepare(
         objective=objective,
         optimizer=optimizer(config, model),
         average=Average(model, config.ema_decay) if config.ema_decay else None,
-        saver=Saver(
-            Path(config.run_dir) / "checkpoints",
-            world,
-            config.keep_checkpoints,
-            config.keep_best,
-            patient,
-            mirror,
-        ),
+        saver=Saver(config, world, patient, mirror),
         watchdog=watchdog,
         metrics=metrics,
         loss_sum=torch.zeros((), dtype=torch.float64, device=device),
@@ -125,23 +117,15 @@ def fetch_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> None
     """Download the data set in one process per node."""
     if config.data_url is None or world.local_rank:
         return
-
-    def report(line: str) -> None:
-        watchdog.beat()
-        report_event(line)
-
-    download(config.data_url, Path(config.data_dir) / config.dataset, report)
+    folder = Path(config.data_dir) / config.dataset
+    download(config.data_url, folder, partial(_report, watchdog))
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
     """Load the data; rank 0 first checks that results can be written."""
     if world.is_rank0:
         check_run_dir(Path(config.run_dir))
-        check_export(config)
-
-    def report(line: str) -> None:
-        watchdog.beat()
-        report_event(line)
+        check_quantization(config.quantize)
 
     data = load(
         config.dataset,
@@ -153,10 +137,16 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
         verification=None
         if world.local_rank or config.data_url
         else Verification(Path(config.run_dir) / VERIFIED, writes=world.is_rank0),
-        report=report,
+        report=partial(_report, watchdog),
     )
     if not world.local_rank and config.loader_workers:
         inputs, targets = data.train.batch(np.zeros(1, np.int64))
         batch = config.batch_size * (inputs.nbytes + targets.nbytes)
         check_shared_memory(batch, config.loader_workers, world.local_size)
     return data
+
+
+def _report(watchdog: Watchdog, line: str) -> None:
+    """Report progress of reading data, which is not a hang."""
+    watchdog.beat()
+    report_event(line)

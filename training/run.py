@@ -12,15 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from training.average import Average
 from training.checkpoints.saver import Saver
 from training.checkpoints.storage import Position
 from training.config import TrainingConfig
 from training.data import Dataset
-from training.evaluation import Evaluation
 from training.gang.world import World
 from training.length import Length
-from training.objective import Objective
+from training.objective import Evaluation, Objective
+from training.optimizer import Average
 from training.parallel import Parallel
 from training.telemetry.metrics import Metrics
 from workload.run.ranks import Vote

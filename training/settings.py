@@ -61,7 +61,11 @@ class TrainingSettings(BaseModel):
     """Settings of one training run, each checked by itself."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
     model: ModelName = Field(
@@ -70,46 +74,29 @@ class TrainingSettings(BaseModel):
         + "; ".join(f"{name} {known.takes}" for name, known in MODELS.items())
         + "; or a custom model as package.module:factory.",
     )
-    model_options: dict[str, Option] = Field(
-        default_factory=dict,
-        description='Options of the model as JSON, such as \'{"layers": 6, "context": 512}\' for '
-        "gpt (also heads, width, dropout), image_size for the resnets, any for a custom model.",
-    )
-    init_from: PurePosixPath | None = Field(
-        default=None,
-        description="Directory of a finished run, of an export, or of a Hugging Face Llama (model "
-        "gpt), whose weights a new run starts with. A run that resumes does not read it.",
-    )
-    init_sha256: str = Field(
-        default="",
-        pattern="^([0-9a-f]{64})?$",
-        description="Required SHA-256 of the weights of init_from: the one in its manifest or, "
-        "for a Hugging Face directory, that of its safetensors files.",
-    )
-    init_partial: bool = Field(
-        default=False,
-        description="Load the tensors of init_from that fit the model, and report the others; "
-        "otherwise all must fit.",
-    )
-    init_adapter: PurePosixPath | None = Field(
-        default=None,
-        description="PEFT directory of a LoRA adapter for the weights of init_from (model gpt). "
-        "With lora_rank, a new run continues to train it; otherwise it is merged into the weights "
-        "first. A run that resumes does not read it.",
-    )
-    lora_rank: int = Field(
-        default=0,
-        ge=0,
-        le=4096,
-        description="Rank of LoRA adapters, which are trained instead of the weights of init_from "
-        "and merged into them at the export (model gpt). 0 trains all weights.",
-    )
-    lora_alpha: float = Field(
-        default=16, gt=0, description="LoRA adapters are multiplied by lora_alpha / lora_rank."
-    )
-    lora_dropout: float = Field(
-        default=0, ge=0, lt=1, description="Dropout probability of the inputs of LoRA adapters."
-    )
+    model_options: dict[str, Option] = Field(default_factory=dict)
+    """Options of the model as JSON, such as '{"layers": 6, "context": 512}' for gpt (also heads,
+    width, dropout), image_size for the resnets, any for a custom model."""
+    init_from: PurePosixPath | None = None
+    """Directory of a finished run, of an export, or of a Hugging Face Llama (model gpt), whose
+    weights a new run starts with. A run that resumes does not read it."""
+    init_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    """Required SHA-256 of the weights of init_from: the one in its manifest or, for a Hugging Face
+    directory, that of its safetensors files."""
+    init_partial: bool = False
+    """Load the tensors of init_from that fit the model, and report the others; otherwise all must
+    fit."""
+    init_adapter: PurePosixPath | None = None
+    """PEFT directory of a LoRA adapter for the weights of init_from (model gpt). With lora_rank, a
+    new run continues to train it; otherwise it is merged into the weights first. A run that resumes
+    does not read it."""
+    lora_rank: int = Field(default=0, ge=0, le=4096)
+    """Rank of LoRA adapters, which are trained instead of the weights of init_from and merged into
+    them at the export (model gpt). 0 trains all weights."""
+    lora_alpha: float = Field(default=16, gt=0)
+    """LoRA adapters are multiplied by lora_alpha / lora_rank."""
+    lora_dropout: float = Field(default=0, ge=0, lt=1)
+    """Dropout probability of the inputs of LoRA adapters."""
     lora_targets: tuple[LoraTarget, ...] = Field(
         default=("q_proj", "v_proj"),
         min_length=1,
@@ -124,242 +111,127 @@ class TrainingSettings(BaseModel):
         + ", ".join(PUBLISHED)
         + ") are read from data_dir; or a custom data set as package.module:factory.",
     )
-    data_dir: PurePosixPath = Field(
-        default=PurePosixPath("/data"),
-        description="Directory of data sets; only download writes to it.",
-    )
-    data_url: str | None = Field(
-        default=None,
-        description="Directory of the prepared data set (dataset shards or tokens) in an object "
-        "store, such as s3://datasets/books. One process per node downloads it to data_dir, which "
-        "must be writable, and verifies it.",
-    )
-    download: bool = Field(
-        default=False,
-        description="Download mnist, fashion-mnist, cifar10 or cifar100 to data_dir first.",
-    )
-    loader_workers: int = Field(
-        default=0,
-        ge=0,
-        le=256,
-        description="Data loader processes per training process. 0 reads data without them.",
-    )
-    run_dir: PurePosixPath = Field(
-        default=PurePosixPath("/checkpoints/run"),
-        description="Directory of this run on storage that all processes share. checkpoints/ and "
-        "export/ are written there, and the run resumes from it.",
-    )
-    run_url: str | None = Field(
-        default=None,
-        description="Directory of runs in an object store, such as s3://models/runs. Checkpoints "
-        "and the export are copied to <run_url>/<name of run_dir>, in the background. A run "
-        "without an intact checkpoint in run_dir resumes from there.",
-    )
-    epochs: PositiveInt = Field(
-        default=10,
-        description="Length of the run in passes over the training data. Write at most one of "
-        "epochs, train_steps, train_samples and train_tokens.",
-    )
-    train_steps: Length | None = Field(
-        default=None, description="Length of the run in optimizer steps, instead of epochs."
-    )
-    train_samples: Length | None = Field(
-        default=None,
-        description="Length of the run in samples of all processes, instead of epochs. The last "
-        "step may be smaller.",
-    )
-    train_tokens: Length | None = Field(
-        default=None,
-        description="Length of the run in tokens of text, rounded up to complete samples, instead "
-        "of epochs.",
-    )
-    batch_size: PositiveInt = Field(default=64, description="Samples per process and batch.")
-    accumulate: PositiveInt = Field(
-        default=1, description="Batches per process and optimizer step (gradient accumulation)."
-    )
-    loss: LossName = Field(
-        default=CROSS_ENTROPY,
-        description="Loss to minimize: cross-entropy, or a custom function as "
-        "package.module:function. It takes logits and targets and returns one value per sample.",
-    )
-    metrics: tuple[CustomName, ...] = Field(
-        default=(),
-        description="Custom metrics of the held-out data, each as package.module:function, which "
-        "takes logits and targets and returns one value per sample. Their means are reported.",
-    )
-    optimizer: Literal["adamw", "sgd"] = Field(
-        default="adamw", description="Optimizer; sgd uses Nesterov momentum 0.9."
-    )
-    learning_rate: float = Field(
-        default=1e-3, gt=0, le=10, description="Peak learning rate of the schedule."
-    )
-    schedule: Literal["one-cycle", "linear", "constant"] = Field(
-        default="one-cycle",
-        description="Learning rate after the warm-up: cosine decay, linear decay, or constant.",
-    )
-    warm_up: float = Field(
-        default=0.2,
-        ge=0,
-        lt=1,
-        description="Share of the run in which the learning rate rises to its peak.",
-    )
-    weight_decay: float = Field(
-        default=1e-4, ge=0, le=1, description="Weight decay; decoupled with adamw."
-    )
-    weight_decay_on: Literal["all", "matrices"] = Field(
-        default="all",
-        description="Parameters with weight decay: all, or only matrices (two dimensions and "
-        "more), so that biases and the scales of norms have none.",
-    )
-    betas: tuple[Beta, ...] = Field(
-        default=(0.9, 0.999),
-        min_length=2,
-        max_length=2,
-        description="Decay of the averages of the gradient and of its square (adamw).",
-    )
-    ema_decay: float = Field(
-        default=0,
-        ge=0,
-        lt=1,
-        description="Decay per step of an exponential moving average of the weights, such as "
-        "0.999, which is evaluated and exported in their place. 0 keeps none.",
-    )
-    clip_norm: float = Field(
-        default=0, ge=0, description="Maximum global gradient norm (clipping). 0 disables clipping."
-    )
-    seed: int = Field(
-        default=0,
-        ge=0,
-        lt=2**31,
-        description="Seed of weights, dropout, sample order and synthetic data.",
-    )
-    parallel: Literal["ddp", "fsdp"] = Field(
-        default="ddp",
-        description="ddp replicates the model in every process, fsdp (FSDP2) shards it.",
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        default="auto",
-        description="Autocast precision. auto is bf16 on a GPU that supports it, otherwise fp32. "
-        "Weights stay fp32; fp16 scales the loss.",
-    )
-    compile: bool = Field(
-        default=False,
-        description="Compile the model with torch.compile: slower start, faster steps.",
-    )
-    activation_checkpointing: bool = Field(
-        default=False,
-        description="Recompute activations in the backward pass: less memory, slower steps.",
-    )
-    gradient_compression: Literal["none", "bf16", "fp16"] = Field(
-        default="none", description="Data type of the gradients that processes exchange (ddp only)."
-    )
-    evaluate_steps: int = Field(
-        default=0,
-        ge=0,
-        description="Steps between two evaluations within an epoch. 0 disables them.",
-    )
-    evaluate_samples: int = Field(
-        default=0,
-        ge=0,
-        description="Maximum number of held-out samples per evaluation, evenly spaced. 0 uses all. "
-        "The finished model is always evaluated on all.",
-    )
-    checkpoint_every: PositiveInt = Field(default=1, description="Epochs between two checkpoints.")
-    checkpoint_steps: int = Field(
-        default=0,
-        ge=0,
-        description="Steps between two checkpoints within an epoch. 0 disables them.",
-    )
-    checkpoint_async: bool = Field(
-        default=True,
-        description="Write checkpoints in the background; training waits only for a copy.",
-    )
-    keep_checkpoints: PositiveInt = Field(
-        default=3, description="Number of newest checkpoints to keep."
-    )
-    keep_best: bool = Field(
-        default=True,
-        description="Also keep the evaluated checkpoint with the lowest held-out loss.",
-    )
-    log_every: int = Field(
-        default=0,
-        ge=0,
-        description="Steps between two progress lines. 0 writes one line per epoch.",
-    )
-    metrics_port: int = Field(
-        default=0,
-        ge=0,
-        le=65_535,
-        description="Port on which the first process of every node serves Prometheus metrics. "
-        "0 disables the port.",
-    )
-    device: DeviceName = Field(
-        default="auto", description="Device; auto uses a GPU if one is available."
-    )
-    start_timeout: float = Field(
-        default=600,
-        gt=0,
-        le=86_400,
-        description="Seconds in which all processes must connect, and complete the first step, "
-        "which may compile. Checks of data have no timeout.",
-    )
-    peer_timeout: float = Field(
-        default=60,
-        gt=0,
-        le=86_400,
-        description="Timeout of collective operations in seconds after the first step. Operations "
-        "that wait for files may take longer.",
-    )
-    hang_timeout: float = Field(
-        default=1800,
-        ge=0,
-        le=86_400,
-        description="Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) "
-        "after which a process dumps all stacks and exits with code 76. 0 disables the watchdog. "
-        "If it is not set, a longer start_timeout or peer_timeout replaces the default.",
-    )
-    preflight: Literal["auto", "off", "report", "strict"] = Field(
-        default="auto",
-        description="Measurements that find a slow node before the first step of a gang of three "
-        "or more processes. report logs the node; strict also exits with code 69; off disables the "
-        "measurements; auto is report on the CPU and off on GPUs.",
-    )
-    tensorboard: bool = Field(
-        default=False, description="Write TensorBoard event files to run_dir/tensorboard."
-    )
-    track: tuple[Tracking, ...] = Field(
-        default=(),
-        description="Services that receive a copy of the progress lines: mlflow, wandb. Their "
-        "packages must be in the image; environment variables configure them, such as "
-        "MLFLOW_TRACKING_URI.",
-    )
-    profile_steps: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description="Steps to profile; traces are written to run_dir/profile. 0 disables it.",
-    )
-    profile_after: int = Field(
-        default=10, ge=0, description="Steps of this process before profiling begins."
-    )
-    export_formats: tuple[ExportFormat, ...] = Field(
-        default=(), description="Programs to export in addition to the weights: pt2 (torch.export)."
-    )
-    prune: float = Field(
-        default=0,
-        ge=0,
-        lt=1,
-        description="Share of the smallest weights to prune in a second export. 0 disables it.",
-    )
-    quantize: Literal["none", "static", "dynamic", "weight-only"] = Field(
-        default="none",
-        description="Also export an int8-quantized model: static for CNNs, dynamic or weight-only "
-        "for linear layers.",
-    )
-    step_delay: float = Field(
-        default=0,
-        ge=0,
-        le=60,
-        description="Seconds to sleep after each step, to demonstrate an interruption on small "
-        "data.",
-    )
+    data_dir: PurePosixPath = PurePosixPath("/data")
+    """Directory of data sets; only download writes to it."""
+    data_url: str | None = None
+    """Directory of the prepared data set (dataset shards or tokens) in an object store, such as
+    s3://datasets/books. One process per node downloads it to data_dir, which must be writable, and
+    verifies it."""
+    download: bool = False
+    """Download mnist, fashion-mnist, cifar10 or cifar100 to data_dir first."""
+    loader_workers: int = Field(default=0, ge=0, le=256)
+    """Data loader processes per training process. 0 reads data without them."""
+    run_dir: PurePosixPath = PurePosixPath("/checkpoints/run")
+    """Directory of this run on storage that all processes share. checkpoints/ and export/ are
+    written there, and the run resumes from it."""
+    run_url: str | None = None
+    """Directory of runs in an object store, such as s3://models/runs. Checkpoints and the export
+    are copied to <run_url>/<name of run_dir>, in the background. A run without an intact checkpoint
+    in run_dir resumes from there."""
+    epochs: PositiveInt = 10
+    """Length of the run in passes over the training data. Write at most one of epochs, train_steps,
+    train_samples and train_tokens."""
+    train_steps: Length | None = None
+    """Length of the run in optimizer steps, instead of epochs."""
+    train_samples: Length | None = None
+    """Length of the run in samples of all processes, instead of epochs. The last step may be
+    smaller."""
+    train_tokens: Length | None = None
+    """Length of the run in tokens of text, rounded up to complete samples, instead of epochs."""
+    batch_size: PositiveInt = 64
+    """Samples per process and batch."""
+    accumulate: PositiveInt = 1
+    """Batches per process and optimizer step (gradient accumulation)."""
+    loss: LossName = CROSS_ENTROPY
+    """Loss to minimize: cross-entropy, or a custom function as package.module:function. It takes
+    logits and targets and returns one value per sample."""
+    metrics: tuple[CustomName, ...] = ()
+    """Custom metrics of the held-out data, each as package.module:function, which takes logits and
+    targets and returns one value per sample. Their means are reported."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Optimizer; sgd uses Nesterov momentum 0.9."""
+    learning_rate: float = Field(default=1e-3, gt=0, le=10)
+    """Peak learning rate of the schedule."""
+    schedule: Literal["one-cycle", "linear", "constant"] = "one-cycle"
+    """Learning rate after the warm-up: cosine decay, linear decay, or constant."""
+    warm_up: float = Field(default=0.2, ge=0, lt=1)
+    """Share of the run in which the learning rate rises to its peak."""
+    weight_decay: float = Field(default=1e-4, ge=0, le=1)
+    """Weight decay; decoupled with adamw."""
+    weight_decay_on: Literal["all", "matrices"] = "all"
+    """Parameters with weight decay: all, or only matrices (two dimensions and more), so that biases
+    and the scales of norms have none."""
+    betas: tuple[Beta, ...] = Field(default=(0.9, 0.999), min_length=2, max_length=2)
+    """Decay of the averages of the gradient and of its square (adamw)."""
+    ema_decay: float = Field(default=0, ge=0, lt=1)
+    """Decay per step of an exponential moving average of the weights, such as 0.999, which is
+    evaluated and exported in their place. 0 keeps none."""
+    clip_norm: float = Field(default=0, ge=0)
+    """Maximum global gradient norm (clipping). 0 disables clipping."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of weights, dropout, sample order and synthetic data."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """ddp replicates the model in every process, fsdp (FSDP2) shards it."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Autocast precision. auto is bf16 on a GPU that supports it, otherwise fp32. Weights stay
+    fp32; fp16 scales the loss."""
+    compile: bool = False
+    """Compile the model with torch.compile: slower start, faster steps."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, slower steps."""
+    gradient_compression: Literal["none", "bf16", "fp16"] = "none"
+    """Data type of the gradients that processes exchange (ddp only)."""
+    evaluate_steps: int = Field(default=0, ge=0)
+    """Steps between two evaluations within an epoch. 0 disables them."""
+    evaluate_samples: int = Field(default=0, ge=0)
+    """Maximum number of held-out samples per evaluation, evenly spaced. 0 uses all. The finished
+    model is always evaluated on all."""
+    checkpoint_every: PositiveInt = 1
+    """Epochs between two checkpoints."""
+    checkpoint_steps: int = Field(default=0, ge=0)
+    """Steps between two checkpoints within an epoch. 0 disables them."""
+    checkpoint_async: bool = True
+    """Write checkpoints in the background; training waits only for a copy."""
+    keep_checkpoints: PositiveInt = 3
+    """Number of newest checkpoints to keep."""
+    keep_best: bool = True
+    """Also keep the evaluated checkpoint with the lowest held-out loss."""
+    log_every: int = Field(default=0, ge=0)
+    """Steps between two progress lines. 0 writes one line per epoch."""
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    """Port on which the first process of every node serves Prometheus metrics. 0 disables the
+    port."""
+    device: DeviceName = "auto"
+    """Device; auto uses a GPU if one is available."""
+    start_timeout: float = Field(default=600, gt=0, le=86_400)
+    """Seconds in which all processes must connect, and complete the first step, which may compile.
+    Checks of data have no timeout."""
+    peer_timeout: float = Field(default=60, gt=0, le=86_400)
+    """Timeout of collective operations in seconds after the first step. Operations that wait for
+    files may take longer."""
+    hang_timeout: float = Field(default=1800, ge=0, le=86_400)
+    """Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) after which a
+    process dumps all stacks and exits with code 76. 0 disables the watchdog. If it is not set, a
+    longer start_timeout or peer_timeout replaces the default."""
+    preflight: Literal["auto", "off", "report", "strict"] = "auto"
+    """Measurements that find a slow node before the first step of a gang of three or more
+    processes. report logs the node; strict also exits with code 69; off disables the measurements;
+    auto is report on the CPU and off on GPUs."""
+    tensorboard: bool = False
+    """Write TensorBoard event files to run_dir/tensorboard."""
+    track: tuple[Tracking, ...] = ()
+    """Services that receive a copy of the progress lines: mlflow, wandb. Their packages must be in
+    the image; environment variables configure them, such as MLFLOW_TRACKING_URI."""
+    profile_steps: int = Field(default=0, ge=0, le=1000)
+    """Steps to profile; traces are written to run_dir/profile. 0 disables it."""
+    profile_after: int = Field(default=10, ge=0)
+    """Steps of this process before profiling begins."""
+    export_formats: tuple[ExportFormat, ...] = ()
+    """Programs to export in addition to the weights: pt2 (torch.export)."""
+    prune: float = Field(default=0, ge=0, lt=1)
+    """Share of the smallest weights to prune in a second export. 0 disables it."""
+    quantize: Literal["none", "static", "dynamic", "weight-only"] = "none"
+    """Also export an int8-quantized model: static for CNNs, dynamic or weight-only for linear
+    layers."""
+    step_delay: float = Field(default=0, ge=0, le=60)
+    """Seconds to sleep after each step, to demonstrate an interruption on small data."""

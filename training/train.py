@@ -13,16 +13,17 @@ from training import accelerator
 from training.checkpoints.state import resume, save, save_evaluation
 from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
-from training.evaluation import Evaluation, evaluate
+from training.evaluation import evaluate_held_out
 from training.export import finished_export, write_export
 from training.gang.distributed import await_rank0, joined, limit_operations, patient_group
 from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
 from training.lora import ADAPTER_FOLDER, Lora, adapt, merge, write_adapter
+from training.objective import Evaluation
 from training.optimizer import learning_rate
 from training.preparation import open_mirror, prepare
-from training.run import DivergedError, Run, mean_loss, require_finite, require_finite_metrics
+from training.run import DivergedError, Run, mean_loss
 from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
 from training.warm_start import Report, load_initial_weights
@@ -89,7 +90,7 @@ def run(config: TrainingConfig, world: World) -> int:
             run.saver.close(run.watchdog.beat)
             raise
         run.saver.close(run.watchdog.beat)
-        run.vote.close()
+        run.vote.result()
         manifest = export(run, evaluation)
         return report_finished(config, world, manifest, already=False)
 
@@ -241,37 +242,6 @@ def evaluate_within_epoch(run: Run, outputs: ProgressOutputs) -> bool:
 def is_due(run: Run, every: int) -> bool:
     """Return whether something that is done every `every` steps is due after this step."""
     return every > 0 and run.position.step % every == 0
-
-
-def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
-    """Evaluate the weights unless already done; return None if a process was asked to stop.
-
-    A `maximum` of 0 means all samples. Raises DivergedError when the held-out loss or a metric is
-    not finite.
-    """
-    held_out = len(run.data.held_out)
-    count = min(maximum or held_out, held_out)
-    if run.evaluation is None or run.evaluation.samples != count:
-        devices = [run.device] if run.device.type == "cuda" else []
-        with (
-            run.metrics.activities.doing("evaluation"),
-            run.result(),
-            torch.random.fork_rng(devices),
-        ):
-            run.evaluation = evaluate(
-                run.model,
-                run.objective,
-                run.data.held_out,
-                count,
-                run.world,
-                run.device,
-                run.watchdog,
-                run.should_stop,
-            )
-    if run.evaluation is not None:
-        require_finite(run.evaluation.loss, run, "held-out loss")
-        require_finite_metrics(run.evaluation.metrics, run)
-    return run.evaluation
 
 
 def interrupt(run: Run) -> None:

@@ -1,8 +1,9 @@
-"""Durable files: complete or absent, even after a power failure."""
+"""Durable files and directories: complete or absent, even after a power failure."""
 
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -27,6 +28,35 @@ def write_atomically(
     finally:
         unfinished.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def create_unfinished(target: Path) -> Path:
+    """Create an empty directory for `publish_folder` to rename to `target`; replace leftovers."""
+    unfinished = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    return unfinished
+
+
+def publish_folder(unfinished: Path) -> Path:
+    """Rename a directory of `create_unfinished`, whose files are on disk, to its target.
+
+    Returns the target, which is replaced if it exists. Raises OSError.
+    """
+    target = unfinished.with_name(unfinished.name.removeprefix(".").removesuffix(".tmp"))
+    if target.exists():
+        remove_folder(target)
+    unfinished.rename(target)
+    sync_folder(target.parent)
+    return target
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a directory; it is renamed first, so that a partly removed one is never found."""
+    renamed = path.with_name(f".{path.name}.old.tmp")
+    shutil.rmtree(renamed, ignore_errors=True)
+    path.rename(renamed)
+    shutil.rmtree(renamed, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

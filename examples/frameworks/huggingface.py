@@ -66,9 +66,8 @@ def main(steps: int, directory: str) -> None:
     with Run(steps, directory) as run:
         callback = RunCallback(run)
         trainer.add_callback(callback)
-        newest = run.newest_checkpoint()
-        run.resume(lambda _: None)
-        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        run.resume()
+        trainer.train(resume_from_checkpoint=str(run.newest) if run.newest else None)
         if callback.stopped:
             run.interrupt(trainer.state.global_step)
         run.finish(lambda directory: model.save_pretrained(directory), {})

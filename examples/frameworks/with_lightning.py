@@ -78,8 +78,7 @@ def main(steps: int) -> None:
     torch.manual_seed(0)
     net = Net()
     with Run(steps) as run:
-        newest = run.newest_checkpoint()
-        done = run.resume(lambda _: None)
+        done = run.resume()
         trainer = Trainer(
             accelerator="auto" if torch.cuda.is_available() else "cpu",
             devices=int(os.environ["LOCAL_WORLD_SIZE"]),
@@ -93,7 +92,7 @@ def main(steps: int) -> None:
             logger=False,
         )
         data = DataLoader(Batches(done, steps), batch_size=None)
-        trainer.fit(net, data, ckpt_path=str(newest / "state.ckpt") if newest else None)
+        trainer.fit(net, data, ckpt_path=str(run.newest / "state.ckpt") if run.newest else None)
 
         def write(directory: Path) -> None:
             save_file(net.layers.state_dict(), directory / "model.safetensors")

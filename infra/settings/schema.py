@@ -187,6 +187,9 @@ class _Generator(GenerateJsonSchema):
         if hyperparameters := found.get("$defs", {}).get("TrainingConfig"):
             for name in DECIDED_BY_STACK:
                 del hyperparameters["properties"][name]
+            for field in hyperparameters["properties"].values():
+                # Descriptions are docstrings of several lines.
+                field["description"] = " ".join(field["description"].split())
         return found
 
 

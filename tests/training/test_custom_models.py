@@ -87,7 +87,7 @@ def test_metrics_with_batch_norm_are_those_of_the_exported_weights(
 
 def held_out_metrics(network: torch.nn.Module) -> dict[str, float]:
     from training.data import load
-    from training.export.measurement import evaluate_on_cpu
+    from training.export.artifacts import evaluate_on_cpu
 
     return evaluate_on_cpu(network, load("digits", Path("/"), (1, 8, 8), 0).held_out)
 

@@ -15,8 +15,8 @@ from training import evaluation
 from training import train as training
 from training.checkpoints import storage
 from training.data import load
-from training.evaluation import Evaluation
-from training.export.measurement import evaluate_on_cpu
+from training.export.artifacts import evaluate_on_cpu
+from training.objective import Evaluation
 from training.run import Run
 from workload import exit_codes
 from workload.export import load_network
@@ -110,7 +110,7 @@ def test_a_run_that_is_interrupted_in_an_evaluation_repeats_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"epochs": 1, "evaluate_steps": 10}
-    before, evaluate = signal.getsignal(signal.SIGTERM), training.evaluate
+    before, evaluate = signal.getsignal(signal.SIGTERM), evaluation.evaluate
 
     def stop(*arguments: Any) -> Evaluation | None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -119,11 +119,11 @@ def test_a_run_that_is_interrupted_in_an_evaluation_repeats_it(
     # All processes agree to stop a batch after the signal.
     monkeypatch.setattr(evaluation, "BATCH", 50)
     try:
-        monkeypatch.setattr(training, "evaluate", stop)
+        monkeypatch.setattr(evaluation, "evaluate", stop)
         assert train(**settings) == exit_codes.INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
-    monkeypatch.setattr(training, "evaluate", evaluate)
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
     first = capsys.readouterr().out
     [interrupted] = lines(first, "interrupted")
     assert train(**settings) == exit_codes.DONE

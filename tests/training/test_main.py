@@ -6,7 +6,7 @@ import pytest
 
 import training.train
 from training.__main__ import main
-from training.gang.outliers import SlowNodeError
+from training.gang.measurements import SlowNodeError
 from workload import exit_codes, report
 
 

@@ -124,7 +124,7 @@ def train_case(world: World, folder: Path, settings: dict[str, Any]) -> Result:
             block.forget()
         assert train(run)
         run.saver.close(watchdog.beat)
-        run.vote.close()
+        run.vote.result()
         assert run.evaluation is not None
         return Result(
             {name: tensor.clone() for name, tensor in run.model.weights().items()},

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.training import custom_models
 from training.config import TrainingConfig
 from training.data import load
-from training.export.measurement import spread_samples
+from training.export.artifacts import spread_samples
 from workload.configuration import ConfigurationError
 from workload.export import load_network
 from workload.manifest import read_manifest

@@ -60,9 +60,13 @@ TRAINING: dict[str, tuple[str, ...]] = {
     ),
     "training/evaluation.py": ("tests/training/test_objective.py", *_RUNS, *_MATHEMATICS),
     "training/objective.py": ("tests/training/test_objective.py", *_MATHEMATICS),
-    "training/optimizer.py": ("tests/training/test_optimizer.py", *_RUNS, *_MATHEMATICS),
+    "training/optimizer.py": (
+        "tests/training/test_optimizer.py",
+        "tests/training/test_average.py",
+        *_RUNS,
+        *_MATHEMATICS,
+    ),
     "training/lora.py": ("tests/training/test_lora.py",),
-    "training/average.py": ("tests/training/test_average.py",),
     "training/data/loader.py": (*_ORDER, *_MATHEMATICS),
     "training/data/samples.py": _ORDER,
     "training/checkpoints/state.py": (

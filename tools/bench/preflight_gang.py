@@ -13,8 +13,7 @@ import torch
 
 from training.config import TrainingConfig
 from training.gang.distributed import joined
-from training.gang.measurements import check_gang
-from training.gang.outliers import SlowNodeError
+from training.gang.measurements import SlowNodeError, check_gang
 from training.gang.world import World
 
 

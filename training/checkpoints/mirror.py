@@ -11,7 +11,7 @@ from typing import Final
 
 from training.checkpoints import storage
 from training.checkpoints.storage import SEAL_FILE, Seal
-from workload.files import write_atomically
+from workload.files import create_unfinished, publish_folder, write_atomically
 from workload.manifest import MANIFEST_FILE
 from workload.progress import Message
 from workload.report import emit
@@ -63,8 +63,8 @@ class Mirror:
         """
         found = self._complete()
         for step in sorted(found, reverse=True):
-            folder = folders.create_unfinished(self._run_dir / CHECKPOINTS, step)
-            name, seal = f"{CHECKPOINTS}/step-{step:08d}", found[step]
+            target, seal = folders.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
+            folder, name = create_unfinished(target), f"{CHECKPOINTS}/{target.name}"
             try:
                 for file in seal.files:
                     self._store.download(
@@ -78,7 +78,7 @@ class Mirror:
                 emit(Message(event="warning", message=f"{error}; an older checkpoint is used"))
                 continue
             write_atomically(folder / SEAL_FILE, seal.model_dump_json(indent=2).encode())
-            target = folders.publish(folder, self._run_dir / CHECKPOINTS / f"step-{step:08d}")
+            publish_folder(folder)
             emit(Message(event="data", message=f"{target} was restored from {self._store.url}"))
             return True
         return False
@@ -133,7 +133,8 @@ class Mirror:
                 self._store.remove(sorted(names, key=lambda name: not name.endswith(SEAL_FILE)))
 
     def _complete(self) -> dict[int, Seal]:
-        seals = {step: self._seal(f"{CHECKPOINTS}/step-{step:08d}") for step in self._objects()}
+        paths = {step: folders.checkpoint_of(Path(CHECKPOINTS), step) for step in self._objects()}
+        seals = {step: self._seal(path.as_posix()) for step, path in paths.items()}
         return {step: seal for step, seal in seals.items() if seal is not None}
 
     def _objects(self) -> dict[int, list[str]]:

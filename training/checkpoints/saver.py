@@ -16,9 +16,11 @@ from torch.distributed.tensor import DTensor
 from training.checkpoints import storage
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.sharded_tensors import Tensors, write
-from training.checkpoints.storage import CheckpointInfo, Position, Seal
+from training.checkpoints.storage import Position, Seal
+from training.config import TrainingConfig
 from training.gang.distributed import await_rank0
 from training.gang.world import World
+from workload.files import create_unfinished
 from workload.run import folders
 from workload.run.ranks import all_or_none, gather, on_rank0
 
@@ -70,40 +72,35 @@ class Saver:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        world: World,
-        keep: int,
-        keep_best: bool,
-        group: dist.ProcessGroup,
-        mirror: Mirror | None = None,
+        self, config: TrainingConfig, world: World, group: dist.ProcessGroup, mirror: Mirror | None
     ) -> None:
-        self._folder, self._world, self._keep, self._keep_best = folder, world, keep, keep_best
-        self.group, self.mirror = group, mirror
+        self._config, self._world, self.group, self.mirror = config, world, group, mirror
+        self._folder = Path(config.run_dir) / "checkpoints"
         self._staging = Staging()
-        self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="checkpoint", initializer=_use_device, initargs=_device()
-        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            # In a new thread, the default is the first GPU of the node.
+            self._thread.submit(torch.cuda.set_device, torch.cuda.current_device())
         self._pending: list[Future[float]] = []
         self._step: int | None = None
 
-    def save(self, tensors: Tensors, info: CheckpointInfo, done: Callable[[float], object]) -> None:
+    def save(self, tensors: Tensors, seal: Seal, done: Callable[[float], object]) -> None:
         """Copy the tensors and start to write them, after the previous checkpoint is on disk.
 
-        When everything is on disk, `done` is called with the seconds that this took. Raises OSError
-        if the previous checkpoint could not be written.
+        `seal` does not list the files yet. When everything is on disk, `done` is called with the
+        seconds that this took. Raises OSError if the previous checkpoint could not be written.
         """
         started = time.monotonic()
         self.wait()
-        if info.position.step == self._step:
+        if seal.position.step == self._step:
             return
-        self._step = info.position.step
+        self._step = seal.position.step
         staged = self._staging.copy(tensors)
-        written = self._thread.submit(self._write, staged, info, started)
+        written = self._thread.submit(self._write, staged, seal, started)
         written.add_done_callback(
             lambda future: None if future.exception() else done(future.result())
         )
-        self._pending.append(written)
+        self._submitted(written)
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
         """Add an evaluation to the checkpoint of this step, if any, once it is on disk."""
@@ -111,19 +108,17 @@ class Saver:
             return
 
         def action() -> float:
-            amended = storage.amend_checkpoint(
-                self._folder,
-                position,
-                seconds,
-                held_out_loss,
-                self._keep,
-                self._keep_best,
-                self._held,
-            )
-            self._submit(amended)
+            path = folders.checkpoint_of(self._folder, position.step)
+            storage.amend_checkpoint(path, position, seconds, held_out_loss)
+            self._complete(path)
             return seconds
 
-        self._pending.append(self._thread.submit(on_rank0, action, self.group))
+        self._submitted(self._thread.submit(on_rank0, action, self.group))
+
+    def _submitted(self, written: Future[float]) -> None:
+        self._pending.append(written)
+        if not self._config.checkpoint_async:
+            self.wait()
 
     def resumed(self, step: int) -> None:
         """Record that the checkpoint after `step` steps exists, so it is not written again."""
@@ -150,38 +145,20 @@ class Saver:
             await_rank0(lambda: mirror.wait(beat), self.group, beat)
         self._thread.shutdown()
 
-    def _write(self, tensors: Tensors, info: CheckpointInfo, started: float) -> float:
-        step = info.position.step
-        folder = on_rank0(lambda: folders.create_unfinished(self._folder, step), self.group)
+    def _write(self, tensors: Tensors, seal: Seal, started: float) -> float:
+        target = folders.checkpoint_of(self._folder, seal.position.step)
+        folder = on_rank0(lambda: create_unfinished(target), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)
         entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
         files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
-        seal = Seal(**dict(info), files=files)
-
-        def publish() -> None:
-            self._submit(
-                storage.seal_checkpoint(folder, seal, self._keep, self._keep_best, self._held)
-            )
-
-        on_rank0(publish, self.group)
+        complete = seal.model_copy(update={"files": files})
+        on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, complete)), self.group)
         return time.monotonic() - started
 
-    @property
-    def _held(self) -> Path | None:
-        """Return the checkpoint that is being copied to the object store, if any."""
-        return self.mirror.busy if self.mirror is not None else None
-
-    def _submit(self, checkpoint: Path) -> None:
+    def _complete(self, checkpoint: Path) -> None:
+        """Remove old checkpoints, and copy this one to the object store."""
+        held = self.mirror.busy if self.mirror is not None else None
+        config = self._config
+        storage.rotate(checkpoint, config.keep_checkpoints, config.keep_best, held)
         if self.mirror is not None:
             self.mirror.submit(checkpoint)
-
-
-def _device() -> tuple[int, ...]:
-    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return (torch.cuda.current_device(),) if initialized else ()
-
-
-def _use_device(*device: int) -> None:
-    """Use this process's GPU in a new thread, where the default is the node's first GPU."""
-    for index in device:
-        torch.cuda.set_device(index)

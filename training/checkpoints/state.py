@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
-from training.checkpoints.storage import CheckpointInfo, Position, Seal
+from training.checkpoints.storage import Position, Seal
 from training.data.loader import scale
 from training.gang.distributed import await_peers
 from training.run import Run, mean_loss
@@ -32,17 +32,16 @@ def save(run: Run) -> None:
     mean_loss(run)
     step = run.position.step
     with run.metrics.checkpoint_pause():
-        info = CheckpointInfo(
+        seal = Seal(
             **_identity(run),
             position=Position(**vars(run.position)),
             processes=run.world.size,
             seconds=run.seconds,
             held_out_loss=run.evaluation and run.evaluation.loss,
+            files=(),
         )
         tensors = assign_tensors(_tensors(run), run.world) | _rank_tensors(run)
-        run.saver.save(tensors, info, lambda seconds: _saved(run, step, seconds))
-        if not run.config.checkpoint_async:
-            run.saver.wait()
+        run.saver.save(tensors, seal, lambda seconds: _saved(run, step, seconds))
     run.watchdog.beat()
 
 
@@ -57,8 +56,6 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
     """Add an evaluation to the checkpoint of this step, if there is one."""
     with run.metrics.activities.doing("checkpoint"):
         run.saver.amend(Position(**vars(run.position)), run.seconds, held_out_loss)
-        if not run.config.checkpoint_async:
-            run.saver.wait()
 
 
 def resume(run: Run) -> bool:
@@ -84,7 +81,7 @@ def _restore_copy(run: Run) -> bool:
 
 def _resume(run: Run) -> bool:
     folder = run.folder / "checkpoints"
-    for path in on_rank0(lambda: _list_newest_first(folder)):
+    for path in on_rank0(lambda: folders.recover(folder)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:
@@ -93,11 +90,6 @@ def _resume(run: Run) -> bool:
         if run.world.is_rank0:
             emit(Message(event="warning", message=f"{path} is damaged and skipped: {fault}"))
     return False
-
-
-def _list_newest_first(folder: Path) -> list[Path]:
-    folders.remove_unfinished(folder)
-    return folders.list_checkpoints(folder)[::-1]
 
 
 def _fault(run: Run, path: Path, seal: Seal) -> str | None:

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from workload.catalog import Option
 from workload.configuration import first_problem
-from workload.files import sha256_of, write_atomically
+from workload.files import publish_folder, remove_folder, sha256_of, write_atomically
 from workload.run import folders
 
 SEAL_FILE: Final = "checkpoint.json"
@@ -39,8 +39,8 @@ class File(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class CheckpointInfo(BaseModel):
-    """Description of a checkpoint, without its files."""
+class Seal(BaseModel):
+    """Content of checkpoint.json, which is written last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -59,11 +59,6 @@ class CheckpointInfo(BaseModel):
     held_out_loss: float | None = Field(
         description="Held-out loss; None until the weights are evaluated."
     )
-
-
-class Seal(CheckpointInfo):
-    """Content of checkpoint.json, which is written last."""
-
     format: Literal[2] = 2
     files: tuple[File, ...]
 
@@ -73,56 +68,37 @@ def file_entry(path: Path) -> File:
     return File(name=path.name, size=path.stat().st_size, sha256=sha256_of(path))
 
 
-def seal_checkpoint(
-    written: Path, seal: Seal, keep: int, keep_best: bool, held: Path | None = None
-) -> Path:
-    """Seal a written checkpoint, rename it, and remove those that are neither retained nor `held`.
+def seal_checkpoint(written: Path, seal: Seal) -> Path:
+    """Seal a written checkpoint and rename it; return its directory.
 
-    Returns its directory. Raises OSError; earlier checkpoints are then unchanged.
+    Raises OSError; earlier checkpoints are then unchanged.
     """
-    folder, step = written.parent, seal.position.step
-    target = folder / f"step-{step:08d}"
-    text = seal.model_dump_json(indent=2).encode()
-    write_atomically(written / SEAL_FILE, text)
+    write_atomically(written / SEAL_FILE, seal.model_dump_json(indent=2).encode())
     # An existing checkpoint of this name is damaged: the run resumed from an earlier one.
-    folders.publish(written, target)
-    _rotate(target, keep, keep_best, held)
-    return target
+    return publish_folder(written)
 
 
-def amend_checkpoint(
-    folder: Path,
-    position: Position,
-    seconds: float,
-    held_out_loss: float,
-    keep: int,
-    keep_best: bool,
-    held: Path | None = None,
-) -> Path:
-    """Add the evaluation to the checkpoint after `position.step` steps, and rotate again.
-
-    Returns its directory. Raises OSError; the checkpoint is then unchanged.
-    """
-    path = folder / f"step-{position.step:08d}"
+def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_loss: float) -> None:
+    """Add an evaluation to a checkpoint. Raises OSError; the checkpoint is then unchanged."""
     seal = read_seal(path)
     if isinstance(seal, str):
         raise OSError(f"{path} is damaged: {seal}")
     update = {"position": position, "seconds": seconds, "held_out_loss": held_out_loss}
     text = seal.model_copy(update=update).model_dump_json(indent=2).encode()
     write_atomically(path / SEAL_FILE, text)
-    _rotate(path, keep, keep_best, held)
-    return path
 
 
-def _rotate(newest: Path, keep: int, keep_best: bool, held: Path | None) -> None:
-    losses: dict[int, float | None] = {}
-    for path in folders.list_checkpoints(newest.parent):
-        seal = read_seal(path) if keep_best else None
-        losses[folders.step_of(path)] = seal.held_out_loss if isinstance(seal, Seal) else None
+def rotate(newest: Path, keep: int, keep_best: bool, held: Path | None = None) -> None:
+    """Remove the checkpoints that are neither retained nor `held`. Raises OSError."""
+    paths = {folders.step_of(path): path for path in folders.list_checkpoints(newest.parent)}
+    losses: dict[int, float | None] = dict.fromkeys(paths)
+    if keep_best:
+        seals = {step: read_seal(path) for step, path in paths.items()}
+        losses |= {step: s.held_out_loss for step, s in seals.items() if isinstance(s, Seal)}
     kept = retained(losses, folders.step_of(newest), keep, keep_best)
-    for path in folders.list_checkpoints(newest.parent):
-        if folders.step_of(path) not in kept and path != held:
-            folders.remove(path)
+    for step, path in paths.items():
+        if step not in kept and path != held:
+            remove_folder(path)
 
 
 def retained(

@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,19 +17,18 @@ from training.data import Dataset
 from training.export.artifacts import (
     Evaluate,
     Source,
+    evaluate_on_cpu,
     make_artifacts,
+    spread_samples,
     write_weights,
 )
-from training.export.compression import check_installed
 from training.export.huggingface import HUGGINGFACE_FOLDER, write_huggingface
-from training.export.measurement import evaluate_on, spread_samples
 from workload.files import sha256_of
 from workload.manifest import (
     MANIFEST_FILE,
     WEIGHTS_FILE,
     Artifact,
     ExportError,
-    InputType,
     Manifest,
     Weights,
     checked_file,
@@ -65,12 +65,6 @@ CALIBRATION: Final = 256
 """Number of evenly spaced training samples that quantization observes."""
 
 
-def check_export(config: TrainingConfig) -> None:
-    """Check before training that the export will be possible. Raises ConfigurationError."""
-    if config.quantize != "none":
-        check_installed(config.quantize)
-
-
 def write_export(
     folder: Path,
     model: nn.Module,
@@ -102,18 +96,19 @@ def write_export(
         beat()
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
-        evaluation = evaluate or evaluate_on(data.held_out)
+        evaluation = evaluate or partial(evaluate_on_cpu, samples=data.held_out)
         inputs = (
             spread_samples(data.train, CALIBRATION)[0] if calibration is None else calibration.cpu()
         )
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         source = Source(folder, frozen, weights, inputs, evaluation)
         artifacts = make_artifacts(source, config, beat)
+    example, _ = spread_samples(data.train, 1)
     manifest = Manifest(
         model=config.model,
         options=config.model_options,
         input_shape=data.shape,
-        input_dtype=_input_type(spread_samples(data.train, 1)[0]),
+        input_dtype="float32" if example.is_floating_point() else "int64",
         classes=data.classes,
         outputs=data.outputs,
         metrics=metrics,
@@ -147,7 +142,3 @@ def finished_export(folder: Path) -> Manifest | None:
     except ExportError:
         return None
     return manifest
-
-
-def _input_type(samples: Tensor) -> InputType:
-    return "float32" if samples.is_floating_point() else "int64"

@@ -3,6 +3,8 @@
 import copy
 import functools
 import math
+import statistics
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,16 +14,94 @@ from typing import Final
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from training.config import TrainingConfig
+from training.data.samples import Samples, spread
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
-from training.export.measurement import largest_difference, time_both
 from workload.configuration import ConfigurationError
 from workload.export import fill, read_form, tensors_of
 from workload.files import sha256_of, write_atomically
 from workload.manifest import Artifact, ExportError, Weights
 from workload.progress import Message
 from workload.report import emit
+
+TIMING_RUNS: Final = (3, 30)
+"""Minimum and maximum number of runs."""
+
+TIMING_SECONDS: Final = 3.0
+"""Seconds after which no further run starts."""
+
+
+def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
+    """Return the median time in seconds of each model for these inputs.
+
+    The runs alternate, so that other load on the machine affects both equally.
+    """
+    seconds: tuple[list[float], list[float]] = ([], [])
+    begin = time.perf_counter()
+    with torch.no_grad():
+        for model in (one, other):
+            model(inputs)
+        while len(seconds[0]) < TIMING_RUNS[0] or (
+            len(seconds[0]) < TIMING_RUNS[1] and time.perf_counter() - begin < TIMING_SECONDS
+        ):
+            for model, durations in zip((one, other), seconds, strict=True):
+                started = time.perf_counter()
+                model(inputs)
+                durations.append(time.perf_counter() - started)
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
+
+
+MAX_EVALUATED: Final = 2048
+"""Maximum number of held-out samples per evaluation, evenly spaced over the set."""
+
+BATCH: Final = 32
+"""Number of samples in a batch that is evaluated, compared or timed."""
+
+
+def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
+    """Return up to `count` evenly spaced samples: inputs as models expect them, and targets."""
+    inputs, targets = map(torch.from_numpy, samples.batch(spread(len(samples), count)))
+    return (inputs.float() / samples.white if samples.white else inputs), targets
+
+
+@torch.no_grad()
+def evaluate_on_cpu(model: nn.Module, samples: Samples) -> dict[str, float]:
+    """Return accuracy (from 0 to 1) and mean cross entropy, per class or per token."""
+    inputs, targets = spread_samples(samples, MAX_EVALUATED)
+    loss = correct = 0.0
+    for part, expected in zip(torch.split(inputs, BATCH), torch.split(targets, BATCH), strict=True):
+        logits = model(part).flatten(0, -2)
+        loss += float(cross_entropy(logits, expected.flatten(), reduction="sum"))
+        correct += float((logits.argmax(1) == expected.flatten()).sum())
+    return {"accuracy": correct / targets.numel(), "loss": loss / targets.numel()}
+
+
+TOLERANCE: Final = 1e-3
+"""Maximum difference between outputs that should be equal, relative to the largest output."""
+
+
+@torch.no_grad()
+def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
+    """Return the largest output difference, for the batch and for its first sample alone.
+
+    Raises ExportError if outputs are not finite, or differ although they should be equal.
+    """
+    largest = 0.0
+    for part in (inputs, inputs[:1]):
+        expected, outputs = model(part), form(part)
+        difference = float((outputs - expected).abs().max())
+        if not math.isfinite(difference):
+            raise ExportError("its outputs are not finite")
+        limit = TOLERANCE * max(1.0, float(expected.abs().max()))
+        if exact and difference > limit:
+            raise ExportError(
+                f"its outputs differ by {difference:.2g} from the model's, which is more than "
+                f"{limit:.2g}: is the model deterministic in evaluation mode?"
+            )
+        largest = max(largest, difference)
+    return largest
 
 
 def write_weights(path: Path, model: nn.Module) -> None:
@@ -42,9 +122,6 @@ FILES: Final = {
     "int8": "model-int8.pt2",
 }
 """File name of each kind."""
-
-BATCH: Final = 32
-"""Number of samples in the batch that is compared and timed."""
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,11 @@ Method = Literal["static", "dynamic", "weight-only"]
 CALIBRATION_BATCH: Final = 32
 
 
-def check_installed(method: str) -> None:
-    """Raise ConfigurationError if torchao is not installed."""
+def check_quantization(method: Method | Literal["none"]) -> None:
+    """Check before training that a model can be quantized. Raises ConfigurationError if not."""
     try:
-        torchao("torchao")
+        if method != "none":
+            torchao("torchao")
     except ImportError as error:
         raise ConfigurationError(
             f"quantize {method} needs the package torchao, which cannot be imported ({error}): "
@@ -89,7 +90,7 @@ def quantized(model: nn.Module, method: Method, calibration: Tensor) -> Exported
 
     Raises ConfigurationError if torchao is missing or the method does not apply to the model.
     """
-    check_installed(method)
+    check_quantization(method)
     if method == "static":
         return _static(model, calibration)
     return _linear(model, method, calibration)

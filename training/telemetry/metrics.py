@@ -1,11 +1,11 @@
 """Prometheus metrics of a run, served by the first process of every node."""
 
 import contextlib
-import functools
 import math
-import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, Self, TypeVar, get_args
@@ -82,19 +82,11 @@ class SharedMemory(Collector):
         self._folder = folder
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the gauges in bytes (statvfs(3)), or none without shared memory."""
-        try:
-            found = os.statvfs(self._folder)
-        except OSError:
-            return []
-        size = found.f_blocks * found.f_frsize
-        used = size - found.f_bavail * found.f_frsize
-        return [
-            GaugeMetricFamily("training_shm_size_bytes", "Size of the pod's shared memory", size),
-            GaugeMetricFamily(
-                "training_shm_used_bytes", "Used part of the pod's shared memory", used
-            ),
-        ]
+        """Return the gauges in bytes, or none without shared memory."""
+        with contextlib.suppress(OSError):
+            size, used, _ = shutil.disk_usage(self._folder)
+            yield GaugeMetricFamily("training_shm_size_bytes", "Size of shared memory", size)
+            yield GaugeMetricFamily("training_shm_used_bytes", "Used shared memory", used)
 
 
 T = TypeVar("T")
@@ -114,71 +106,62 @@ class Metrics(contextlib.ExitStack):
         self._total = 0
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        counter = functools.partial(Counter, registry=registry)
-        gauge = functools.partial(Gauge, registry=registry)
-        histogram = functools.partial(Histogram, buckets=SECONDS, registry=registry)
-        self._samples = counter(
-            "training_samples", "Training samples over all ranks since this process started"
-        )
-        self._rate = gauge(
-            "training_samples_per_second", "Training throughput over all ranks, last step"
-        )
+        counter = partial(Counter, namespace="training", registry=registry)
+        gauge = partial(Gauge, namespace="training", registry=registry)
+        histogram = partial(Histogram, namespace="training", buckets=SECONDS, registry=registry)
+        self._samples = counter("samples", "Samples over all ranks since this process started")
+        self._rate = gauge("samples_per_second", "Throughput over all ranks, last step")
         self._step_seconds = histogram(
-            "training_step_seconds", "Time from the request for a batch to the end of its step"
+            "step_seconds", "Time from the request for a batch to the end of its step"
         )
         self._data_wait = histogram(
-            "training_data_wait_seconds", "Part of a step spent waiting for its batch"
+            "data_wait_seconds", "Part of a step spent waiting for its batch"
         )
         self.checkpoint_seconds = histogram(
-            "training_checkpoint_seconds", "Pause of training for a checkpoint"
+            "checkpoint_seconds", "Pause of training for a checkpoint"
         )
         self._write_seconds = histogram(
-            "training_checkpoint_write_seconds",
+            "checkpoint_write_seconds",
             "Time from the start of a checkpoint until it is complete on disk",
         )
-        self._saved_step = gauge(
-            "training_checkpoint_step", "Step of the newest complete checkpoint"
-        )
+        self._saved_step = gauge("checkpoint_step", "Step of the newest complete checkpoint")
         self.activities = Activities()
         registry.register(self.activities)
         registry.register(SharedMemory())
         self._skipped = counter(
-            "training_skipped_steps",
+            "skipped_steps",
             "Steps skipped because a gradient was not finite, which happens occasionally with fp16",
         )
-        self._scale = gauge(
-            "training_loss_scale", "fp16 loss scale in the last step; 1 without fp16"
-        )
+        self._scale = gauge("loss_scale", "fp16 loss scale in the last step; 1 without fp16")
         self._scale.set(1)
-        self._epoch = gauge("training_epoch", "Completed epochs")
-        self._step = gauge("training_step", "Completed steps")
-        self._accuracy = gauge(
-            "training_accuracy", "Accuracy on held-out data after the last epoch"
-        )
-        self._held_out_loss = gauge(
-            "training_held_out_loss", "Loss on held-out data after the last epoch"
-        )
+        self._epoch = gauge("epoch", "Completed epochs")
+        self._step = gauge("step", "Completed steps")
+        self._accuracy = gauge("accuracy", "Accuracy on held-out data after the last epoch")
+        self._held_out_loss = gauge("held_out_loss", "Loss on held-out data after the last epoch")
         self._custom = gauge(
-            "training_custom_metric",
+            "custom_metric",
             "Custom metric on held-out data after the last epoch, by name",
             ["metric"],
         )
-        self._learning_rate = gauge("training_learning_rate", "Learning rate of the last step")
+        self._learning_rate = gauge("learning_rate", "Learning rate of the last step")
         # Latest scalars on any device, which are copied only when they are scraped.
         self._loss = self._norm = torch.tensor(torch.nan)
-        gauge("training_loss", "Loss of this process's samples in the last step").set_function(
-            lambda: float(self._loss)
-        )
-        gauge(
-            "training_gradient_norm", "Global gradient norm before clipping in the last step"
-        ).set_function(lambda: float(self._norm))
-        self._info = gauge(
-            "training_info",
-            "Labels of the run; always 1",
-            ["run", "model", "dataset", "device", "rank", "processes"],
-        )
+        loss = gauge("loss", "Loss of this process's samples in the last step")
+        loss.set_function(lambda: float(self._loss))
+        norm = gauge("gradient_norm", "Global gradient norm before clipping in the last step")
+        norm.set_function(lambda: float(self._norm))
+        names = ["run", "model", "dataset", "device", "rank", "processes"]
+        self._info = gauge("info", "Labels of the run; always 1", names)
         if device.type == "cuda":
-            _register_gpu_metrics(registry, device)
+            memory = gauge("gpu_memory_bytes", "Memory that PyTorch has reserved on this GPU")
+            memory.set_function(lambda: torch.cuda.memory_reserved(device))
+            # Needs nvidia-ml-py and a full GPU; without them there is no such metric.
+            if not math.isnan(_utilization(device)):
+                busy = gauge(
+                    "gpu_utilization",
+                    "Share of the last second or less in which this GPU was busy, from 0 to 1",
+                )
+                busy.set_function(lambda: _utilization(device))
 
     def __enter__(self) -> Self:
         return self
@@ -268,23 +251,6 @@ class Metrics(contextlib.ExitStack):
         self._epoch.set(epoch)
         self._accuracy.set(accuracy)
         self._held_out_loss.set(loss)
-
-
-def _register_gpu_metrics(registry: CollectorRegistry, device: torch.device) -> None:
-    memory = Gauge(
-        "training_gpu_memory_bytes",
-        "Memory that PyTorch has reserved on this process's GPU",
-        registry=registry,
-    )
-    memory.set_function(lambda: torch.cuda.memory_reserved(device))
-    # Needs nvidia-ml-py and a full GPU; without them there is no such metric.
-    if not math.isnan(_utilization(device)):
-        busy = Gauge(
-            "training_gpu_utilization",
-            "Share of the last second or less in which this process's GPU was busy, from 0 to 1",
-            registry=registry,
-        )
-        busy.set_function(lambda: _utilization(device))
 
 
 def _utilization(device: torch.device) -> float:

@@ -4,18 +4,15 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from training.accelerator import peak_flops
-from training.config import TrainingConfig
-from training.evaluation import Evaluation
+from training.objective import Evaluation
 from training.run import Run
-from training.telemetry.tensorboard import EventFiles
-from training.telemetry.tracing import Tracer
+from training.telemetry.files import EventFiles, Tracer
 from workload.progress import PROGRESS_FILE, Epoch, Evaluated, Step
 from workload.report import Bar, emit
 
@@ -40,7 +37,10 @@ class ProgressOutputs(contextlib.ExitStack):
         self._files = EventFiles(
             folder if config.tensorboard and run.world.is_rank0 else None, step=position.step
         )
-        self._tracer = _tracer(run, config)
+        folder, steps = run.folder / "profile", config.profile_steps
+        self._tracer = Tracer(
+            folder, run.world.rank, steps, config.profile_after, before=position.step
+        )
         self._throughput = Throughput(run)
 
     def __enter__(self) -> Self:
@@ -146,14 +146,3 @@ class Throughput:
         if self._device.type == "cuda":
             values["memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         return values
-
-
-def _tracer(run: Run, config: TrainingConfig) -> Tracer:
-    return Tracer(
-        Path(config.run_dir) / "profile",
-        run.world.rank,
-        config.profile_steps,
-        config.profile_after,
-        before=run.position.step,
-        device=run.device,
-    )

@@ -13,19 +13,18 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
+from threading import Thread
 from typing import Any, NoReturn, Self, SupportsFloat, cast
 
 import torch
 import torch.distributed as dist
 
-from workload import exit_codes
+from workload import exit_codes, files
 from workload.exit_codes import FatalError
-from workload.files import sha256_of, sync_files, write_atomically
 from workload.report import conclude, emit
 from workload.run import folders
-from workload.run.metrics import serve
 from workload.run.ranks import Group, Vote, all_or_none, joined, on_rank0, rank
 from workload.run.watchdog import Watchdog
 from workload.tracking import track
@@ -42,6 +41,9 @@ class Run:
     default is $RUN_DIR. A process without a step for `hang_timeout` seconds exits with 76. The
     first process of a node serves metrics on `metrics_port`. 0 disables either.
     """
+
+    newest: Path | None = None
+    """Directory of the checkpoint to resume from; None in a new run."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Run:
         self._stepped, self._group = time.monotonic(), cast(Group, None)
         self._fault: FatalError | None = None
         self._handlers: dict[int, Any] = {}
-        self._values: dict[str, SupportsFloat] = {"step": 0, "checkpoint_step": 0}
+        self._values: dict[str, Any] = {"step": 0, "checkpoint_step": 0}
         self._values |= {"step_seconds_count": 0, "step_seconds_sum": 0.0}
 
     def __enter__(self) -> Self:
@@ -71,35 +73,34 @@ class Run:
                 self._group = cast(Group, dist.new_group(backend="gloo", timeout=limit))
             self._vote = Vote(self._group)
             if self._port and os.environ.get("LOCAL_RANK", "0") == "0":
-                serve(self._port, self.directory.name, self._values)
+                self._serve_metrics()
             if on_rank0((self._export / "manifest.json").exists, self._group):
-                self._conclude("finished", export=str(self._export), already=True)
+                self._emit("finished", export=str(self._export), already=True)
                 self._leave(exit_codes.DONE)
             services = os.environ.get("RUN_TRACK", "").split(",")
             on_rank0(lambda: track(services, self.directory), self._group)
+            found = on_rank0(lambda: folders.recover(self._checkpoints), self._group)
+            self.newest = next(iter(found), None)
         except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
+            self.__exit__(type(error), error)
             raise
         # Not earlier: there is nothing to save, and the process would wait for a lost peer.
         self._handlers = self._vote.listen()
         return self
 
-    def resume(self, load: Action) -> int:
-        """Load the newest checkpoint with `load(directory)`; return its step, 0 for a new run."""
-        path = self.newest_checkpoint()
-        if path:
-            all_or_none(lambda: load(path), self._group)
-        step = folders.step_of(path) if path else 0
+    def resume(self, load: Action = lambda _: None) -> int:
+        """Call `load(directory)` with the newest checkpoint; return its step, 0 in a new run."""
+        if newest := self.newest:
+            all_or_none(lambda: load(newest), self._group)
+        step = folders.step_of(newest) if newest else 0
         self.resumed(step)
         return step
 
     def resumed(self, step: int) -> None:
         """Report the step after which a framework resumes by itself; 0 in a new run."""
         self._values |= {"step": step, "checkpoint_step": step}
-        if rank() == 0:
-            processes = dist.get_world_size() if joined() else 1
-            fields = {**self._progress(step), "processes": processes}
-            emit("resume" if step else "start", run_dir=str(self.directory), **fields)
+        fields = {**self._progress(step), "processes": dist.get_world_size() if joined() else 1}
+        self._emit("resume" if step else "start", run_dir=str(self.directory), **fields)
         self._progressed()
 
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
@@ -121,16 +122,15 @@ class Run:
         The loss is read from a GPU only for lines, checkpoints and metrics. A NaN is not logged: it
         stops all processes, whose `save` or `finish` raises FatalError.
         """
-        count, seconds = (float(self._values[f"step_seconds_{name}"]) for name in ("count", "sum"))
-        self._values["step_seconds_count"] = count + (step != self._values["step"])
-        self._values["step_seconds_sum"] = seconds + self._progressed()
+        self._values["step_seconds_count"] += step != self._values["step"]
+        self._values["step_seconds_sum"] += self._progressed()
         self._values["step"] = step
         if loss is not None:
             # Detached, so that the graph of a step is freed before the next one.
             self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
             if rank() == 0 and (step % self._log_every == 0 or step == self._steps):
                 try:
-                    emit("step", loss=self._finite_loss(), **self._progress(step))
+                    self._emit("step", loss=self._finite_loss(), **self._progress(step))
                 except FatalError as fault:
                     self._fault = fault
 
@@ -148,33 +148,23 @@ class Run:
         processes, if the loss of one of them is NaN.
         """
 
-        def write_mine() -> None:
-            self._finite_loss()
-            write(folder)
-
-        def publish() -> None:
-            folders.publish(folder, self._checkpoints / f"step-{step:08d}")
+        def rotate() -> None:
             for path in folders.list_checkpoints(self._checkpoints)[: -self._keep]:
-                folders.remove(path)
+                files.remove_folder(path)
 
-        folder = on_rank0(lambda: folders.create_unfinished(self._checkpoints, step), self._group)
-        all_or_none(write_mine, self._group)
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            sync_files(folder)
-        all_or_none(lambda: None, self._group)
-        on_rank0(publish, self._group)
+        self._write(folders.checkpoint_of(self._checkpoints, step), write)
+        on_rank0(rotate, self._group)
         self.saved(step)
 
     def saved(self, step: int) -> None:
         """Report a checkpoint that the framework has saved itself."""
         self._values["checkpoint_step"] = step
+        self._emit("checkpoint", step=step)
         self._progressed()
-        if rank() == 0:
-            emit("checkpoint", step=step)
 
     def interrupt(self, step: int) -> NoReturn:
         """Exit with 75, after the state was saved."""
-        self._conclude("interrupted", step=step)
+        self._emit("interrupted", step=step)
         self._leave(exit_codes.INTERRUPTED)
 
     def finish(
@@ -185,58 +175,51 @@ class Run:
         For the model server, write model.safetensors, and pass model, options, input_shape, and
         classes or outputs as arguments. Raises FatalError if a metric or a loss is not finite.
         """
-        all_or_none(self._finite_loss, self._group)
         results = {name: float(value) for name, value in metrics.items()}
+        weights: dict[str, object] = {}
 
-        def export() -> str:
+        def export(folder: Path) -> None:
+            if joined() and rank() != 0:
+                return
             for name, value in results.items():
                 if not math.isfinite(value):
                     raise FatalError(f"metric {name} is {value}: results must be finite")
-            folder = folders.create_unfinished(self.directory, self._steps)
             write(folder)
-            files = {str(each.relative_to(folder)): each for each in sorted(folder.rglob("*"))}
-            listed = [
-                {"file": name, "size": path.stat().st_size, "sha256": sha256_of(path)}
-                for name, path in files.items()
-                if path.is_file()
-            ]
+            listed = {
+                name: {"file": name, "size": path.stat().st_size, "sha256": files.sha256_of(path)}
+                for path in sorted(folder.rglob("*"))
+                if path.is_file() and (name := str(path.relative_to(folder)))
+            }
+            weights.update(listed.get("model.safetensors", {}))
             content = {"metrics": results, "run": self.directory.name, **manifest}
-            content |= {"files": listed, "torch_version": torch.__version__}
-            weights = next((each for each in listed if each["file"] == "model.safetensors"), {})
-            if weights:
-                content["weights"] = weights
-            sync_files(folder)
-            write_atomically(folder / "manifest.json", json.dumps(content, indent=2).encode())
-            folders.publish(folder, self._export)
-            return str(weights.get("sha256", ""))
+            content |= {"files": [*listed.values()], "torch_version": torch.__version__}
+            content |= {"weights": weights} if weights else {}
+            (folder / "manifest.json").write_text(json.dumps(content, indent=2))
 
-        self._vote.close()
-        digest = on_rank0(export, self._group)
-        self._conclude("finished", **results, export=str(self._export), sha256=digest)
+        self._vote.result()
+        self._write(self._export, export)
+        digest = weights.get("sha256", "")
+        self._emit("finished", **results, export=str(self._export), sha256=digest)
 
-    def newest_checkpoint(self) -> Path | None:
-        """Return the directory of the newest checkpoint; None in a new run."""
-
-        def find() -> list[Path]:
-            folders.remove_unfinished(self._checkpoints)
-            return folders.list_checkpoints(self._checkpoints)
-
-        return next(reversed(on_rank0(find, self._group)), None)
+    def _write(self, target: Path, write: Action) -> None:
+        """Write a directory with all ranks, and rename it to `target` when it is on disk."""
+        all_or_none(self._finite_loss, self._group)
+        folder = on_rank0(lambda: files.create_unfinished(target), self._group)
+        all_or_none(lambda: write(folder), self._group)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            files.sync_files(folder)
+        all_or_none(lambda: None, self._group)
+        on_rank0(lambda: files.publish_folder(folder), self._group)
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
     ) -> None:
         self._watchdog.__exit__()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if isinstance(error, Exception):
-            code = exit_codes.FAILED
-            if isinstance(error, FatalError):
-                code = exit_codes.BAD_INPUT
-            else:
+            code = exit_codes.BAD_INPUT if isinstance(error, FatalError) else exit_codes.FAILED
+            if code == exit_codes.FAILED:
                 traceback.print_exception(error)
             message = f"{type(error).__name__}: {error}"
             conclude("error", message=message, rank=str(rank()), exit_code=code)
@@ -262,9 +245,9 @@ class Run:
             )
         return loss
 
-    def _conclude(self, event: str, **fields: object) -> None:
+    def _emit(self, event: str, **fields: object) -> None:
         if rank() == 0:
-            conclude(event, **fields)
+            (conclude if event in ("finished", "interrupted") else emit)(event, **fields)
 
     def _leave(self, code: int) -> NoReturn:
         """Exit; in a gang, skip the interpreter's shutdown, where threads may abort."""
@@ -273,3 +256,28 @@ class Run:
         if joined():
             os._exit(code)
         raise SystemExit(code)
+
+    def _serve_metrics(self) -> None:
+        """Serve the values under the names that the platform's alerts and dashboards read."""
+        name = self.directory.name.replace("\\", r"\\").replace('"', r"\"")
+        values = self._values
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                lines = [f'training_info{{run="{name}"}} 1']
+                lines += [f"training_{key} {float(value)}" for key, value in dict(values).items()]
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.end_headers()
+                self.wfile.write("".join(f"{line}\n" for line in lines).encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        try:
+            server = ThreadingHTTPServer(("", self._port), Handler)
+        except OSError as error:
+            raise FatalError(
+                f"metrics port {self._port} is not available: {error.strerror}"
+            ) from None
+        Thread(target=server.serve_forever, name="metrics", daemon=True).start()

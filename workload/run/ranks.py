@@ -33,9 +33,8 @@ def gather(mine: T, group: Group = None) -> list[T]:
 
 def on_rank0(action: Callable[[], T], group: Group = None) -> T:
     """Run an action on rank 0; every process returns the result or raises the error."""
-    alone = not joined()
-    box = [_attempt(action) if alone or dist.get_rank() == 0 else (None, None)]
-    if not alone:
+    box = [_attempt(action) if not joined() or rank() == 0 else (None, None)]
+    if joined():
         dist.broadcast_object_list(box, src=0, group=group)
     result, failure = box[0]
     if failure is not None:
@@ -72,8 +71,7 @@ class Vote:
     def listen(self) -> dict[int, Any]:
         """Vote to stop after SIGTERM or the first Ctrl-C; return the previous handlers."""
         return {
-            number: signal.signal(number, self._request)
-            for number in (signal.SIGTERM, signal.SIGINT)
+            each: signal.signal(each, self._request) for each in (signal.SIGTERM, signal.SIGINT)
         }
 
     def _request(self, number: int, _: object) -> None:
@@ -87,18 +85,15 @@ class Vote:
         stop = stop or self._requested
         if not joined():
             return stop
-        decided = self._result()
+        decided = self.result()
         if not decided:
             self._flag.fill_(float(stop))
             maximum = dist.ReduceOp.MAX
             self._pending = dist.all_reduce(self._flag, maximum, self._group, async_op=True)
         return decided
 
-    def close(self) -> None:
-        """Wait for the last vote, whose result is no longer needed."""
-        self._result()
-
-    def _result(self) -> bool:
+    def result(self) -> bool:
+        """Wait for the last vote; return True if a process voted to stop."""
         pending, self._pending = self._pending, None
         if pending is None:
             return False

@@ -18,10 +18,12 @@ from training.checkpoints.storage import (
     Seal,
     amend_checkpoint,
     file_entry,
+    rotate,
     seal_checkpoint,
 )
 from training.data import DataError
 from training.data.manifest import download
+from workload.files import create_unfinished
 from workload.run import folders
 from workload.store import StoreDirectory, StoreError
 
@@ -54,7 +56,7 @@ def names(bucket: object) -> list[str]:
 
 def save(run_dir: Path, step: int, loss: float | None = None, keep: int = 9) -> Path:
     """Save a checkpoint of one file, whose content depends on the step."""
-    written = folders.create_unfinished(run_dir / "checkpoints", step)
+    written = create_unfinished(folders.checkpoint_of(run_dir / "checkpoints", step))
     (written / "rank-0.safetensors").write_bytes(bytes([step]) * 1000)
     seal = Seal(
         model="digits-net",
@@ -68,7 +70,9 @@ def save(run_dir: Path, step: int, loss: float | None = None, keep: int = 9) -> 
         held_out_loss=loss,
         files=(file_entry(written / "rank-0.safetensors"),),
     )
-    return seal_checkpoint(written, seal, keep, keep_best=True)
+    path = seal_checkpoint(written, seal)
+    rotate(path, keep, keep_best=True)
+    return path
 
 
 def content(run_dir: Path) -> dict[str, bytes]:
@@ -183,7 +187,7 @@ def test_an_amended_checkpoint_sends_its_seal_alone(
     run_dir = tmp_path / "run"
     folder = save(run_dir, 1)
     copied(run_dir, folder)
-    amend_checkpoint(run_dir / "checkpoints", Position(step=1), 1, 0.5, 9, keep_best=True)
+    amend_checkpoint(run_dir / "checkpoints/step-00000001", Position(step=1), 1, 0.5)
     seen = requests(server, monkeypatch, lambda: copied(run_dir, folder))
     written = [path for method, path in seen if method == "PUT"]
     assert written == ["/models/runs/run/checkpoints/step-00000001/checkpoint.json"]

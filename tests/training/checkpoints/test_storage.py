@@ -11,9 +11,11 @@ from training.checkpoints.storage import (
     file_entry,
     find_fault,
     read_seal,
+    rotate,
     seal_checkpoint,
 )
-from workload.run.folders import create_unfinished, list_checkpoints, remove_unfinished
+from workload.files import create_unfinished
+from workload.run.folders import checkpoint_of, list_checkpoints, recover
 
 TENSORS = "shard-00001-model-00001-of-00001.safetensors"
 
@@ -21,7 +23,7 @@ TENSORS = "shard-00001-model-00001-of-00001.safetensors"
 def save(
     folder: Path, step: int, keep: int = 3, loss: float | None = None, keep_best: bool = False
 ) -> Path:
-    written = create_unfinished(folder, step)
+    written = create_unfinished(checkpoint_of(folder, step))
     (written / TENSORS).write_bytes(os.urandom(1000))
     seal = Seal(
         model="digits-net",
@@ -35,7 +37,9 @@ def save(
         held_out_loss=loss,
         files=(file_entry(written / TENSORS),),
     )
-    return seal_checkpoint(written, seal, keep, keep_best)
+    path = seal_checkpoint(written, seal)
+    rotate(path, keep, keep_best)
+    return path
 
 
 def steps(folder: Path) -> list[int]:
@@ -133,7 +137,7 @@ def test_a_damaged_checkpoint_is_replaced_when_its_step_is_saved_again(folder: P
 
 
 def test_files_of_a_killed_save_are_ignored_and_removed(folder: Path) -> None:
-    (create_unfinished(folder, 4) / TENSORS).write_bytes(b"half")
+    (create_unfinished(checkpoint_of(folder, 4)) / TENSORS).write_bytes(b"half")
     assert steps(folder) == [1, 2, 3]
-    remove_unfinished(folder)
+    recover(folder)
     assert len(list(folder.iterdir())) == 3

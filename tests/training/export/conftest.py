@@ -4,7 +4,7 @@ import pytest
 
 from tests.training.export.trained import Export, Trained, fitted
 from training.config import TrainingConfig
-from training.export import measurement, write_export
+from training.export import artifacts, write_export
 from workload.manifest import Manifest
 
 ALL = {"export_formats": "pt2", "prune": 0.75, "quantize": "static"}
@@ -12,7 +12,7 @@ ALL = {"export_formats": "pt2", "prune": 0.75, "quantize": "static"}
 
 @pytest.fixture(autouse=True)
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurement, "TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(artifacts, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")
@@ -47,5 +47,5 @@ def complete(
     """An export with every kind of artifact. Read-only: copy it to change it."""
     folder = tmp_path_factory.mktemp("complete")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measurement, "TIMING_SECONDS", 0.0)
+        patch.setattr(artifacts, "TIMING_SECONDS", 0.0)
         return folder, written(digits_net, folder, dict(ALL))

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.export.trained import Export, Trained
-from training.config import TrainingConfig
-from training.export import check_export, finished_export
+from training.export import finished_export
 from training.export.artifacts import FILES
+from training.export.compression import check_quantization
 from workload.configuration import ConfigurationError
 from workload.export import load_artifact
 from workload.files import sha256_of
@@ -176,9 +176,9 @@ def test_a_missing_torchao_is_reported_before_the_run(
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchao"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torchao", None)
-    check_export(TrainingConfig())
+    check_quantization("none")
     with pytest.raises(ConfigurationError, match="quantize static needs the package torchao"):
-        check_export(TrainingConfig(quantize="static"))
+        check_quantization("static")
     _, manifest = export(quantize="static")
     assert manifest.artifacts == ()
     assert "install it into the image, or write quantize none" in warned(capsys)[0]

@@ -16,8 +16,7 @@ from tests.training.programs import arguments, free_port, start
 from training.config import TrainingConfig
 from training.gang import measurements
 from training.gang.distributed import joined
-from training.gang.measurements import check_gang
-from training.gang.outliers import MEASUREMENTS, SlowNodeError
+from training.gang.measurements import MEASUREMENTS, SlowNodeError, check_gang
 from training.gang.world import World
 from workload import exit_codes
 from workload.progress import Failed, Preflight, SlowNode, parse

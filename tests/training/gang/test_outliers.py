@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.gang.outliers import (
+from training.gang.measurements import (
     MEASUREMENTS,
     Report,
     described,

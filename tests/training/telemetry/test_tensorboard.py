@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training.telemetry.tensorboard import KEPT, EventFiles
+from training.telemetry.files import KEPT, EventFiles
 from workload.configuration import ConfigurationError
 
 
@@ -46,7 +46,7 @@ def test_a_resumed_run_writes_no_step_twice(tmp_path: Path) -> None:
 def test_no_directory_writes_and_imports_nothing() -> None:
     code = """
 import sys, torch
-from training.telemetry.tensorboard import EventFiles
+from training.telemetry.files import EventFiles
 with EventFiles(None) as files:
     files.stepped(1, torch.tensor(1.0), 0.1)
     files.add_scalars(1, accuracy=1.0)

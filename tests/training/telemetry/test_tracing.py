@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.telemetry.tracing import Tracer
-
-CPU = torch.device("cpu")
+from training.telemetry.files import Tracer
 
 
 def train(tracer: Tracer, steps: int) -> None:
@@ -26,7 +24,7 @@ def rows_multiplied(trace: Path) -> list[int]:
 
 @pytest.mark.parametrize("after", [0, 1, 4])
 def test_only_the_configured_steps_are_in_the_trace(tmp_path: Path, after: int) -> None:
-    tracer = Tracer(tmp_path / "profile", 1, steps=3, after=after, before=100, device=CPU)
+    tracer = Tracer(tmp_path / "profile", 1, steps=3, after=after, before=100)
     train(tracer, 12)
     assert tracer.written == tmp_path / "profile" / f"rank-1-step-{100 + after + 1:08d}.json.gz"
     assert rows_multiplied(tracer.written) == [after + 1, after + 2, after + 3]
@@ -34,20 +32,20 @@ def test_only_the_configured_steps_are_in_the_trace(tmp_path: Path, after: int) 
 
 
 def test_a_run_that_ends_during_the_profile_keeps_it(tmp_path: Path) -> None:
-    tracer = Tracer(tmp_path, 0, steps=10, after=2, before=0, device=CPU)
+    tracer = Tracer(tmp_path, 0, steps=10, after=2, before=0)
     train(tracer, 4)
     assert tracer.written is not None
     assert rows_multiplied(tracer.written) == [3, 4]
 
 
 def test_no_profile_steps_write_no_profile(tmp_path: Path) -> None:
-    tracer = Tracer(tmp_path / "profile", 0, steps=0, after=2, before=0, device=CPU)
+    tracer = Tracer(tmp_path / "profile", 0, steps=0, after=2, before=0)
     train(tracer, 4)
     assert tracer.written is None
     assert not (tmp_path / "profile").exists()
 
 
 def test_a_run_shorter_than_the_profile_start_writes_no_profile(tmp_path: Path) -> None:
-    tracer = Tracer(tmp_path / "profile", 0, steps=2, after=9, before=0, device=CPU)
+    tracer = Tracer(tmp_path / "profile", 0, steps=2, after=9, before=0)
     train(tracer, 3)
     assert tracer.written is None

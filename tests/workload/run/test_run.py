@@ -48,7 +48,8 @@ def test_a_run_resumes_from_its_newest_checkpoint_and_keeps_a_few(tmp_path: Path
     (tmp_path / "checkpoints/.step-00000006.tmp").mkdir()
     loaded: list[Path] = []
     with Run(6, tmp_path) as run:
-        assert run.resume(loaded.append) == 5
+        assert run.newest == tmp_path / "checkpoints/step-00000005"
+        assert run.resume(loaded.append) == run.resume() == 5
     assert loaded == [tmp_path / "checkpoints/step-00000005"]
     assert names(tmp_path) == ["step-00000004", "step-00000005"]
 

@@ -1,0 +1,119 @@
+"""Files of a run for TensorBoard and Perfetto: event files and profiles."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import torch
+from torch import Tensor
+from torch.profiler import profile, schedule
+
+from workload.configuration import ConfigurationError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+KEPT: Final = 100
+"""Number of losses that stay on the device until they are copied together; a copy stalls it."""
+
+
+class EventFiles(contextlib.ExitStack):
+    """Event files of a run; without a directory nothing is written or imported.
+
+    `step` is the number of steps before this process: TensorBoard hides later steps, which an
+    earlier process wrote before it was killed. Raises ConfigurationError if the package is not
+    installed.
+    """
+
+    def __init__(self, folder: Path | None, step: int = 0) -> None:
+        super().__init__()
+        self._writer: SummaryWriter | None = None
+        self._kept: list[tuple[int, Tensor]] = []
+        if folder is not None:
+            self._writer = _writer_class()(str(folder), purge_step=step + 1)
+            self.callback(self._writer.close)
+            self.callback(self.flush)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def stepped(self, step: int, loss: Tensor, learning_rate: float) -> None:
+        """Record the loss (a scalar on any device) and learning rate of a step."""
+        if self._writer is not None:
+            self._writer.add_scalar("learning_rate", learning_rate, step)
+            self._kept.append((step, loss.detach()))
+            if len(self._kept) == KEPT:
+                self.flush()
+
+    def add_scalars(self, step: int, **values: float) -> None:
+        """Record values under their names, such as accuracy after an epoch."""
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Write everything to disk; call it with every checkpoint. Raises OSError."""
+        if self._writer is not None:
+            kept, self._kept = self._kept, []
+            losses = torch.stack([loss for _, loss in kept]).tolist() if kept else []
+            for (step, _), loss in zip(kept, losses, strict=True):
+                self._writer.add_scalar("loss", loss, step)
+            self._writer.flush()
+
+
+def _writer_class() -> "type[SummaryWriter]":
+    try:
+        # The import takes seconds.
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigurationError(
+            f"tensorboard is set, but the package cannot be imported ({error}): "
+            "install tensorboard in the image, or leave the setting out"
+        ) from None
+    return SummaryWriter
+
+
+class Tracer:
+    """Profiles `steps` steps after the first `after` steps of this process; 0 disables it.
+
+    `before` is the number of steps of the run before this process started. After the last profiled
+    step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz, and
+    `written` is set to its path. Raises OSError if it cannot be written.
+    """
+
+    written: Path | None = None
+    _profile: profile | None = None
+
+    def __init__(self, folder: Path, rank: int, steps: int, after: int, before: int) -> None:
+        self._target = folder / f"rank-{rank}-step-{before + after + 1:08d}.json.gz"
+        self._left = after + steps
+        if steps:
+            # The step before is a warm-up, which absorbs the start of the profiler.
+            skipped = {"skip_first": after - 1, "wait": 0, "warmup": 1}
+            plan = schedule(**skipped, active=steps, repeat=1) if after else None
+            self._profile = profile(schedule=plan, on_trace_ready=self._write, record_shapes=True)
+
+    def __enter__(self) -> Self:
+        if self._profile is not None:
+            self._profile.start()
+        return self
+
+    def stepped(self) -> None:
+        """Record an optimizer step."""
+        self._left -= 1
+        if self._left <= 0:
+            self.__exit__()
+        elif self._profile is not None:
+            self._profile.step()
+
+    def __exit__(self, *_: object) -> None:
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
+
+    def _write(self, done: profile) -> None:
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._target.with_name(f".{self._target.name}")
+        done.export_chrome_trace(str(unfinished))
+        unfinished.replace(self._target)
+        self.written = self._target

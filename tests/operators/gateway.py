@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import yaml
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
 from tests.cluster.platform import Platform, await_
+from tests.training.programs import free_port
 
 GATEWAY = "public"
 NAMESPACE = "gateways"
@@ -44,12 +44,6 @@ def objects(port: int) -> str:
         },
     ]
     return yaml.safe_dump_all(made)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from devcluster.spec import Kind, cluster_spec
 from tests.cluster.load import Load, question
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.operators import gateway, prometheus
+from tests.training.programs import free_port
 
 NOBODY = "65532:65532"
 IMAGES = (
@@ -116,7 +117,7 @@ def scaled(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     prometheus.namespace(real)
     (keda,) = prometheus.push_images(real.state, IMAGES, "keda").manifests["keda"]
     real.shell(f"kubectl apply --server-side --kustomize {keda}")
-    metrics = f"{cluster_spec(Kind.REAL).network.host}:{gateway.free_port()}"
+    metrics = f"{cluster_spec(Kind.REAL).network.host}:{free_port()}"
     try:
         with gateway.running(real, tmp_path_factory.mktemp("gateway"), metrics) as url:
             real.shell(

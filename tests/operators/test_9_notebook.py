@@ -21,6 +21,7 @@ from devcluster.images.catalog import ToolImage
 from tests.cluster.platform import Platform, await_, kill_all
 from tests.operators import gateway, prometheus
 from tests.operators.browser import answers, chromium, wait
+from tests.training.programs import free_port
 
 TOKEN = "c0ffee5ea5"
 PATH = "/notebooks/anna"
@@ -99,7 +100,7 @@ def pods(real: Platform) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def forwarded(real: Platform) -> Iterator[str]:
     """Yield the notebook's URL on loopback."""
-    port = gateway.free_port()
+    port = free_port()
     await_(lambda: bool(pods(real)), 180, "a ready notebook")
     (pod,) = pods(real)
     command = ["kubectl", "port-forward", "-n", "ml-dev", pod["metadata"]["name"], f"{port}:8888"]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -18,19 +17,13 @@ import pytest
 from infra.settings.inference import InferenceServiceSettings
 from tests.infra.serving.examples import container, serving
 from tests.operators.servers.expected import continued, trained
+from tests.training.programs import free_port
 from tools.environments import environment, run
 from training.config import TrainingConfig
 from training.export import write_export
 
 HERE = Path(__file__).parent
 SERVERS = HERE / "servers"
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 @contextmanager

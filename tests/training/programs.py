@@ -4,11 +4,13 @@ A fork server imports PyTorch once. Every program is forked from the server and 
 `python -m PROGRAM`, with its own environment, arguments and output.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
 import resource
 import runpy
+import secrets
 import signal
 import socket
 import sys
@@ -130,10 +132,14 @@ def digest(run_dir: Path) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a free port that no outgoing connection gets before a program listens there."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        # Not random: processes that were forked from one another would draw the same ports.
+        port = 10_000 + secrets.randbelow(first_outgoing - 10_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def until(condition: Callable[[], bool], seconds: float = 180) -> None:

@@ -1,45 +1,21 @@
 """Types shared by protocols, engine and handlers. Independent of HTTP and PyTorch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workload.manifest import Manifest
 
-Datatype = Literal[
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "FP32",
-    "FP64",
-    "BYTES",
-]
+Integer = Literal["UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"]
+Datatype = Literal[Integer, "BOOL", "FP16", "FP32", "FP64", "BYTES"]
 """Element types of the Open Inference Protocol."""
 
 NUMPY: Final[dict[Datatype, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-    "BYTES": np.dtype(np.object_),
+    name: np.dtype(name.lower().replace("fp", "float").replace("bytes", "object"))
+    for name in get_args(Datatype)
 }
 
 DATATYPES: Final[dict[np.dtype[Any], Datatype]] = {dtype: name for name, dtype in NUMPY.items()}
@@ -66,11 +42,11 @@ class Served:
     backend: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    version: str = field(init=False)
-    """Short identifier of exactly these weights."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "version", self.manifest.version)
+    @property
+    def version(self) -> str:
+        """Short identifier of exactly these weights."""
+        return self.manifest.version
 
 
 class Answer(NamedTuple):

@@ -5,12 +5,12 @@ and neither /dev/shm nor its size limit matters. Messages are JSON in SOCK_SEQPA
 """
 
 import asyncio
+import contextlib
 import json
 import mmap
 import multiprocessing
 import os
 import socket
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -84,11 +84,7 @@ class Arena:
     @classmethod
     def create(cls) -> "Arena":
         """Allocate a new, empty arena."""
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("inference")
-        else:
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
+        descriptor = os.memfd_create("inference")
         os.ftruncate(descriptor, INITIAL_BYTES)
         return cls(descriptor)
 
@@ -189,96 +185,19 @@ class Slot:
         self.outputs.close()
 
 
-class WorkerChannel:
-    """The worker's end of the message channel. It blocks."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        end.setblocking(True)
-
-    def send(self, message: Message) -> None:
-        """Send a message. Raises OSError if the server is gone."""
-        self._end.send(_encode(message))
-
-    def receive(self) -> Message:
-        """Wait for the next message and return it. Raises EOFError if the server is gone."""
-        try:
-            packet = self._end.recv(MAX_MESSAGE_BYTES)
-        except ConnectionError:
-            raise EOFError from None
-        if not packet:
-            raise EOFError
-        message: Message = json.loads(packet)
-        return message
+def send(end: socket.socket, message: Message) -> None:
+    """Send a message. Raises OSError if the other process is gone."""
+    end.send(json.dumps(message, separators=(",", ":")).encode())
 
 
-class ServerChannel:
-    """The server's end of the message channel. It never blocks the event loop."""
-
-    def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
-        self._end = end
-        self._on_message = on_message
-        self._loop = asyncio.get_running_loop()
-        self._outbox: deque[bytes] = deque()
-        end.setblocking(False)
-        self._loop.add_reader(end, self.read)
-
-    def send(self, message: Message) -> None:
-        """Send a message now or when the socket is writable. Does nothing if the worker is gone."""
-        packet = _encode(message)
-        if self._outbox:
-            self._outbox.append(packet)
-            return
-        try:
-            self._end.send(packet)
-        except BlockingIOError:
-            self._outbox.append(packet)
-            self._loop.add_writer(self._end, self._write)
-        except OSError:
-            # The exit of the process is detected separately.
-            return
-
-    def read(self) -> None:
-        """Pass all received messages to `on_message`."""
-        while self._end.fileno() >= 0:
-            try:
-                packet = self._end.recv(MAX_MESSAGE_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            if not packet:
-                self._loop.remove_reader(self._end)
-                return
-            self._on_message(json.loads(packet))
-
-    def close(self) -> None:
-        """Close the channel; the worker then exits."""
-        if self._end.fileno() >= 0:
-            self._loop.remove_reader(self._end)
-            self._loop.remove_writer(self._end)
-            self._end.close()
-        self._outbox.clear()
-
-    def _write(self) -> None:
-        try:
-            while self._outbox:
-                self._end.send(self._outbox[0])
-                self._outbox.popleft()
-        except BlockingIOError:
-            return
-        except OSError:
-            self._outbox.clear()
-        self._loop.remove_writer(self._end)
-
-
-def channel_sockets() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets. If one is closed, the other receives an empty packet."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-def _encode(message: Message) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode()
+def receive(end: socket.socket) -> Message | None:
+    """Return the next message; None if the other process is gone. May raise BlockingIOError."""
+    try:
+        packet = end.recv(MAX_MESSAGE_BYTES)
+    except ConnectionError:
+        return None
+    message: Message | None = json.loads(packet) if packet else None
+    return message
 
 
 class Worker:
@@ -310,7 +229,7 @@ class Worker:
         self._slots = tuple(Slot(Arena.create(), Arena.create()) for _ in range(SLOTS))
         self._free = deque(range(SLOTS))
         self._process: ForkServerProcess | None = None
-        self._channel: ServerChannel | None = None
+        self._end: socket.socket | None = None
         self._exit_reason = ""
 
     @property
@@ -325,7 +244,8 @@ class Worker:
 
     async def start(self) -> None:
         """Start the process; `loaded` completes when it is ready or has failed to load."""
-        ours, theirs = channel_sockets()
+        # If one end is closed, the other receives an empty packet.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # In a thread: the first start waits until the fork server has imported torch.
         process = _context.Process(target=_run, args=(theirs, self._slots, self.spec), daemon=True)
         starting = asyncio.ensure_future(asyncio.to_thread(process.start))
@@ -338,7 +258,9 @@ class Worker:
             raise
         theirs.close()
         self._process = process
-        self._channel = ServerChannel(ours, self._received)
+        self._end = ours
+        ours.setblocking(False)
+        self._loop.add_reader(ours, self._read, ours)
         self._loop.add_reader(process.sentinel, self._reap)
         if self._exit_reason:
             process.kill()
@@ -351,10 +273,18 @@ class Worker:
         if not self.batches:
             self.busy_since = time.monotonic()
         self.batches.append(batch)
-        if self._channel is not None:
-            self._channel.send(
-                {"slot": slot, "sizes": batch.sizes, "tensors": tensors, "wanted": batch.wanted}
-            )
+        if self._end is not None:
+            # Never blocks: the buffer holds the messages of all slots. `_reap` detects an exit.
+            with contextlib.suppress(ConnectionError):
+                send(
+                    self._end,
+                    {
+                        "slot": slot,
+                        "sizes": batch.sizes,
+                        "tensors": tensors,
+                        "wanted": batch.wanted,
+                    },
+                )
 
     def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
         """Return the batch that a result belongs to, with copies of its outputs."""
@@ -373,24 +303,39 @@ class Worker:
     def close(self) -> None:
         """Let the process exit. `on_exit` is still called."""
         self._exit_reason = self._exit_reason or "the server stopped it"
-        if self._channel is not None:
-            self._channel.close()
+        self._disconnect()
 
-    def _received(self, message: Message) -> None:
-        if self.ready:
-            self._on_result(self, message)
-            return
-        self.ready = message["type"] == "ready"
-        if not self.loaded.done():
-            self.loaded.set_result(message)
+    def _disconnect(self) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            self._loop.remove_reader(end)
+            end.close()
+
+    def _read(self, end: socket.socket) -> None:
+        """Handle all received messages."""
+        while self._end is not None:
+            try:
+                message = receive(end)
+            except BlockingIOError:
+                return
+            if message is None:
+                self._loop.remove_reader(end)
+                return
+            if self.ready:
+                self._on_result(self, message)
+                continue
+            self.ready = message["type"] == "ready"
+            if not self.loaded.done():
+                self.loaded.set_result(message)
 
     def _reap(self) -> None:
-        process, channel = self._process, self._channel
-        if process is None or channel is None:
+        process = self._process
+        if process is None:
             return
-        # Results that it sent before its exit may still be in the socket.
-        channel.read()
-        channel.close()
+        if self._end is not None:
+            # Results that it sent before its exit may still be in the socket.
+            self._read(self._end)
+        self._disconnect()
         self._loop.remove_reader(process.sentinel)
         process.join()
         code = process.exitcode

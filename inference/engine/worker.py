@@ -21,7 +21,7 @@ from inference.allocator import keep_freed_memory
 from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from inference.engine.interface import DATATYPES, InputError, Tensors, TensorSpec
-from inference.engine.process import Message, Slot, WorkerChannel, WorkerSpec
+from inference.engine.process import Message, Slot, WorkerSpec, receive, send
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
@@ -40,29 +40,26 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     gc.freeze()
     keep_freed_memory()
     _exit_with_server()
-    channel = WorkerChannel(end)
+    end.setblocking(True)
     try:
         handler = load(spec)
     except Exception as error:
         message = _public(error, spec.folder)
-        channel.send({"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
+        send(end, {"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
     # Excludes the loaded model as well.
     gc.collect()
     gc.freeze()
     on_gpu = spec.device != "cpu" and torch.cuda.is_available()
-    channel.send(
-        {
-            "type": "ready",
-            "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
-            "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.outputs],
-            "devices": torch.cuda.device_count() if on_gpu else 1,
-        }
-    )
-    with contextlib.suppress(EOFError):
-        while True:
-            request = channel.receive()
-            channel.send(_compute_batch(slots[request["slot"]], handler, request))
+    ready = {
+        "type": "ready",
+        "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
+        "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.outputs],
+        "devices": torch.cuda.device_count() if on_gpu else 1,
+    }
+    send(end, ready)
+    while (request := receive(end)) is not None:
+        send(end, _compute_batch(slots[request["slot"]], handler, request))
 
 
 def _exit_with_server() -> None:

@@ -13,7 +13,7 @@ from inference.http.limits import LINGER_SECONDS
 from inference.http.messages import HttpError, Request, Response, error_response
 
 if TYPE_CHECKING:
-    from inference.http.application import Application
+    from inference.http.application import Application, Pending
 
 MAX_HEAD_BYTES: Final = 1 << 16
 MAX_HEADERS: Final = 100
@@ -97,8 +97,8 @@ class Connection(asyncio.Protocol):
         self._limits.remove(self)
         self._limits.release(self, self.charged)
         reading, self._reading = self._reading, None
-        if self._active is not None and self._active.future is not None:
-            self._active.future.cancel()
+        if self._active is not None and self._active.pending is not None:
+            self._active.pending.future.cancel()
         for request in (*self._queue, *([reading] if reading and self._in_body else [])):
             self._application.abandoned(request)
         self._queue.clear()
@@ -394,11 +394,11 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, Response):
             self._send(request, answer)
         else:
-            request.future = answer
-            answer.add_done_callback(partial(self._computed, request))
+            request.pending = answer
+            answer.future.add_done_callback(lambda _: self._computed(request, answer))
 
-    def _computed(self, request: Request, future: "asyncio.Future[object]") -> None:
-        response = self._application.respond(request, future)
+    def _computed(self, request: Request, pending: "Pending") -> None:
+        response = self._application.respond(request, pending)
         if response is None or self._lost:
             self._application.abandoned(request)
         else:

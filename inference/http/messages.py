@@ -1,6 +1,5 @@
 """HTTP requests and responses, independent of connections."""
 
-import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from inference.engine.interface import (
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from inference.http.application import Route
+    from inference.http.application import Pending, Route
 
 Headers = Sequence[tuple[str, str]]
 
@@ -105,7 +104,8 @@ class Request:
     """The client, for fair sharing: the name of its API key, or its address."""
     response: Response | None = None
     """The response, if it is known before the body has arrived."""
-    future: "asyncio.Future[Response] | None" = None
+    pending: "Pending | None" = None
+    """The response that is being computed."""
     route: "Route | None" = None
     target: Target = NO_TARGET
     span: "Span | None" = None

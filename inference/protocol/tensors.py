@@ -38,27 +38,12 @@ _VALUES: Final = b"0123456789.eE+-truefals"
 """Characters removed for this comparison: numbers and booleans. Strings might contain brackets."""
 
 
-def find_input(name: object, served: Served, field: str) -> TensorSpec:
-    """Return the specification of an input. Raises InputError if there is none."""
-    for spec in served.inputs:
+def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
+    """Return the input or output with this name. Raises InputError if there is none."""
+    for spec in specs:
         if spec.name == name:
             return spec
-    raise InputError(f"{field} is {show(name)}: it must be {_names(served.inputs)}")
-
-
-def find_output(name: object, served: Served, field: str) -> TensorSpec:
-    """Return the specification of an output. Raises InputError if there is none."""
-    for spec in served.outputs:
-        if spec.name == name:
-            return spec
-    names = ", ".join(spec.name for spec in served.outputs)
-    raise InputError(f"{field} is {show(name)}: the outputs are {names}")
-
-
-def check_datatype(datatype: object, spec: TensorSpec, field: str) -> None:
-    """Raise InputError unless it is the input's datatype."""
-    if datatype != spec.datatype:
-        raise InputError(f"{field} is {show(datatype)}: it must be {spec.datatype!r}")
+    raise InputError(f"{field} is {show(name)}: it must be {_names(specs)}")
 
 
 def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:

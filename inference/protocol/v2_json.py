@@ -23,13 +23,11 @@ from inference.protocol.tensors import (
     LITTLE_ENDIAN,
     Blobs,
     as_object,
-    check_datatype,
     check_fields,
     check_finite,
     check_inputs,
     check_shape,
-    find_input,
-    find_output,
+    find,
     from_json,
     parse_object,
     show,
@@ -377,8 +375,9 @@ def _tensor(
     for key in ("name", "shape", "datatype"):
         if key not in tensor:
             raise InputError(f"{field}.{key} is missing")
-    spec = find_input(tensor["name"], served, f"{field}.name")
-    check_datatype(tensor["datatype"], spec, f"{field}.datatype")
+    spec = find(tensor["name"], served.inputs, f"{field}.name")
+    if (datatype := tensor["datatype"]) != spec.datatype:
+        raise InputError(f"{field}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
     parameters = _parameters(tensor, f"{field}.parameters", TENSOR_PARAMETERS)
     check_fields(tensor, TENSOR_FIELDS, field)
     shape = check_shape(tensor["shape"], spec, f"{field}.shape")
@@ -408,7 +407,7 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
     for index, entry in enumerate(listed):
         field = f"outputs[{index}]"
         output = as_object(entry, field)
-        spec = find_output(output.get("name"), served, f"{field}.name")
+        spec = find(output.get("name"), served.outputs, f"{field}.name")
         if spec.name in wanted:
             raise InputError(f"{field}.name repeats {spec.name!r}")
         check_fields(output, OUTPUT_FIELDS, field)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from inference.config import InferenceConfig
-from inference.http.application import Application
+from inference.http.application import Application, Pending
 from inference.http.connection import PIECE_BYTES, Connection
 from inference.http.limits import Limits
 from inference.http.messages import HttpError, Request, Response
@@ -33,15 +33,13 @@ class Computing:
     def assign_id(self, request: Request) -> None:
         request.request_id = "1"
 
-    def answer(
-        self, request: Request, reserve: Callable[[int], bool]
-    ) -> "asyncio.Future[object] | Response":
+    def answer(self, request: Request, reserve: Callable[[int], bool]) -> Pending | Response:
         if request.path == "/now":
             return Response(b"{}")
         self.asked.append(asyncio.get_running_loop().create_future())
-        return self.asked[-1]
+        return Pending(self.asked[-1], lambda _: Response(b"{}"))
 
-    def respond(self, request: Request, future: "asyncio.Future[object]") -> Response:
+    def respond(self, request: Request, pending: Pending) -> Response:
         return Response(b"{}")
 
     def finished(self, request: Request) -> None:

@@ -1,7 +1,7 @@
 """Types shared by protocols, engine and handlers. Independent of HTTP and PyTorch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -42,6 +42,8 @@ class Served:
     backend: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    plans: dict[bytes, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+    """Parsed requests, kept by the protocol."""
 
     @property
     def version(self) -> str:

@@ -11,7 +11,6 @@ from inference.config import InferenceConfig
 from inference.engine.batching import Queue, Request
 from inference.engine.interface import (
     NUMPY,
-    Answer,
     InputError,
     Observer,
     OverloadedError,
@@ -36,8 +35,6 @@ PACE_WEIGHT: Final = 0.05
 
 TICK_SECONDS: Final = 0.1
 """Interval between checks for passed deadlines and hanging workers."""
-
-NO_DEADLINE: Final = float("inf")
 
 
 class Pool:
@@ -132,20 +129,6 @@ class Pool:
         )
         return self.served
 
-    async def infer(self, inputs: Tensors, deadline: float = NO_DEADLINE) -> Answer:
-        """Compute one request, which the caller has checked against `served.inputs`.
-
-        `deadline` is a time of the event loop's clock. A request that is cancelled while it is
-        queued is not computed. Raises InputError, OverloadedError, DeadlineError or
-        UnavailableError.
-        """
-        request = self.submit(inputs, deadline)
-        try:
-            return await request.future
-        except asyncio.CancelledError:
-            self.drop(request)
-            raise
-
     def drop(self, request: Request) -> None:
         """Stop counting a cancelled request as queued."""
         self._queue.drop(request)
@@ -183,7 +166,9 @@ class Pool:
     ) -> Request:
         """Queue a request of a client; its future receives the answer.
 
-        The answer has only the named `outputs`, or all if it is None. Raises the errors of `infer`.
+        `inputs` were checked against `served.inputs`; `deadline` is a time of `time.monotonic`. The
+        answer has only the named `outputs`, or all if it is None. Raises InputError,
+        OverloadedError or UnavailableError; the future may also fail with DeadlineError.
         """
         if self._closed:
             raise UnavailableError("the server is shutting down")

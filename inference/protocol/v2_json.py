@@ -141,28 +141,13 @@ class Plan:
         return inputs
 
 
-class Plans:
-    """Plans for the loaded model by their JSON. All are dropped with it, and at `MAX_PLANS`."""
-
-    def __init__(self) -> None:
-        self._served: Served | None = None
-        self._plans: dict[bytes, Plan] = {}
-
-    def get(self, head: bytes, served: Served) -> Plan | None:
-        """Return the plan kept for exactly this JSON."""
-        return self._plans.get(head) if served is self._served else None
-
-    def keep(self, head: bytes, plan: Plan) -> None:
-        """Keep a plan unless its JSON is too long."""
-        if len(head) > MAX_PLAN_BYTES:
-            return
-        if plan.served is not self._served or len(self._plans) >= MAX_PLANS:
-            self._plans.clear()
-            self._served = plan.served
-        self._plans[head] = plan
-
-
-_PLANS: Final = Plans()
+def keep_plan(head: bytes, plan: Plan) -> None:
+    """Keep a plan unless its JSON is too long. All are dropped at `MAX_PLANS`."""
+    plans = plan.served.plans
+    if len(head) <= MAX_PLAN_BYTES:
+        if len(plans) >= MAX_PLANS:
+            plans.clear()
+        plans[head] = plan
 
 
 def read_request(
@@ -185,7 +170,7 @@ def read_request(
         )
     head = bytes(body[:length])
     if header_length is not None:
-        plan = _PLANS.get(head, served)
+        plan: Plan | None = served.plans.get(head)
         if plan is not None:
             return plan.request(body, length)
         blobs = Blobs(memoryview(body)[length:])
@@ -208,7 +193,7 @@ def read_request(
     plan = None
     if blobs is not None and len(blobs.tensors) == len(inputs):
         plan = Plan(identity, tuple(blobs.tensors), outputs, timeout, served)
-        _PLANS.keep(head, plan)
+        keep_plan(head, plan)
     return InferRequest(identity, inputs, outputs, timeout, plan)
 
 

@@ -4,10 +4,12 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from inference.config import InferenceConfig
+from inference.engine.backoff import DEFAULT_POLICY, Backoff, RestartPolicy
 from inference.engine.batching import Queue, Request
 from inference.engine.interface import (
     NUMPY,
@@ -20,8 +22,8 @@ from inference.engine.interface import (
     UnavailableError,
 )
 from inference.engine.process import SLOTS, Message, Worker, WorkerSpec
-from inference.engine.workers import DEFAULT_POLICY, RestartPolicy, Supervisor
-from workload.manifest import Manifest
+from workload.manifest import ExportError, Manifest
+from workload.report import emit
 
 DEADLINE_MARGIN: Final = 1.1
 """Factor applied to a request's estimated time before it is compared with the deadline."""
@@ -32,6 +34,11 @@ UNAVAILABLE_RETRY_SECONDS: Final = 5.0
 
 PACE_WEIGHT: Final = 0.05
 """Weight of the latest batch in the moving average: the last few dozen batches count."""
+
+STOPPED: Final = "the server stopped it"
+
+STOP_SECONDS: Final = 2.0
+"""Time for a worker to exit before it is killed."""
 
 TICK_SECONDS: Final = 0.1
 """Interval between checks for passed deadlines and hanging workers."""
@@ -54,16 +61,13 @@ class Pool:
         self._config, self._manifest, self._observer = config, manifest, observer
         self._loop = asyncio.get_running_loop()
         self._queue = Queue(config.max_batch, config.max_queue, config.max_queue_bytes)
-        self._supervisor = Supervisor(
-            worker_spec(config, manifest, compile_cache),
-            config.workers,
-            observer,
-            policy,
-            on_result=self._finish,
-            on_ready=self._dispatch,
-            on_lost=self._lost,
-        )
-        self._workers = self._supervisor.workers
+        self._spec = worker_spec(config, manifest, compile_cache)
+        self._workers: list[Worker] = []
+        """All workers, including those that still load the model."""
+        self._backoff = Backoff(policy)
+        self._replacing: set[asyncio.Task[None]] = set()
+        self.broken = ""
+        """Reason why a worker could not be replaced; empty if all could."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -99,14 +103,11 @@ class Pool:
         return not (self._queue or any(worker.batches for worker in self._workers))
 
     @property
-    def broken(self) -> bool:
-        """True if a worker could not be replaced."""
-        return bool(self._supervisor.broken)
-
-    @property
     def reason(self) -> str:
         """Reason why requests should not be sent; empty if they should."""
-        return self._supervisor.reason
+        if self.broken and not any(worker.ready for worker in self._workers):
+            return self.broken
+        return self._backoff.reason(time.monotonic())
 
     @property
     def pids(self) -> list[int]:
@@ -116,9 +117,16 @@ class Pool:
     async def start(self) -> Served:
         """Start and warm up all workers. Raises ExportError if the model cannot be served."""
         try:
-            ready = await self._supervisor.start()
+            # The first one compiles the model if necessary, and counts the devices.
+            ready = await self._start(self._spec)
+            specs = [
+                replace(self._spec, device_index=index)
+                for index in range(int(ready["devices"]))
+                for _ in range(self._config.workers)
+            ]
+            await asyncio.gather(*map(self._start, specs[1:]))
         except BaseException:
-            await self._supervisor.close()
+            await self._stop()
             raise
         self.served = Served(
             name=self._config.model_name,
@@ -138,24 +146,39 @@ class Pool:
         until = time.monotonic() + seconds
         while not self.idle and time.monotonic() < until and not self._has_no_workers:
             await asyncio.sleep(0.01)
-        self._closed = True
         error = UnavailableError("the server is shutting down")
+        self._closed = True
         self._queue.fail_all(error)
         for worker in self._workers:
             for batch in worker.batches:
                 batch.fail(error)
-        await self._supervisor.close()
+        await self._stop()
 
     def kill(self) -> None:
         """Kill the workers without waiting."""
-        self._supervisor.kill()
+        for worker in self._workers:
+            worker.kill(STOPPED)
+
+    async def _stop(self) -> None:
+        """Stop all workers, including those that still compute or load."""
+        self._closed = True
+        for task in self._replacing:
+            task.cancel()
+        for worker in [*self._workers]:
+            if worker.batches or not worker.ready:
+                worker.kill(STOPPED)
+            worker.close()
+        until = time.monotonic() + STOP_SECONDS
+        while self._workers:
+            await asyncio.sleep(0.005)
+            if time.monotonic() > until:
+                self.kill()
 
     @property
     def _has_no_workers(self) -> bool:
         """True if no worker is ready or expected soon."""
-        return not any(worker.ready for worker in self._workers) and (
-            not self._supervisor.replacing
-        )
+        expected = self._replacing and not self.reason
+        return not (expected or any(worker.ready for worker in self._workers))
 
     def submit(
         self,
@@ -236,7 +259,7 @@ class Pool:
         """Answer the requests of a batch that a worker has computed."""
         started, worker.busy_since = worker.busy_since, time.monotonic()
         duration = worker.busy_since - started
-        self._supervisor.computed()
+        self._backoff.succeeded()
         batch, outputs = worker.finish(message)
         steady = self._queue or len(batch.pieces) > 1
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)
@@ -265,7 +288,54 @@ class Pool:
             request.add_outputs(piece.begin, rows, self.served)
             row = end
 
-    def _lost(self, worker: Worker, reason: str) -> None:
+    async def _start(self, spec: WorkerSpec) -> Message:
+        """Start a worker and return its `ready` message. Raises ExportError."""
+        worker = Worker(spec, self._finish, self._exited)
+        self._workers.append(worker)
+        try:
+            await worker.start()
+        except BaseException:
+            self._workers.remove(worker)
+            raise
+        message = await worker.loaded
+        if message["type"] != "ready":
+            raise ExportError(message["message"])
+        self._dispatch()
+        return message
+
+    def _exited(self, worker: Worker, reason: str) -> None:
+        """Replace a worker that died."""
+        self._workers.remove(worker)
+        if self._closed or not worker.ready:
+            return
+        self._observer.worker_ended(reason)
+        computing = worker.batches[0].pieces if worker.batches else []
+        retried = bool(computing) and all(piece.request.retried for piece in computing)
+        delay = self._backoff.died(time.monotonic(), reason, retried=retried)
+        emit("worker_ended", reason=reason, again_in=delay)
+        self._replace_later(worker.spec, delay)
+        self._requeue(worker, reason)
+
+    def _replace_later(self, spec: WorkerSpec, delay: float) -> None:
+        task = asyncio.create_task(self._replace(spec, delay))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self, spec: WorkerSpec, delay: float) -> None:
+        await asyncio.sleep(delay)
+        try:
+            await self._start(spec)
+        except ExportError as error:
+            if self._closed:
+                return
+            self.broken = str(error)
+            delay = max(1.0, self._backoff.died(time.monotonic(), self.broken))
+            emit("worker_failed", reason=self.broken, again_in=delay)
+            self._replace_later(spec, delay)
+        else:
+            self.broken = ""
+
+    def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
 
         Requests that it was computing are computed once more, each alone; one that kills a second

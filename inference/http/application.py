@@ -206,13 +206,13 @@ class Application:
 
         A client with less than its equal share may displace requests in the queue.
         """
-        engine = self._service.engine
-        if self._computing > self._service.config.max_queue and (
-            self._computing >= engine.max_in_flight
-            and self._by_peer[request.peer] * len(self._by_peer) >= engine.max_in_flight
-        ):
+        pool = self._service.engine.pool
+        if self._computing <= self._service.config.max_queue or pool is None:
+            return
+        share = self._by_peer[request.peer] * len(self._by_peer)
+        if min(self._computing, share) >= pool.max_in_flight:
             raise OverloadedError(
-                f"{self._computing} requests are in flight already", engine.estimated_wait
+                f"{self._computing} requests are in flight already", pool.estimated_wait
             )
 
     def _check_access(self, request: Request, scope: Scope) -> None:

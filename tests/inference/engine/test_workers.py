@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from inference.engine.backoff import Backoff, RestartPolicy
 from inference.engine.interface import Observer, UnavailableError
-from inference.engine.workers import Backoff, RestartPolicy
 from inference.metrics import Metrics
 from inference.service import Service
 from tests.inference.engine.exports import Serve, infer, outcome, sample, until

@@ -1,6 +1,8 @@
 """Types shared by protocols, engine and handlers. Independent of HTTP and PyTorch."""
 
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -101,3 +103,36 @@ class Observer:
 
     def worker_ended(self, reason: str) -> None:
         """Handle the unexpected end of a worker, which is then replaced."""
+
+
+def pack_texts(texts: Iterable[bytes]) -> bytes:
+    """Return the binary form of BYTES elements: each is preceded by its length."""
+    return b"".join(part for text in texts for part in (struct.pack("<I", len(text)), text))
+
+
+def unpack_texts(content: memoryview, shape: tuple[int, ...], field: str) -> NDArray[Any]:
+    """Reverse `pack_texts`. Raises InputError that names `field`."""
+    found: list[bytes] = []
+    offset = 0
+    while offset < len(content):
+        if offset + 4 > len(content):
+            raise InputError(f"{field} ends within the length of string {len(found)}")
+        (length,) = struct.unpack_from("<I", content, offset)
+        offset += 4
+        if offset + length > len(content):
+            raise InputError(f"{field} ends within string {len(found)}, of {length} bytes")
+        found.append(bytes(content[offset : offset + length]))
+        offset += length
+    check_count(len(found), shape, field)
+    values = np.empty(len(found), np.object_)
+    values[:] = found
+    return values.reshape(shape)
+
+
+def check_count(found: int, shape: tuple[int, ...], field: str) -> None:
+    """Raise InputError unless the number of values matches the shape."""
+    needed = math.prod(shape)
+    if found != needed:
+        raise InputError(
+            f"{field} has {found} values, but its shape is {list(shape)}, which needs {needed}"
+        )

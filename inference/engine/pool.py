@@ -61,7 +61,8 @@ class Pool:
         self._config, self._manifest, self._observer = config, manifest, observer
         self._loop = asyncio.get_running_loop()
         self._queue = Queue(config.max_batch, config.max_queue, config.max_queue_bytes)
-        self._spec = worker_spec(config, manifest, compile_cache)
+        threads = config.threads or default_threads(config.workers)
+        self._spec = WorkerSpec(config, manifest, 0, threads, compile_cache)
         self._workers: list[Worker] = []
         """All workers, including those that still load the model."""
         self._backoff = Backoff(policy)
@@ -366,22 +367,6 @@ class Pool:
         self._ticking = False
         if not self.idle:
             self._schedule_tick()
-
-
-def worker_spec(config: InferenceConfig, manifest: Manifest, compile_cache: Path) -> WorkerSpec:
-    """Return the specification of a worker on the first device."""
-    return WorkerSpec(
-        folder=str(config.model_path),
-        manifest=manifest.model_dump_json(exclude_none=True),
-        handler=config.handler,
-        backend=config.backend,
-        own_model=config.own_model,
-        device=config.device,
-        device_index=0,
-        threads=config.threads or default_threads(config.workers),
-        max_batch=config.max_batch,
-        compile_cache=str(compile_cache),
-    )
 
 
 def default_threads(workers: int) -> int:

@@ -17,15 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.config import Backend
+from inference.config import InferenceConfig
 from inference.engine.batching import Batch
-from inference.engine.interface import DATATYPES, NUMPY, Datatype
-from workload.configuration import DeviceName
+from inference.engine.interface import DATATYPES, NUMPY, Datatype, pack_texts, unpack_texts
+from workload.manifest import Manifest
 
 SLOTS: Final = 2
 """Maximum batches per worker: the one being computed, and the next."""
@@ -57,17 +58,12 @@ _context.set_forkserver_preload(["inference.engine.preloaded"])
 class WorkerSpec:
     """The model that a worker serves, and the device it uses."""
 
-    folder: str
-    manifest: str
-    """As JSON; the weights must match it, even if the directory has changed since."""
-    handler: str
-    backend: Backend
-    own_model: str
-    device: DeviceName
+    config: InferenceConfig
+    manifest: Manifest
+    """The weights must match it, even if the directory has changed since."""
     device_index: int
     threads: int
-    max_batch: int
-    compile_cache: str
+    compile_cache: Path
     """Directory for compiled models."""
 
 
@@ -100,7 +96,10 @@ class Arena:
             first = parts[0]
             datatype = DATATYPES[first.dtype]
             shape = (sum(len(part) for part in parts), *first.shape[1:])
-            written = pack(parts) if datatype == "BYTES" else parts
+            written = parts
+            if datatype == "BYTES":
+                texts = [text for part in parts for text in part.ravel().tolist()]
+                written = [np.frombuffer(pack_texts(texts), np.uint8)]
             size = sum(part.nbytes for part in written)
             placed.append((name, datatype, shape, end, size))
             packed.append(written)
@@ -119,7 +118,8 @@ class Arena:
         arrays: dict[str, NDArray[Any]] = {}
         for name, datatype, shape, offset, size in placed:
             if datatype == "BYTES":
-                arrays[name] = unpack(self._view((size,), BYTE, offset), tuple(shape))
+                packed = memoryview(self._view((size,), BYTE, offset))
+                arrays[name] = unpack_texts(packed, tuple(shape), name)
             else:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
         return arrays
@@ -149,27 +149,6 @@ class Arena:
 
 def _attach(descriptor: Any) -> Arena:
     return Arena(descriptor.detach())
-
-
-def pack(parts: Parts) -> Parts:
-    """Pack arrays of `bytes` into one UINT8 array: all lengths (4 bytes each), then all content."""
-    elements: list[bytes] = [element for part in parts for element in part.ravel().tolist()]
-    lengths = np.fromiter(map(len, elements), np.uint32, len(elements))
-    joined = np.frombuffer(b"".join(elements), np.uint8)
-    return [np.concatenate([lengths.view(np.uint8), joined])]
-
-
-def unpack(raw: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Reverse `pack`."""
-    count = int(np.prod(shape))
-    ends = raw[: 4 * count].view(np.uint32).cumsum(dtype=np.int64).tolist()
-    joined = raw[4 * count :].tobytes()
-    elements = np.empty(count, np.object_)
-    begin = 0
-    for index, end in enumerate(ends):
-        elements[index] = joined[begin:end]
-        begin = end
-    return elements.reshape(shape)
 
 
 @dataclass(frozen=True)

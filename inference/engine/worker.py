@@ -25,7 +25,7 @@ from inference.engine.process import Message, Slot, WorkerSpec, receive, send
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
-from workload.manifest import ExportError, Manifest
+from workload.manifest import ExportError
 from workload.report import emit
 
 MAX_ERROR_CHARACTERS: Final = 2000
@@ -44,13 +44,13 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     try:
         handler = load(spec)
     except Exception as error:
-        message = _public(error, spec.folder)
+        message = _public(error, str(spec.config.model_path))
         send(end, {"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
     # Excludes the loaded model as well.
     gc.collect()
     gc.freeze()
-    on_gpu = spec.device != "cpu" and torch.cuda.is_available()
+    on_gpu = spec.config.device != "cpu" and torch.cuda.is_available()
     ready = {
         "type": "ready",
         "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
@@ -91,14 +91,12 @@ def _public(error: BaseException, folder: str) -> str:
 def load(spec: WorkerSpec) -> Handler:
     """Load a handler with its model and run all of its examples. Raises ExportError."""
     torch.set_num_threads(spec.threads)
-    manifest = Manifest.model_validate_json(spec.manifest)
-    device = choose_device(spec.device, spec.device_index)
-    folder = Path(spec.folder)
-    cache = Path(spec.compile_cache)
-    choice = Choice(spec.backend, folder, manifest, device, spec.own_model, cache)
-    handler = choose_handler(spec.handler, manifest)
+    config, manifest, folder = spec.config, spec.manifest, Path(spec.config.model_path)
+    device = choose_device(config.device, spec.device_index)
+    choice = Choice(config.backend, folder, manifest, device, config.own_model, spec.compile_cache)
+    handler = choose_handler(config.handler, manifest)
     handler.load(Source(folder, manifest, device, lambda: load_backend(choice)))
-    for example in handler.examples(spec.max_batch):
+    for example in handler.examples(config.max_batch):
         samples = len(next(iter(example.values())))
         # A handler may refuse the default example, which is all zeros.
         with contextlib.suppress(InputError):

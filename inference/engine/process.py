@@ -118,7 +118,7 @@ class Arena:
         arrays: dict[str, NDArray[Any]] = {}
         for name, datatype, shape, offset, size in placed:
             if datatype == "BYTES":
-                packed = memoryview(self._view((size,), BYTE, offset))
+                packed = self._view((size,), BYTE, offset).data
                 arrays[name] = unpack_texts(packed, tuple(shape), name)
             else:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)

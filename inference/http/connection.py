@@ -398,6 +398,8 @@ class Connection(asyncio.Protocol):
             answer.future.add_done_callback(lambda _: self._computed(request, answer))
 
     def _computed(self, request: Request, pending: "Pending") -> None:
+        # It refers to the request: the cycle would keep both, and the outputs, for a long time.
+        request.pending = None
         response = self._application.respond(request, pending)
         if response is None or self._lost:
             self._application.abandoned(request)

@@ -1,8 +1,11 @@
 """What one connection may hold, and whose time counts, without a network."""
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -16,6 +19,14 @@ from inference.http.messages import HttpError, Request, Response
 INFER = b"POST /infer HTTP/1.1\r\nHost: a\r\n"
 
 
+class Outputs:
+    """What a model has computed."""
+
+
+def finish(_: Request, __: Outputs, ___: object) -> Response:
+    return Response(b"{}")
+
+
 class Computing:
     """An application whose answers come when the test gives them."""
 
@@ -25,6 +36,7 @@ class Computing:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.asked: list[asyncio.Future[object]] = []
+        self.outputs: list[weakref.ref[Outputs]] = []
 
     def begin(self, request: Request, version: str) -> Response | None:
         request.limit = 1 << 20
@@ -37,7 +49,9 @@ class Computing:
         if request.path == "/now":
             return Response(b"{}")
         self.asked.append(asyncio.get_running_loop().create_future())
-        return Pending(self.asked[-1], lambda _: Response(b"{}"))
+        outputs = Outputs()
+        self.outputs.append(weakref.ref(outputs))
+        return Pending(self.asked[-1], partial(finish, request, outputs))
 
     def respond(self, request: Request, pending: Pending) -> Response:
         return Response(b"{}")
@@ -200,3 +214,17 @@ async def test_the_rest_of_a_body_is_parsed_at_once(monkeypatch: pytest.MonkeyPa
     connection.data_received(INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
     assert len(application.asked) == 1
     assert len(calls) == 2
+
+
+async def test_outputs_are_released_with_the_response() -> None:
+    connection, transport, application = connected()
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
+    gc.disable()
+    try:
+        application.asked.pop().set_result(None)
+        while not transport.written:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert application.outputs[0]() is None
+    finally:
+        gc.enable()

@@ -5,7 +5,7 @@ Imports no torch: the stack validates the settings of services with this class i
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -17,11 +17,18 @@ ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
 CUSTOM: Final = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
 
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+Size = Annotated[int, Field(ge=1024, le=2**31)]
+"""Bytes."""
+
 
 class InferenceConfig(BaseModel):
     """Configuration of one model server."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     model_name: str = Field(
         pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
@@ -38,25 +45,17 @@ class InferenceConfig(BaseModel):
         "weights is not served. Empty accepts any.",
     )
     host: str = Field(default="0.0.0.0", min_length=1, description="Address to listen on.")  # noqa: S104
-    port: int = Field(default=8080, ge=1, le=65535, description="Port for clients.")
-    admin_port: int = Field(
+    port: Port = Field(default=8080, description="Port for clients.")
+    admin_port: Port = Field(
         default=8081,
-        ge=1,
-        le=65535,
         description="Port for probes, metrics and loading, served by a separate thread.",
     )
-    max_body_bytes: int = Field(
+    max_body_bytes: Size = Field(
         default=16 * 2**20,
-        ge=1024,
-        le=2**31,
         description="Maximum size of a request body; larger ones are refused with 413.",
     )
-    body_seconds: float = Field(
-        default=30.0,
-        gt=0,
-        le=3600,
-        allow_inf_nan=False,
-        description="Maximum time (s) for a request body to arrive.",
+    body_seconds: Seconds = Field(
+        default=30.0, description="Maximum time (s) for a request body to arrive."
     )
     max_buffered_bytes: int = Field(
         default=256 * 2**20,
@@ -65,17 +64,13 @@ class InferenceConfig(BaseModel):
         description="Maximum total size of bodies and unsent responses in memory; beyond it, "
         "requests are refused with 429.",
     )
-    max_json_bytes: int = Field(
+    max_json_bytes: Size = Field(
         default=2 * 2**20,
-        ge=1024,
-        le=2**31,
         description="Maximum size of the JSON in a request, and of the values that a response "
         "returns as JSON; send larger tensors in binary form.",
     )
-    max_output_bytes: int = Field(
+    max_output_bytes: Size = Field(
         default=64 * 2**20,
-        ge=1024,
-        le=2**31,
         description="Maximum size of the outputs of one request; larger ones are refused with 400.",
     )
     max_connections: int = Field(
@@ -88,15 +83,11 @@ class InferenceConfig(BaseModel):
         default=0.5,
         gt=0,
         le=1,
-        allow_inf_nan=False,
         description="Maximum share of max_connections and of max_buffered_bytes that one address "
         "may use; 1 if all clients come through a gateway.",
     )
-    header_seconds: float = Field(
+    header_seconds: Seconds = Field(
         default=5.0,
-        gt=0,
-        le=3600,
-        allow_inf_nan=False,
         description="Maximum time (s) for the headers of a request, and for the first request of a "
         "connection.",
     )
@@ -106,12 +97,8 @@ class InferenceConfig(BaseModel):
         le=2**30,
         description="Minimum rate at which a client must send a body and receive a response.",
     )
-    stall_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=3600,
-        allow_inf_nan=False,
-        description="Time (s) over which the minimum rate is measured.",
+    stall_seconds: Seconds = Field(
+        default=5.0, description="Time (s) over which the minimum rate is measured."
     )
     idle_seconds: int = Field(
         default=75,
@@ -120,12 +107,8 @@ class InferenceConfig(BaseModel):
         description="Time (s) after which a connection without a request is closed; keep it above "
         "the load balancer's idle timeout.",
     )
-    request_seconds: float = Field(
-        default=30.0,
-        gt=0,
-        le=3600,
-        allow_inf_nan=False,
-        description="Deadline (s) of requests that set none.",
+    request_seconds: Seconds = Field(
+        default=30.0, description="Deadline (s) of requests that set none."
     )
     api_keys_file: str = Field(
         default="",
@@ -137,8 +120,7 @@ class InferenceConfig(BaseModel):
     tls_key: str = Field(default="", description="PEM file of the private key.")
     tls_minimum: Literal["1.2", "1.3"] = Field(default="1.2", description="Minimum TLS version.")
     request_log: Literal["none", "failures", "all"] = Field(
-        default="failures",
-        description="Requests to log: none, failures (5xx) or all.",
+        default="failures", description="Requests to log: none, failures (5xx) or all."
     )
     tracing_endpoint: str = Field(
         default="",
@@ -150,7 +132,6 @@ class InferenceConfig(BaseModel):
         default=1.0,
         ge=0,
         le=1,
-        allow_inf_nan=False,
         description="Share of requests to trace if the caller has not decided.",
     )
     device: DeviceName = Field(default="auto", description="Device; auto uses a GPU if available.")
@@ -187,7 +168,6 @@ class InferenceConfig(BaseModel):
         default=0,
         ge=0,
         le=1000,
-        allow_inf_nan=False,
         description="Maximum time (ms) that a free worker waits under load until the queue has as "
         "many samples as the last batch.",
     )
@@ -207,21 +187,15 @@ class InferenceConfig(BaseModel):
         default=60,
         gt=0,
         le=86400,
-        allow_inf_nan=False,
         description="Time (s) for one batch after which a worker is killed and replaced.",
     )
     poll_seconds: float = Field(
-        default=2,
-        gt=0,
-        le=300,
-        allow_inf_nan=False,
-        description="Interval (s) between checks for the export.",
+        default=2, gt=0, le=300, description="Interval (s) between checks for the export."
     )
     notice_seconds: float = Field(
         default=3,
         ge=0,
         le=300,
-        allow_inf_nan=False,
         description="Time (s) after SIGTERM in which the server is unready but still accepts "
         "requests, so that load balancers can react.",
     )

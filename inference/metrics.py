@@ -94,67 +94,63 @@ class Metrics(Collector, Observer):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
-        requests = CounterMetricFamily(
+        yield _counts(
             "inference_requests",
             "Requests by protocol and status code",
-            labels=("protocol", "code"),
+            ("protocol", "code"),
+            self.requests,
         )
-        for (protocol, code), count in self.requests.copy().items():
-            requests.add_metric((protocol, str(code)), count)
-        yield requests
-        by_key = CounterMetricFamily(
+        yield _counts(
             "inference_key_requests",
             "Requests by name of the API key and status code",
-            labels=("key", "code"),
+            ("key", "code"),
+            self.by_key,
         )
-        for (key, code), count in self.by_key.copy().items():
-            by_key.add_metric((key, str(code)), count)
-        yield by_key
-        yield CounterMetricFamily("inference_samples", "Samples predicted", self.samples)
-        yield self._latency.metric(
-            "inference_request_seconds", "Time from the arrival of a request to its response"
+        for histogram, name, text in (
+            (
+                self._latency,
+                "request_seconds",
+                "Time from the arrival of a request to its response",
+            ),
+            (self._queue, "queue_seconds", "Time from the arrival of a request to its batch"),
+            (self._model, "model_seconds", "Compute time of a batch"),
+            (self._batch, "batch_samples", "Samples per batch"),
+        ):
+            yield histogram.metric(f"inference_{name}", text)
+        for name, text, count in (
+            ("samples", "Samples predicted", self.samples),
+            ("worker_deaths", "Workers that died and were replaced", self.worker_deaths),
+            (
+                "reload_failures",
+                "New model versions that could not be served",
+                self.reload_failures,
+            ),
+        ):
+            yield CounterMetricFamily(f"inference_{name}", text, count)
+        buffered, engine = self.limits.buffered if self.limits else 0, self.engine
+        for name, text, value in (
+            ("requests_in_flight", "Requests in flight", self.in_flight),
+            ("buffered_bytes", "Size of bodies and unsent responses in memory", buffered),
+            ("queue_depth", "Samples queued for a worker", engine.queued if engine else 0),
+            ("ready", "1 if requests should be sent here", int(not (engine and engine.reason))),
+        ):
+            yield GaugeMetricFamily(f"inference_{name}", text, value)
+        info = GaugeMetricFamily(
+            "inference_model_info",
+            "The loaded model; always 1",
+            labels=("model", "version", "sha256", "run", "backend"),
         )
-        yield self._queue.metric(
-            "inference_queue_seconds", "Time from the arrival of a request to its batch"
-        )
-        yield self._model.metric("inference_model_seconds", "Compute time of a batch")
-        yield self._batch.metric("inference_batch_samples", "Samples per batch")
-        yield GaugeMetricFamily(
-            "inference_requests_in_flight", "Requests in flight", self.in_flight
-        )
-        yield GaugeMetricFamily(
-            "inference_buffered_bytes",
-            "Size of bodies and unsent responses in memory",
-            self.limits.buffered if self.limits else 0,
-        )
-        yield CounterMetricFamily(
-            "inference_worker_deaths", "Workers that died and were replaced", self.worker_deaths
-        )
-        yield CounterMetricFamily(
-            "inference_reload_failures",
-            "New model versions that could not be served",
-            self.reload_failures,
-        )
-        if self.engine is not None:
-            yield from _engine_metrics(self.engine)
+        if engine is not None and (served := engine.served) is not None:
+            sha256, run = served.manifest.weights.sha256, served.manifest.run
+            info.add_metric((served.name, served.version, sha256, run, served.backend), 1)
+        yield info
 
 
-def _engine_metrics(engine: ModelEngine) -> Iterator[Metric]:
-    yield GaugeMetricFamily("inference_queue_depth", "Samples queued for a worker", engine.queued)
-    yield GaugeMetricFamily(
-        "inference_ready", "1 if requests should be sent here", int(not engine.reason)
-    )
-    labels = ("model", "version", "sha256", "run", "backend")
-    info = GaugeMetricFamily("inference_model_info", "The loaded model; always 1", labels=labels)
-    served = engine.served
-    if served is not None:
-        manifest = served.manifest
-        values = (
-            served.name,
-            served.version,
-            manifest.weights.sha256,
-            manifest.run,
-            served.backend,
-        )
-        info.add_metric(values, 1)
-    yield info
+def _counts(
+    name: str, text: str, labels: Sequence[str], counts: Counter[tuple[str, int]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    # Copied, because the administration thread collects.
+    for (label, code), count in counts.copy().items():
+        family.add_metric((label, str(code)), count)
+    return family

@@ -21,61 +21,40 @@ from inference.engine.interface import (
 Shapes = tuple[tuple[int, ...], ...]
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A request, which is answered when all pieces that it was split into are computed."""
 
-    __slots__ = (
-        "arrived",
-        "batch",
-        "compute_seconds",
-        "deadline",
-        "future",
-        "inputs",
-        "outputs",
-        "peer",
-        "pending",
-        "queue_seconds",
-        "queued",
-        "retried",
-        "samples",
-        "shapes",
-        "size",
-        "wanted",
-    )
+    inputs: Tensors
+    future: "asyncio.Future[Answer]"
+    arrived: float
+    deadline: float
+    peer: str = ""
+    """The client that sent it; clients are served in turn."""
+    wanted: frozenset[str] | None = None
+    """Outputs that are needed; None for all."""
+    samples: int = field(init=False)
+    shapes: Shapes = field(init=False)
+    """Only requests with equal shapes can share a batch."""
+    size: int = field(init=False)
+    """Size of the inputs in bytes."""
+    queued: int = 0
+    """Number of queued samples."""
+    pending: int = 0
+    """Number of pieces without outputs."""
+    retried: bool = False
+    """True if a worker died while it computed this; it is then computed in separate batches."""
+    outputs: dict[int, Tensors] = field(default_factory=dict)
+    """Outputs of computed pieces, by their first sample."""
+    queue_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    batch: int = 0
 
-    def __init__(
-        self,
-        inputs: Tensors,
-        future: "asyncio.Future[Answer]",
-        arrived: float,
-        deadline: float,
-        peer: str = "",
-        outputs: frozenset[str] | None = None,
-    ) -> None:
-        self.inputs = inputs
-        self.peer = peer
-        """The client that sent it; clients are served in turn."""
-        self.wanted = outputs
-        """Outputs that are needed; None for all."""
-        self.future = future
-        self.arrived = arrived
-        self.deadline = deadline
-        arrays = inputs.values()
+    def __post_init__(self) -> None:
+        arrays = self.inputs.values()
         self.samples = len(next(iter(arrays)))
-        self.shapes: Shapes = tuple([array.shape[1:] for array in arrays])
-        """Only requests with equal shapes can share a batch."""
+        self.shapes = tuple([array.shape[1:] for array in arrays])
         self.size = sum([size_of(array) for array in arrays])
-        """Size of the inputs in bytes."""
-        self.queued = 0
-        """Number of queued samples."""
-        self.pending = 0
-        """Number of pieces without outputs."""
-        self.retried = False
-        """True if a worker died while it computed this; it is then computed in separate batches."""
-        self.outputs: dict[int, Tensors] = {}
-        """Outputs of computed pieces, by their first sample."""
-        self.queue_seconds = self.compute_seconds = 0.0
-        self.batch = 0
 
     def fail(self, error: Exception) -> None:
         """Answer with an error, unless already answered."""
@@ -156,14 +135,13 @@ class Batch:
             piece.request.retried = True
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """The queued pieces of one client, oldest first."""
 
-    __slots__ = ("pieces", "samples", "size")
-
-    def __init__(self) -> None:
-        self.pieces: deque[Piece] = deque()
-        self.samples = self.size = 0
+    pieces: deque[Piece] = field(default_factory=deque)
+    samples: int = 0
+    size: int = 0
 
 
 class Queue:

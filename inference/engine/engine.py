@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from inference.config import InferenceConfig
+from inference.engine.backoff import DEFAULT_POLICY, RestartPolicy
 from inference.engine.interface import Observer, ReloadError, Served
 from inference.engine.pool import Pool
-from inference.engine.workers import DEFAULT_POLICY, RestartPolicy
 from workload.manifest import ExportError, Manifest, read_manifest
 from workload.report import emit
 
@@ -60,16 +60,6 @@ class ModelEngine:
     def queued(self) -> int:
         """Number of queued samples."""
         return self.pool.queued if self.pool else 0
-
-    @property
-    def max_in_flight(self) -> int:
-        """Maximum number of samples, queued and at workers; beyond it, some are refused."""
-        return self.pool.max_in_flight if self.pool else self.config.max_queue
-
-    @property
-    def estimated_wait(self) -> float:
-        """Estimated queueing time (s) of a new request."""
-        return self.pool.estimated_wait if self.pool else 0.0
 
     @property
     def pids(self) -> list[int]:

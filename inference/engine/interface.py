@@ -1,45 +1,23 @@
 """Types shared by protocols, engine and handlers. Independent of HTTP and PyTorch."""
 
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workload.manifest import Manifest
 
-Datatype = Literal[
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "FP32",
-    "FP64",
-    "BYTES",
-]
+Integer = Literal["UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"]
+Datatype = Literal[Integer, "BOOL", "FP16", "FP32", "FP64", "BYTES"]
 """Element types of the Open Inference Protocol."""
 
 NUMPY: Final[dict[Datatype, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-    "BYTES": np.dtype(np.object_),
+    name: np.dtype(name.lower().replace("fp", "float").replace("bytes", "object"))
+    for name in get_args(Datatype)
 }
 
 DATATYPES: Final[dict[np.dtype[Any], Datatype]] = {dtype: name for name, dtype in NUMPY.items()}
@@ -66,11 +44,13 @@ class Served:
     backend: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    version: str = field(init=False)
-    """Short identifier of exactly these weights."""
+    plans: dict[bytes, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+    """Parsed requests, kept by the protocol."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "version", self.manifest.version)
+    @property
+    def version(self) -> str:
+        """Short identifier of exactly these weights."""
+        return self.manifest.version
 
 
 class Answer(NamedTuple):
@@ -123,3 +103,36 @@ class Observer:
 
     def worker_ended(self, reason: str) -> None:
         """Handle the unexpected end of a worker, which is then replaced."""
+
+
+def pack_texts(texts: Iterable[bytes]) -> bytes:
+    """Return the binary form of BYTES elements: each is preceded by its length."""
+    return b"".join(part for text in texts for part in (struct.pack("<I", len(text)), text))
+
+
+def unpack_texts(content: memoryview, shape: tuple[int, ...], field: str) -> NDArray[Any]:
+    """Reverse `pack_texts`. Raises InputError that names `field`."""
+    found: list[bytes] = []
+    offset = 0
+    while offset < len(content):
+        if offset + 4 > len(content):
+            raise InputError(f"{field} ends within the length of string {len(found)}")
+        (length,) = struct.unpack_from("<I", content, offset)
+        offset += 4
+        if offset + length > len(content):
+            raise InputError(f"{field} ends within string {len(found)}, of {length} bytes")
+        found.append(bytes(content[offset : offset + length]))
+        offset += length
+    check_count(len(found), shape, field)
+    values = np.empty(len(found), np.object_)
+    values[:] = found
+    return values.reshape(shape)
+
+
+def check_count(found: int, shape: tuple[int, ...], field: str) -> None:
+    """Raise InputError unless the number of values matches the shape."""
+    needed = math.prod(shape)
+    if found != needed:
+        raise InputError(
+            f"{field} has {found} values, but its shape is {list(shape)}, which needs {needed}"
+        )

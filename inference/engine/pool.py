@@ -4,14 +4,15 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from inference.config import InferenceConfig
+from inference.engine.backoff import DEFAULT_POLICY, Backoff, RestartPolicy
 from inference.engine.batching import Queue, Request
 from inference.engine.interface import (
     NUMPY,
-    Answer,
     InputError,
     Observer,
     OverloadedError,
@@ -21,8 +22,8 @@ from inference.engine.interface import (
     UnavailableError,
 )
 from inference.engine.process import SLOTS, Message, Worker, WorkerSpec
-from inference.engine.workers import DEFAULT_POLICY, RestartPolicy, Supervisor
-from workload.manifest import Manifest
+from workload.manifest import ExportError, Manifest
+from workload.report import emit
 
 DEADLINE_MARGIN: Final = 1.1
 """Factor applied to a request's estimated time before it is compared with the deadline."""
@@ -34,10 +35,13 @@ UNAVAILABLE_RETRY_SECONDS: Final = 5.0
 PACE_WEIGHT: Final = 0.05
 """Weight of the latest batch in the moving average: the last few dozen batches count."""
 
+STOPPED: Final = "the server stopped it"
+
+STOP_SECONDS: Final = 2.0
+"""Time for a worker to exit before it is killed."""
+
 TICK_SECONDS: Final = 0.1
 """Interval between checks for passed deadlines and hanging workers."""
-
-NO_DEADLINE: Final = float("inf")
 
 
 class Pool:
@@ -57,16 +61,14 @@ class Pool:
         self._config, self._manifest, self._observer = config, manifest, observer
         self._loop = asyncio.get_running_loop()
         self._queue = Queue(config.max_batch, config.max_queue, config.max_queue_bytes)
-        self._supervisor = Supervisor(
-            worker_spec(config, manifest, compile_cache),
-            config.workers,
-            observer,
-            policy,
-            on_result=self._finish,
-            on_ready=self._dispatch,
-            on_lost=self._lost,
-        )
-        self._workers = self._supervisor.workers
+        threads = config.threads or default_threads(config.workers)
+        self._spec = WorkerSpec(config, manifest, 0, threads, compile_cache)
+        self._workers: list[Worker] = []
+        """All workers, including those that still load the model."""
+        self._backoff = Backoff(policy)
+        self._replacing: set[asyncio.Task[None]] = set()
+        self.broken = ""
+        """Reason why a worker could not be replaced; empty if all could."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -102,14 +104,11 @@ class Pool:
         return not (self._queue or any(worker.batches for worker in self._workers))
 
     @property
-    def broken(self) -> bool:
-        """True if a worker could not be replaced."""
-        return bool(self._supervisor.broken)
-
-    @property
     def reason(self) -> str:
         """Reason why requests should not be sent; empty if they should."""
-        return self._supervisor.reason
+        if self.broken and not any(worker.ready for worker in self._workers):
+            return self.broken
+        return self._backoff.reason(time.monotonic())
 
     @property
     def pids(self) -> list[int]:
@@ -119,9 +118,16 @@ class Pool:
     async def start(self) -> Served:
         """Start and warm up all workers. Raises ExportError if the model cannot be served."""
         try:
-            ready = await self._supervisor.start()
+            # The first one compiles the model if necessary, and counts the devices.
+            ready = await self._start(self._spec)
+            specs = [
+                replace(self._spec, device_index=index)
+                for index in range(int(ready["devices"]))
+                for _ in range(self._config.workers)
+            ]
+            await asyncio.gather(*map(self._start, specs[1:]))
         except BaseException:
-            await self._supervisor.close()
+            await self._stop()
             raise
         self.served = Served(
             name=self._config.model_name,
@@ -132,20 +138,6 @@ class Pool:
         )
         return self.served
 
-    async def infer(self, inputs: Tensors, deadline: float = NO_DEADLINE) -> Answer:
-        """Compute one request, which the caller has checked against `served.inputs`.
-
-        `deadline` is a time of the event loop's clock. A request that is cancelled while it is
-        queued is not computed. Raises InputError, OverloadedError, DeadlineError or
-        UnavailableError.
-        """
-        request = self.submit(inputs, deadline)
-        try:
-            return await request.future
-        except asyncio.CancelledError:
-            self.drop(request)
-            raise
-
     def drop(self, request: Request) -> None:
         """Stop counting a cancelled request as queued."""
         self._queue.drop(request)
@@ -155,24 +147,39 @@ class Pool:
         until = time.monotonic() + seconds
         while not self.idle and time.monotonic() < until and not self._has_no_workers:
             await asyncio.sleep(0.01)
-        self._closed = True
         error = UnavailableError("the server is shutting down")
+        self._closed = True
         self._queue.fail_all(error)
         for worker in self._workers:
             for batch in worker.batches:
                 batch.fail(error)
-        await self._supervisor.close()
+        await self._stop()
 
     def kill(self) -> None:
         """Kill the workers without waiting."""
-        self._supervisor.kill()
+        for worker in self._workers:
+            worker.kill(STOPPED)
+
+    async def _stop(self) -> None:
+        """Stop all workers, including those that still compute or load."""
+        self._closed = True
+        for task in self._replacing:
+            task.cancel()
+        for worker in [*self._workers]:
+            if worker.batches or not worker.ready:
+                worker.kill(STOPPED)
+            worker.close()
+        until = time.monotonic() + STOP_SECONDS
+        while self._workers:
+            await asyncio.sleep(0.005)
+            if time.monotonic() > until:
+                self.kill()
 
     @property
     def _has_no_workers(self) -> bool:
         """True if no worker is ready or expected soon."""
-        return not any(worker.ready for worker in self._workers) and (
-            not self._supervisor.replacing
-        )
+        expected = self._replacing and not self.reason
+        return not (expected or any(worker.ready for worker in self._workers))
 
     def submit(
         self,
@@ -183,7 +190,9 @@ class Pool:
     ) -> Request:
         """Queue a request of a client; its future receives the answer.
 
-        The answer has only the named `outputs`, or all if it is None. Raises the errors of `infer`.
+        `inputs` were checked against `served.inputs`; `deadline` is a time of `time.monotonic`. The
+        answer has only the named `outputs`, or all if it is None. Raises InputError,
+        OverloadedError or UnavailableError; the future may also fail with DeadlineError.
         """
         if self._closed:
             raise UnavailableError("the server is shutting down")
@@ -251,7 +260,7 @@ class Pool:
         """Answer the requests of a batch that a worker has computed."""
         started, worker.busy_since = worker.busy_since, time.monotonic()
         duration = worker.busy_since - started
-        self._supervisor.computed()
+        self._backoff.succeeded()
         batch, outputs = worker.finish(message)
         steady = self._queue or len(batch.pieces) > 1
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)
@@ -280,7 +289,54 @@ class Pool:
             request.add_outputs(piece.begin, rows, self.served)
             row = end
 
-    def _lost(self, worker: Worker, reason: str) -> None:
+    async def _start(self, spec: WorkerSpec) -> Message:
+        """Start a worker and return its `ready` message. Raises ExportError."""
+        worker = Worker(spec, self._finish, self._exited)
+        self._workers.append(worker)
+        try:
+            await worker.start()
+        except BaseException:
+            self._workers.remove(worker)
+            raise
+        message = await worker.loaded
+        if message["type"] != "ready":
+            raise ExportError(message["message"])
+        self._dispatch()
+        return message
+
+    def _exited(self, worker: Worker, reason: str) -> None:
+        """Replace a worker that died."""
+        self._workers.remove(worker)
+        if self._closed or not worker.ready:
+            return
+        self._observer.worker_ended(reason)
+        computing = worker.batches[0].pieces if worker.batches else []
+        retried = bool(computing) and all(piece.request.retried for piece in computing)
+        delay = self._backoff.died(time.monotonic(), reason, retried=retried)
+        emit("worker_ended", reason=reason, again_in=delay)
+        self._replace_later(worker.spec, delay)
+        self._requeue(worker, reason)
+
+    def _replace_later(self, spec: WorkerSpec, delay: float) -> None:
+        task = asyncio.create_task(self._replace(spec, delay))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self, spec: WorkerSpec, delay: float) -> None:
+        await asyncio.sleep(delay)
+        try:
+            await self._start(spec)
+        except ExportError as error:
+            if self._closed:
+                return
+            self.broken = str(error)
+            delay = max(1.0, self._backoff.died(time.monotonic(), self.broken))
+            emit("worker_failed", reason=self.broken, again_in=delay)
+            self._replace_later(spec, delay)
+        else:
+            self.broken = ""
+
+    def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
 
         Requests that it was computing are computed once more, each alone; one that kills a second
@@ -311,22 +367,6 @@ class Pool:
         self._ticking = False
         if not self.idle:
             self._schedule_tick()
-
-
-def worker_spec(config: InferenceConfig, manifest: Manifest, compile_cache: Path) -> WorkerSpec:
-    """Return the specification of a worker on the first device."""
-    return WorkerSpec(
-        folder=str(config.model_path),
-        manifest=manifest.model_dump_json(exclude_none=True),
-        handler=config.handler,
-        backend=config.backend,
-        own_model=config.own_model,
-        device=config.device,
-        device_index=0,
-        threads=config.threads or default_threads(config.workers),
-        max_batch=config.max_batch,
-        compile_cache=str(compile_cache),
-    )
 
 
 def default_threads(workers: int) -> int:

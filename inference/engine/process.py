@@ -5,27 +5,28 @@ and neither /dev/shm nor its size limit matters. Messages are JSON in SOCK_SEQPA
 """
 
 import asyncio
+import contextlib
 import json
 import mmap
 import multiprocessing
 import os
 import socket
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.config import Backend
+from inference.config import InferenceConfig
 from inference.engine.batching import Batch
-from inference.engine.interface import DATATYPES, NUMPY, Datatype
-from workload.configuration import DeviceName
+from inference.engine.interface import DATATYPES, NUMPY, Datatype, pack_texts, unpack_texts
+from workload.manifest import Manifest
 
 SLOTS: Final = 2
 """Maximum batches per worker: the one being computed, and the next."""
@@ -57,17 +58,12 @@ _context.set_forkserver_preload(["inference.engine.preloaded"])
 class WorkerSpec:
     """The model that a worker serves, and the device it uses."""
 
-    folder: str
-    manifest: str
-    """As JSON; the weights must match it, even if the directory has changed since."""
-    handler: str
-    backend: Backend
-    own_model: str
-    device: DeviceName
+    config: InferenceConfig
+    manifest: Manifest
+    """The weights must match it, even if the directory has changed since."""
     device_index: int
     threads: int
-    max_batch: int
-    compile_cache: str
+    compile_cache: Path
     """Directory for compiled models."""
 
 
@@ -84,11 +80,7 @@ class Arena:
     @classmethod
     def create(cls) -> "Arena":
         """Allocate a new, empty arena."""
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("inference")
-        else:
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
+        descriptor = os.memfd_create("inference")
         os.ftruncate(descriptor, INITIAL_BYTES)
         return cls(descriptor)
 
@@ -104,7 +96,10 @@ class Arena:
             first = parts[0]
             datatype = DATATYPES[first.dtype]
             shape = (sum(len(part) for part in parts), *first.shape[1:])
-            written = pack(parts) if datatype == "BYTES" else parts
+            written = parts
+            if datatype == "BYTES":
+                texts = [text for part in parts for text in part.ravel().tolist()]
+                written = [np.frombuffer(pack_texts(texts), np.uint8)]
             size = sum(part.nbytes for part in written)
             placed.append((name, datatype, shape, end, size))
             packed.append(written)
@@ -123,7 +118,8 @@ class Arena:
         arrays: dict[str, NDArray[Any]] = {}
         for name, datatype, shape, offset, size in placed:
             if datatype == "BYTES":
-                arrays[name] = unpack(self._view((size,), BYTE, offset), tuple(shape))
+                packed = self._view((size,), BYTE, offset).data
+                arrays[name] = unpack_texts(packed, tuple(shape), name)
             else:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
         return arrays
@@ -155,27 +151,6 @@ def _attach(descriptor: Any) -> Arena:
     return Arena(descriptor.detach())
 
 
-def pack(parts: Parts) -> Parts:
-    """Pack arrays of `bytes` into one UINT8 array: all lengths (4 bytes each), then all content."""
-    elements: list[bytes] = [element for part in parts for element in part.ravel().tolist()]
-    lengths = np.fromiter(map(len, elements), np.uint32, len(elements))
-    joined = np.frombuffer(b"".join(elements), np.uint8)
-    return [np.concatenate([lengths.view(np.uint8), joined])]
-
-
-def unpack(raw: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Reverse `pack`."""
-    count = int(np.prod(shape))
-    ends = raw[: 4 * count].view(np.uint32).cumsum(dtype=np.int64).tolist()
-    joined = raw[4 * count :].tobytes()
-    elements = np.empty(count, np.object_)
-    begin = 0
-    for index, end in enumerate(ends):
-        elements[index] = joined[begin:end]
-        begin = end
-    return elements.reshape(shape)
-
-
 @dataclass(frozen=True)
 class Slot:
     """Shared memory of one batch: its inputs and its outputs."""
@@ -189,96 +164,19 @@ class Slot:
         self.outputs.close()
 
 
-class WorkerChannel:
-    """The worker's end of the message channel. It blocks."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        end.setblocking(True)
-
-    def send(self, message: Message) -> None:
-        """Send a message. Raises OSError if the server is gone."""
-        self._end.send(_encode(message))
-
-    def receive(self) -> Message:
-        """Wait for the next message and return it. Raises EOFError if the server is gone."""
-        try:
-            packet = self._end.recv(MAX_MESSAGE_BYTES)
-        except ConnectionError:
-            raise EOFError from None
-        if not packet:
-            raise EOFError
-        message: Message = json.loads(packet)
-        return message
+def send(end: socket.socket, message: Message) -> None:
+    """Send a message. Raises OSError if the other process is gone."""
+    end.send(json.dumps(message, separators=(",", ":")).encode())
 
 
-class ServerChannel:
-    """The server's end of the message channel. It never blocks the event loop."""
-
-    def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
-        self._end = end
-        self._on_message = on_message
-        self._loop = asyncio.get_running_loop()
-        self._outbox: deque[bytes] = deque()
-        end.setblocking(False)
-        self._loop.add_reader(end, self.read)
-
-    def send(self, message: Message) -> None:
-        """Send a message now or when the socket is writable. Does nothing if the worker is gone."""
-        packet = _encode(message)
-        if self._outbox:
-            self._outbox.append(packet)
-            return
-        try:
-            self._end.send(packet)
-        except BlockingIOError:
-            self._outbox.append(packet)
-            self._loop.add_writer(self._end, self._write)
-        except OSError:
-            # The exit of the process is detected separately.
-            return
-
-    def read(self) -> None:
-        """Pass all received messages to `on_message`."""
-        while self._end.fileno() >= 0:
-            try:
-                packet = self._end.recv(MAX_MESSAGE_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            if not packet:
-                self._loop.remove_reader(self._end)
-                return
-            self._on_message(json.loads(packet))
-
-    def close(self) -> None:
-        """Close the channel; the worker then exits."""
-        if self._end.fileno() >= 0:
-            self._loop.remove_reader(self._end)
-            self._loop.remove_writer(self._end)
-            self._end.close()
-        self._outbox.clear()
-
-    def _write(self) -> None:
-        try:
-            while self._outbox:
-                self._end.send(self._outbox[0])
-                self._outbox.popleft()
-        except BlockingIOError:
-            return
-        except OSError:
-            self._outbox.clear()
-        self._loop.remove_writer(self._end)
-
-
-def channel_sockets() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets. If one is closed, the other receives an empty packet."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-def _encode(message: Message) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode()
+def receive(end: socket.socket) -> Message | None:
+    """Return the next message; None if the other process is gone. May raise BlockingIOError."""
+    try:
+        packet = end.recv(MAX_MESSAGE_BYTES)
+    except ConnectionError:
+        return None
+    message: Message | None = json.loads(packet) if packet else None
+    return message
 
 
 class Worker:
@@ -310,7 +208,7 @@ class Worker:
         self._slots = tuple(Slot(Arena.create(), Arena.create()) for _ in range(SLOTS))
         self._free = deque(range(SLOTS))
         self._process: ForkServerProcess | None = None
-        self._channel: ServerChannel | None = None
+        self._end: socket.socket | None = None
         self._exit_reason = ""
 
     @property
@@ -325,7 +223,8 @@ class Worker:
 
     async def start(self) -> None:
         """Start the process; `loaded` completes when it is ready or has failed to load."""
-        ours, theirs = channel_sockets()
+        # If one end is closed, the other receives an empty packet.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # In a thread: the first start waits until the fork server has imported torch.
         process = _context.Process(target=_run, args=(theirs, self._slots, self.spec), daemon=True)
         starting = asyncio.ensure_future(asyncio.to_thread(process.start))
@@ -338,7 +237,9 @@ class Worker:
             raise
         theirs.close()
         self._process = process
-        self._channel = ServerChannel(ours, self._received)
+        self._end = ours
+        ours.setblocking(False)
+        self._loop.add_reader(ours, self._read, ours)
         self._loop.add_reader(process.sentinel, self._reap)
         if self._exit_reason:
             process.kill()
@@ -351,10 +252,18 @@ class Worker:
         if not self.batches:
             self.busy_since = time.monotonic()
         self.batches.append(batch)
-        if self._channel is not None:
-            self._channel.send(
-                {"slot": slot, "sizes": batch.sizes, "tensors": tensors, "wanted": batch.wanted}
-            )
+        if self._end is not None:
+            # Never blocks: the buffer holds the messages of all slots. `_reap` detects an exit.
+            with contextlib.suppress(ConnectionError):
+                send(
+                    self._end,
+                    {
+                        "slot": slot,
+                        "sizes": batch.sizes,
+                        "tensors": tensors,
+                        "wanted": batch.wanted,
+                    },
+                )
 
     def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
         """Return the batch that a result belongs to, with copies of its outputs."""
@@ -373,24 +282,39 @@ class Worker:
     def close(self) -> None:
         """Let the process exit. `on_exit` is still called."""
         self._exit_reason = self._exit_reason or "the server stopped it"
-        if self._channel is not None:
-            self._channel.close()
+        self._disconnect()
 
-    def _received(self, message: Message) -> None:
-        if self.ready:
-            self._on_result(self, message)
-            return
-        self.ready = message["type"] == "ready"
-        if not self.loaded.done():
-            self.loaded.set_result(message)
+    def _disconnect(self) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            self._loop.remove_reader(end)
+            end.close()
+
+    def _read(self, end: socket.socket) -> None:
+        """Handle all received messages."""
+        while self._end is not None:
+            try:
+                message = receive(end)
+            except BlockingIOError:
+                return
+            if message is None:
+                self._loop.remove_reader(end)
+                return
+            if self.ready:
+                self._on_result(self, message)
+                continue
+            self.ready = message["type"] == "ready"
+            if not self.loaded.done():
+                self.loaded.set_result(message)
 
     def _reap(self) -> None:
-        process, channel = self._process, self._channel
-        if process is None or channel is None:
+        process = self._process
+        if process is None:
             return
-        # Results that it sent before its exit may still be in the socket.
-        channel.read()
-        channel.close()
+        if self._end is not None:
+            # Results that it sent before its exit may still be in the socket.
+            self._read(self._end)
+        self._disconnect()
         self._loop.remove_reader(process.sentinel)
         process.join()
         code = process.exitcode

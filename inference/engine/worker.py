@@ -21,11 +21,11 @@ from inference.allocator import keep_freed_memory
 from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from inference.engine.interface import DATATYPES, InputError, Tensors, TensorSpec
-from inference.engine.process import Message, Slot, WorkerChannel, WorkerSpec
+from inference.engine.process import Message, Slot, WorkerSpec, receive, send
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
-from workload.manifest import ExportError, Manifest
+from workload.manifest import ExportError
 from workload.report import emit
 
 MAX_ERROR_CHARACTERS: Final = 2000
@@ -40,29 +40,26 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     gc.freeze()
     keep_freed_memory()
     _exit_with_server()
-    channel = WorkerChannel(end)
+    end.setblocking(True)
     try:
         handler = load(spec)
     except Exception as error:
-        message = _public(error, spec.folder)
-        channel.send({"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
+        message = _public(error, str(spec.config.model_path))
+        send(end, {"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
     # Excludes the loaded model as well.
     gc.collect()
     gc.freeze()
-    on_gpu = spec.device != "cpu" and torch.cuda.is_available()
-    channel.send(
-        {
-            "type": "ready",
-            "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
-            "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.outputs],
-            "devices": torch.cuda.device_count() if on_gpu else 1,
-        }
-    )
-    with contextlib.suppress(EOFError):
-        while True:
-            request = channel.receive()
-            channel.send(_compute_batch(slots[request["slot"]], handler, request))
+    on_gpu = spec.config.device != "cpu" and torch.cuda.is_available()
+    ready = {
+        "type": "ready",
+        "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
+        "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.outputs],
+        "devices": torch.cuda.device_count() if on_gpu else 1,
+    }
+    send(end, ready)
+    while (request := receive(end)) is not None:
+        send(end, _compute_batch(slots[request["slot"]], handler, request))
 
 
 def _exit_with_server() -> None:
@@ -94,14 +91,12 @@ def _public(error: BaseException, folder: str) -> str:
 def load(spec: WorkerSpec) -> Handler:
     """Load a handler with its model and run all of its examples. Raises ExportError."""
     torch.set_num_threads(spec.threads)
-    manifest = Manifest.model_validate_json(spec.manifest)
-    device = choose_device(spec.device, spec.device_index)
-    folder = Path(spec.folder)
-    cache = Path(spec.compile_cache)
-    choice = Choice(spec.backend, folder, manifest, device, spec.own_model, cache)
-    handler = choose_handler(spec.handler, manifest)
+    config, manifest, folder = spec.config, spec.manifest, Path(spec.config.model_path)
+    device = choose_device(config.device, spec.device_index)
+    choice = Choice(config.backend, folder, manifest, device, config.own_model, spec.compile_cache)
+    handler = choose_handler(config.handler, manifest)
     handler.load(Source(folder, manifest, device, lambda: load_backend(choice)))
-    for example in handler.examples(spec.max_batch):
+    for example in handler.examples(config.max_batch):
         samples = len(next(iter(example.values())))
         # A handler may refuse the default example, which is all zeros.
         with contextlib.suppress(InputError):

@@ -1,6 +1,7 @@
 """Routing of HTTP requests, access control, and conversion of errors to responses."""
 
 import asyncio
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -48,29 +49,28 @@ class Route:
     """Protocol under which requests are counted in metrics; empty: not counted."""
 
 
-Methods = Mapping[str, Route]
+Routes = Mapping[str, Mapping[str, Route]]
+"""The methods of each path, in which `{model}` stands for a name, and for a version if it follows
+`/v2/models/`."""
 
-
-@dataclass(frozen=True)
-class Paths:
-    """Routes of one port: fixed paths, and those below the path of a model."""
-
-    fixed: Mapping[str, Methods]
-    model: Mapping[str, Methods]
-    """Below /v2/models/{model}[/versions/{version}]."""
-    repository: Mapping[str, Methods]
-    """Below /v2/repository/models/{model}."""
+_NAMED: Final = "(?P<model>[^/]+)"
+_VERSIONED: Final = f"/v2/models/{_NAMED}(?:/versions/(?P<version>[^/]+))?"
 
 
 class Router:
     """Finds the route of a path."""
 
-    def __init__(self, paths: Paths, model: str) -> None:
-        self._paths = paths
+    def __init__(self, routes: Routes, model: str) -> None:
         # Most requests have one of these paths, which need no parsing.
-        self._known = {path: (methods, Target()) for path, methods in paths.fixed.items()}
-        for action, methods in paths.model.items():
-            self._known[f"/v2/models/{model}{action}"] = (methods, Target(model))
+        self._known = {
+            path.replace("{model}", model): (methods, Target(model if "{model}" in path else None))
+            for path, methods in routes.items()
+        }
+        self._patterns = [
+            (path.replace("/v2/models/{model}", _VERSIONED).replace("{model}", _NAMED), methods)
+            for path, methods in routes.items()
+            if "{model}" in path
+        ]
 
     def find(self, method: str, path: str) -> tuple[Route, Target]:
         """Return the route and the model that the path names. Raises HttpError 404 or 405."""
@@ -81,21 +81,11 @@ class Router:
             raise HttpError(405, f"this path supports {allowed}", (("allow", allowed),))
         return route, target
 
-    def _parse(self, path: str) -> tuple[Methods, Target]:
-        paths: Mapping[str, Methods] = {}
-        match path.split("/"):
-            case ["", "v2", "models", name, "versions", version, *rest] if name and version:
-                paths, target = self._paths.model, Target(name, version)
-            case ["", "v2", "models", name, *rest] if name:
-                paths, target = self._paths.model, Target(name)
-            case ["", "v2", "repository", "models", name, *rest] if name:
-                paths, target = self._paths.repository, Target(name)
-            case rest:
-                target = Target()
-        found = paths.get("".join(f"/{part}" for part in rest))
-        if found is None:
-            raise HttpError(404, "no such path: /openapi.json lists the paths")
-        return found, target
+    def _parse(self, path: str) -> tuple[Mapping[str, Route], Target]:
+        for pattern, methods in self._patterns:
+            if found := re.fullmatch(pattern, path):
+                return methods, Target(**found.groupdict())
+        raise HttpError(404, "no such path: /openapi.json lists the paths")
 
 
 _NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
@@ -104,14 +94,13 @@ _NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X
 class Application:
     """Answers the requests of one port."""
 
-    def __init__(self, service: Service, paths: Paths, limits: Limits) -> None:
+    def __init__(self, service: Service, routes: Routes, limits: Limits) -> None:
         self.limits = limits
         self._service = service
-        self._router = Router(paths, service.config.model_name)
+        self._router = Router(routes, service.config.model_name)
         self._computing = 0
         self._by_peer: Counter[str] = Counter()
         """Requests that are being computed, by client."""
-        self._finish: dict[asyncio.Future[Any], Callable[[asyncio.Future[Any]], Response]] = {}
 
     @property
     def draining(self) -> bool:
@@ -144,8 +133,8 @@ class Application:
             return self._error(request, error)
         return None
 
-    def answer(self, request: Request, reserve: Reserve) -> "Response | asyncio.Future[Any]":
-        """Return the response, or a future for `respond`."""
+    def answer(self, request: Request, reserve: Reserve) -> Response | Pending:
+        """Return the response; if it is computed, `respond` returns it later."""
         route = request.route
         if route is None:
             raise AssertionError("a request without a route has a response already")
@@ -155,22 +144,19 @@ class Application:
             found = route.endpoint(self._service, request, reserve)
         except Exception as error:
             return self._error(request, error)
-        if isinstance(found, Response):
-            return found
-        self._computing += 1
-        self._by_peer[request.peer] += 1
-        self._finish[found.future] = found.finish
-        return found.future
+        if isinstance(found, Pending):
+            self._computing += 1
+            self._by_peer[request.peer] += 1
+        return found
 
-    def respond(self, request: Request, future: "asyncio.Future[Any]") -> Response | None:
-        """Return the response of a completed future; None if the client has disconnected."""
+    def respond(self, request: Request, pending: Pending) -> Response | None:
+        """Return a response that was computed; None if the client has disconnected."""
         self._computing -= 1
         self._by_peer[request.peer] -= 1
         if not self._by_peer[request.peer]:
             del self._by_peer[request.peer]
-        finish = self._finish.pop(future)
         try:
-            return finish(future)
+            return pending.finish(pending.future)
         except asyncio.CancelledError:
             return None
         except Exception as error:
@@ -220,13 +206,13 @@ class Application:
 
         A client with less than its equal share may displace requests in the queue.
         """
-        engine = self._service.engine
-        if self._computing > self._service.config.max_queue and (
-            self._computing >= engine.max_in_flight
-            and self._by_peer[request.peer] * len(self._by_peer) >= engine.max_in_flight
-        ):
+        pool = self._service.engine.pool
+        if self._computing <= self._service.config.max_queue or pool is None:
+            return
+        share = self._by_peer[request.peer] * len(self._by_peer)
+        if min(self._computing, share) >= pool.max_in_flight:
             raise OverloadedError(
-                f"{self._computing} requests are in flight already", engine.estimated_wait
+                f"{self._computing} requests are in flight already", pool.estimated_wait
             )
 
     def _check_access(self, request: Request, scope: Scope) -> None:

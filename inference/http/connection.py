@@ -13,7 +13,7 @@ from inference.http.limits import LINGER_SECONDS
 from inference.http.messages import HttpError, Request, Response, error_response
 
 if TYPE_CHECKING:
-    from inference.http.application import Application
+    from inference.http.application import Application, Pending
 
 MAX_HEAD_BYTES: Final = 1 << 16
 MAX_HEADERS: Final = 100
@@ -24,14 +24,15 @@ DISCARDED_BYTES: Final = 1 << 16
 TURN_BYTES: Final = 1 << 18
 """Size of a body above which connections take turns to receive the rest."""
 
-PIECE_BYTES: Final = 1 << 12
-"""Maximum bytes per parser call: at most about 200 requests or 700 chunks."""
+PIECE_BYTES: Final = 1 << 10
+"""Maximum bytes per parser call, except in a body of known length: at most about 50 requests or 170
+chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
-"""Parsing time after which it is another connection's turn."""
+"""Time for pipelined requests after which it is another connection's turn."""
 
 HIGH_WATER: Final = 1 << 16
 """Unsent bytes above which a response counts as unsent, and the next request waits."""
@@ -96,8 +97,8 @@ class Connection(asyncio.Protocol):
         self._limits.remove(self)
         self._limits.release(self, self.charged)
         reading, self._reading = self._reading, None
-        if self._active is not None and self._active.future is not None:
-            self._active.future.cancel()
+        if self._active is not None and self._active.pending is not None:
+            self._active.pending.future.cancel()
         for request in (*self._queue, *([reading] if reading and self._in_body else [])):
             self._application.abandoned(request)
         self._queue.clear()
@@ -111,7 +112,7 @@ class Connection(asyncio.Protocol):
             if self._limits.charge(self, len(data)):
                 self._unparsed += data
                 if not self._awaits_turn:
-                    self._parse()
+                    self._parse(time.monotonic() + TURN_SECONDS)
             else:
                 self._refuse(self._application.busy)
         else:
@@ -122,10 +123,18 @@ class Connection(asyncio.Protocol):
     def take_turn(self) -> None:
         """Continue with a large body or with many requests."""
         self._awaits_turn = False
-        if self._unparsed:
-            self._parse()
-        elif not self._queue:
+        until = time.monotonic() + TURN_SECONDS
+        if self._queue:
+            self._advance(until)
+        elif self._unparsed:
+            self._parse(until)
+        else:
             self._resume_reading()
+
+    @property
+    def _blocked(self) -> bool:
+        """True if no request can be answered now: one is computed, or the client must read."""
+        return self._active is not None or self._paused or self._lost
 
     def _await_turn(self) -> None:
         if self._lost:
@@ -133,16 +142,18 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
         if not self._awaits_turn:
             self._awaits_turn = True
-            turns = self._limits.parsing if self._unparsed else self._limits.receiving
-            turns.queue(self)
+            many = self._unparsed or self._queue
+            (self._limits.pipelined if many else self._limits.receiving).queue(self)
 
-    def _parse(self) -> None:
+    def _parse(self, until: float) -> None:
         """Parse what has been received, until the time is up or a request has to wait."""
-        until = time.monotonic() + TURN_SECONDS
         data, position = self._unparsed, 0
         self._unparsed = b""
-        while position < len(data) and not (self._input_ended or self._active or self._paused):
-            piece = data[position : position + PIECE_BYTES]
+        while position < len(data) and not (self._input_ended or self._blocked):
+            size = PIECE_BYTES
+            if self._in_body and self._reading is not None and self._reading.length is not None:
+                size = max(size, self._reading.length - self._received)
+            piece = data[position : position + size]
             position += len(piece)
             self._limits.release(self, min(len(piece), self.charged))
             self._feed(piece)
@@ -153,7 +164,7 @@ class Connection(asyncio.Protocol):
             self._limits.release(self, min(len(rest), self.charged))
             rest = b""
         self._unparsed = rest
-        if rest and (self._active is not None or self._paused):
+        if rest and self._blocked:
             self.transport.pause_reading()
         elif rest or (self._in_body and self._received > TURN_BYTES):
             self._await_turn()
@@ -177,7 +188,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
         if self._reading is not None and not self._input_ended:
             # Bytes after the last byte of a body: trailers and chunk extensions count as headers.
-            self._head_bytes += len(data)
+            self._head_bytes += min(len(data), PIECE_BYTES)
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
                 self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
 
@@ -294,7 +305,7 @@ class Connection(asyncio.Protocol):
         self._input_ended = True
         self.transport.abort()
 
-    def shed(self) -> bool:
+    def shed(self) -> None:
         """Drop everything that waits for the client, to free memory."""
         self._limits.release(self, min(len(self._unparsed), self.charged))
         self._unparsed = b""
@@ -303,7 +314,6 @@ class Connection(asyncio.Protocol):
         else:
             self._limits.release(self, self.charged)
             self.abort()
-        return True
 
     def check(self, now: float) -> None:
         """Enforce the time limits."""
@@ -361,28 +371,36 @@ class Connection(asyncio.Protocol):
         self._limits.release(self, min(request.charged, self.charged))
         request.charged, request.body = 0, b""
 
-    def _advance(self) -> None:
-        """Respond to queued requests until one needs the model or the client must read first."""
-        while self._queue and self._active is None and not (self._paused or self._lost):
-            request = self._active = self._queue.popleft()
-            if request.response is not None:
-                self._send(request, request.response)
-                continue
-            answer = self._application.answer(request, partial(self.reserve, request))
-            if isinstance(answer, Response):
-                self._send(request, answer)
-            else:
-                request.future = answer
-                answer.add_done_callback(partial(self._computed, request))
-        if self._queue or self._input_ended or self._awaits_turn:
-            return
-        if not self._unparsed:
-            self._resume_reading()
-        elif self._active is None and not self._paused:
-            self._await_turn()
+    def _advance(self, until: float = 0.0) -> None:
+        """Answer a queued request; in a turn as many as its time allows.
 
-    def _computed(self, request: Request, future: "asyncio.Future[object]") -> None:
-        response = self._application.respond(request, future)
+        A client that pipelines many requests would otherwise block the event loop.
+        """
+        while self._queue and not self._blocked:
+            self._answer(self._queue.popleft())
+            if time.monotonic() > until:
+                break
+        if self._queue or self._unparsed:
+            if not (self._blocked or self._lingering):
+                self._await_turn()
+        elif not (self._input_ended or self._awaits_turn):
+            self._resume_reading()
+
+    def _answer(self, request: Request) -> None:
+        self._active = request
+        answer = request.response or self._application.answer(
+            request, partial(self.reserve, request)
+        )
+        if isinstance(answer, Response):
+            self._send(request, answer)
+        else:
+            request.pending = answer
+            answer.future.add_done_callback(lambda _: self._computed(request, answer))
+
+    def _computed(self, request: Request, pending: "Pending") -> None:
+        # It refers to the request: the cycle would keep both, and the outputs, for a long time.
+        request.pending = None
+        response = self._application.respond(request, pending)
         if response is None or self._lost:
             self._application.abandoned(request)
         else:
@@ -409,5 +427,7 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         if request.response is None and self._reading is None:
             self.transport.close()
-        elif self.transport.can_write_eof():
-            self.transport.write_eof()
+        else:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self._resume_reading()

@@ -24,8 +24,8 @@ response: closing a socket with unread data resets the connection."""
 IDLE_DRAIN_SECONDS: Final = 0.5
 """Time without a request after which a connection is closed at shutdown."""
 
-PARSING_SHARE: Final = 0.1
-"""Share of the event loop's time for data that arrived faster than it could be parsed."""
+PIPELINED_SHARE: Final = 0.1
+"""Share of the event loop's time for clients that do not wait for responses."""
 
 SHORTEST_PAUSE: Final = 0.002
 """Pause (s) below which a turn is not delayed: the timers of event loops count milliseconds."""
@@ -85,8 +85,8 @@ class Limits:
         self._peers: dict[str, dict[Connection, None]] = {}
         self.receiving = Turns(1)
         """Connections that receive a large body."""
-        self.parsing = Turns(PARSING_SHARE)
-        """Connections with received bytes that took too long to parse, such as many requests."""
+        self.pipelined = Turns(PIPELINED_SHARE)
+        """Connections with many requests or chunks that are not answered or parsed yet."""
         self._sweeping: asyncio.Task[None] | None = None
         self._watching: list[Callable[[], None]] = []
 
@@ -159,8 +159,9 @@ class Limits:
             self.buffered + size > limit
         ):
             victim = self._largest_waiting(self._peers.get(peer, {}) if full else self._connections)
-            if victim is None or victim is connection or not victim.shed():
+            if victim is None or victim is connection:
                 return False
+            victim.shed()
         self._count(connection, size)
         return True
 

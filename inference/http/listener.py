@@ -13,7 +13,7 @@ from typing import Final
 import uvloop
 
 from inference.config import InferenceConfig
-from inference.http.application import Application, Paths
+from inference.http.application import Application, Routes
 from inference.http.connection import Connection
 from inference.http.limits import Limits
 from inference.service import Service
@@ -103,11 +103,11 @@ class Listener:
     """Accepts connections on one port between `start` and `stop`, on the running event loop."""
 
     def __init__(
-        self, service: Service, paths: Paths, setting: str, port: int, max_connections: int
+        self, service: Service, routes: Routes, setting: str, port: int, max_connections: int
     ) -> None:
         self._setting, self._host, self._port = setting, service.config.host, port
         self.limits = Limits(service.config, max_connections)
-        self._application = Application(service, paths, self.limits)
+        self._application = Application(service, routes, self.limits)
         minimum, maximum = HANDSHAKES
         self._handshakes = Handshakes(min(maximum, max(minimum, max_connections // 8)))
         self._listening: asyncio.Server | asyncio.Task[None] | None = None
@@ -175,13 +175,13 @@ class Listener:
 class AdminListener:
     """The administration port: its event loop runs in a thread, so that it responds under load."""
 
-    def __init__(self, service: Service, paths: Paths) -> None:
+    def __init__(self, service: Service, routes: Routes) -> None:
         port = service.config.admin_port
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # With a low limit on open files, workers and closing connections need the rest.
         few = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
         allowed = min(ADMIN_CONNECTIONS, few)
-        self._listener = Listener(service, paths, "INFERENCE_ADMIN_PORT", port, allowed)
+        self._listener = Listener(service, routes, "INFERENCE_ADMIN_PORT", port, allowed)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)
 

@@ -1,9 +1,9 @@
 """HTTP requests and responses, independent of connections."""
 
-import asyncio
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from inference.engine.interface import (
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from inference.http.application import Route
+    from inference.http.application import Pending, Route
 
 Headers = Sequence[tuple[str, str]]
 
@@ -56,6 +56,9 @@ class Target(NamedTuple):
     version: str | None = None
 
 
+NO_TARGET: Final = Target()
+
+
 class Response(NamedTuple):
     """A response; the request ID is added when it is sent."""
 
@@ -77,53 +80,35 @@ class Response(NamedTuple):
         return head if request.method == "HEAD" else head + self.body
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A request, from its first header to its response."""
 
-    __slots__ = (
-        "body",
-        "charged",
-        "close",
-        "code",
-        "counted",
-        "future",
-        "headers",
-        "key",
-        "limit",
-        "method",
-        "path",
-        "peer",
-        "request_id",
-        "response",
-        "route",
-        "span",
-        "started",
-        "target",
-    )
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.method = self.path = self.request_id = ""
-        self.headers: dict[str, str] = {}
-        self.body: bytes | bytearray = b""
-        self.charged = 0
-        """Bytes of its body and its response that count against `max_buffered_bytes`."""
-        self.close = False
-        """True if the connection is closed after the response."""
-        self.code = 500
-        self.counted = False
-        self.limit = 0
-        """Maximum size (bytes) of its body."""
-        self.key = ""
-        """Name of the caller's API key."""
-        self.peer = ""
-        """The client, for fair sharing: the name of its API key, or its address."""
-        self.response: Response | None = None
-        """The response, if it is known before the body has arrived."""
-        self.future: asyncio.Future[Response] | None = None
-        self.route: Route | None = None
-        self.target = Target()
-        self.span: Span | None = None
+    started: float = field(default_factory=time.monotonic)
+    method: str = ""
+    path: str = ""
+    request_id: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | bytearray = b""
+    charged: int = 0
+    """Bytes of its body and its response that count against `max_buffered_bytes`."""
+    close: bool = False
+    """True if the connection is closed after the response."""
+    code: int = 500
+    counted: bool = False
+    limit: int = 0
+    """Maximum size (bytes) of its body."""
+    key: str = ""
+    """Name of the caller's API key."""
+    peer: str = ""
+    """The client, for fair sharing: the name of its API key, or its address."""
+    response: Response | None = None
+    """The response, if it is known before the body has arrived."""
+    pending: "Pending | None" = None
+    """The response that is being computed."""
+    route: "Route | None" = None
+    target: Target = NO_TARGET
+    span: "Span | None" = None
 
     def header(self, name: str) -> str | None:
         """Return the value of a header by its lower-case name."""

@@ -32,9 +32,6 @@ _ANY_OBJECT: Final[Document] = {"type": "object"}
 
 def description(config: InferenceConfig, served: Served | None, admin: bool) -> Document:
     """Return the description of a port; the body of …/infer is that of the loaded model."""
-    model = f"/v2/models/{config.model_name}"
-    load = f"/v2/repository/models/{config.model_name}/load"
-    paths = _admin_paths(load) if admin else _client_paths(model, served)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -42,7 +39,12 @@ def description(config: InferenceConfig, served: Served | None, admin: bool) -> 
             "version": SERVER_VERSION,
             "description": "Open Inference Protocol V2.",
         },
-        "paths": paths | _shared_paths(),
+        "paths": {
+            "/v2/health/live": _get("Liveness", "Live", not_ready=True),
+            "/v2/health/ready": _get("Readiness", "Ready", not_ready=True),
+            "/openapi.json": {"get": _operation("This description", _answer(_ANY_OBJECT))},
+            **(_admin_paths(config) if admin else _client_paths(config, served)),
+        },
         "components": {
             "schemas": _SCHEMAS,
             "securitySchemes": {
@@ -54,15 +56,8 @@ def description(config: InferenceConfig, served: Served | None, admin: bool) -> 
     }
 
 
-def _shared_paths() -> Document:
-    return {
-        "/v2/health/live": _get("Liveness", "Live", not_ready=True),
-        "/v2/health/ready": _get("Readiness", "Ready", not_ready=True),
-        "/openapi.json": {"get": _operation("This description", {200: _answer(_ANY_OBJECT)})},
-    }
-
-
-def _client_paths(model: str, served: Served | None) -> Document:
+def _client_paths(config: InferenceConfig, served: Served | None) -> Document:
+    model = f"/v2/models/{config.model_name}"
     return {
         "/v2": _get("Server metadata", "Server", 401),
         model: _get("Model metadata", "Model", 401, 404, 503),
@@ -71,61 +66,50 @@ def _client_paths(model: str, served: Served | None) -> Document:
     }
 
 
-def _admin_paths(load: str) -> Document:
+def _admin_paths(config: InferenceConfig) -> Document:
+    index, loaded = _answer(_ref("Index")), _answer(_ref("Loaded"))
+    load = _operation("Serve the current content of the model's directory", loaded, 401, 404, 409)
+    metrics = _operation("Prometheus metrics", _answer(_STRING, media="text/plain"))
     return {
-        "/v2/repository/index": {
-            "post": _operation("List the models", {200: _answer(_ref("Index"))}, 401)
-        },
-        load: {
-            "post": _operation(
-                "Serve the current content of the model's directory",
-                {200: _answer(_ref("Loaded"))},
-                *(401, 404, 409),
-            )
-        },
-        "/metrics": {
-            "get": _operation("Prometheus metrics", {200: _answer(_STRING, media="text/plain")})
-        },
+        "/v2/repository/index": {"post": _operation("List the models", index, 401)},
+        f"/v2/repository/models/{config.model_name}/load": {"post": load},
+        "/metrics": {"get": metrics},
     }
 
 
 def _get(summary: str, schema: str, *errors: int, not_ready: bool = False) -> Document:
-    answers = {200: _answer(_ref(schema))}
+    operation = _operation(summary, _answer(_ref(schema)), *errors)
     if not_ready:
-        answers[503] = _answer(_ref(schema), "Not ready; `reason` has the cause")
-    return {"get": _operation(summary, answers, *errors)}
+        text = "Not ready; `reason` has the cause"
+        operation["responses"]["503"] = _answer(_ref(schema), text)
+    return {"get": operation}
 
 
 def _infer(served: Served | None) -> Document:
+    name, text = "Inference-Header-Content-Length", "Bytes of JSON before the binary values"
     answer = _answer(_ref("InferResponse"))
-    answer["headers"] = {
-        "Inference-Header-Content-Length": {
-            "description": "Bytes of JSON before the binary values",
-            "schema": {"type": "integer"},
-        }
-    }
+    answer["headers"] = {name: {"description": text, "schema": {"type": "integer"}}}
     answer["content"]["application/octet-stream"] = {}
-    operation = _operation("Inference", {200: answer}, *_INFER_ERRORS)
-    operation["parameters"] = [
-        {
-            "name": "X-Request-Timeout",
-            "in": "header",
-            "description": "Seconds after which the response is no longer useful",
-            "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400},
+    timeout = "Seconds after which the response is no longer useful"
+    seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400}
+    return {
+        **_operation("Inference", answer, *_INFER_ERRORS),
+        "parameters": [
+            _header("X-Request-Timeout", timeout, seconds),
+            _header(name, text, {"type": "integer", "minimum": 0}),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": _infer_request(served)}},
         },
-        {
-            "name": "Inference-Header-Content-Length",
-            "in": "header",
-            "description": "Bytes of JSON before the binary values",
-            "schema": {"type": "integer", "minimum": 0},
-        },
-    ]
-    body = {"application/json": {"schema": _infer_request(served)}}
-    operation["requestBody"] = {"required": True, "content": body}
-    return operation
+    }
 
 
-def _operation(summary: str, answers: dict[int, Document], *errors: int) -> Document:
+def _header(name: str, text: str, schema: Document) -> Document:
+    return {"name": name, "in": "header", "description": text, "schema": schema}
+
+
+def _operation(summary: str, answer: Document, *errors: int) -> Document:
     # A request that needs a key also needs its scope.
     codes = (*errors, 403) if 401 in errors else errors
     responses = {code: _answer(_ref("Error"), _REASONS[code]) for code in codes}
@@ -133,10 +117,8 @@ def _operation(summary: str, answers: dict[int, Document], *errors: int) -> Docu
         responses[code]["headers"] = {
             "Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}
         }
-    return {
-        "summary": summary,
-        "responses": {str(code): answer for code, answer in (responses | answers).items()},
-    }
+    answers = {str(code): found for code, found in ({200: answer} | responses).items()}
+    return {"summary": summary, "responses": answers}
 
 
 def _answer(schema: Document, text: str = "Success", media: str = "application/json") -> Document:

@@ -19,7 +19,7 @@ from inference.engine.interface import (
     Served,
 )
 from inference.engine.pool import Pool
-from inference.http.application import Paths, Pending, Reserve, Route
+from inference.http.application import Pending, Reserve, Route, Routes
 from inference.http.messages import JSON_LENGTH, HttpError, Request, Response, json_response
 from inference.http.openapi import description
 from inference.protocol import v2_json
@@ -188,25 +188,21 @@ _HEALTH: Final = {
     "/v2/health/ready": _get(ready, scope=None),
 }
 
-PATHS: Final = Paths(
-    {**_HEALTH, "/v2": _get(server), "/openapi.json": _get(openapi, scope=None)},
-    {
-        "": _get(model),
-        "/ready": _get(model_ready, scope=None),
-        "/infer": {"POST": Route(infer, counted="rest")},
-    },
-    {},
-)
+PATHS: Final[Routes] = {
+    **_HEALTH,
+    "/v2": _get(server),
+    "/openapi.json": _get(openapi, scope=None),
+    "/v2/models/{model}": _get(model),
+    "/v2/models/{model}/ready": _get(model_ready, scope=None),
+    "/v2/models/{model}/infer": {"POST": Route(infer, counted="rest")},
+}
 """The port for clients."""
 
-ADMIN_PATHS: Final = Paths(
-    {
-        **_HEALTH,
-        "/metrics": _get(metrics, scope=None),
-        "/openapi.json": _get(partial(openapi, admin=True), scope=None),
-        "/v2/repository/index": {"POST": Route(index, scope="admin")},
-    },
-    {},
-    {"/load": {"POST": Route(load, scope="admin")}},
-)
+ADMIN_PATHS: Final[Routes] = {
+    **_HEALTH,
+    "/metrics": _get(metrics, scope=None),
+    "/openapi.json": _get(partial(openapi, admin=True), scope=None),
+    "/v2/repository/index": {"POST": Route(index, scope="admin")},
+    "/v2/repository/models/{model}/load": {"POST": Route(load, scope="admin")},
+}
 """The port for probes, metrics and administration."""

@@ -9,7 +9,6 @@ Binary values are little-endian and in row-major order; each BYTES element is pr
 
 import json
 import math
-import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
@@ -17,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from simdjson import Array, Object, Parser
 
-from inference.engine.interface import NUMPY, Datatype, InputError, Served, TensorSpec
+from inference.engine.interface import (
+    NUMPY,
+    Datatype,
+    InputError,
+    Served,
+    TensorSpec,
+    check_count,
+    pack_texts,
+    unpack_texts,
+)
 
 LITTLE_ENDIAN: Final[dict[Datatype, np.dtype[Any]]] = {
     name: dtype.newbyteorder("<") for name, dtype in NUMPY.items()
@@ -38,27 +46,12 @@ _VALUES: Final = b"0123456789.eE+-truefals"
 """Characters removed for this comparison: numbers and booleans. Strings might contain brackets."""
 
 
-def find_input(name: object, served: Served, field: str) -> TensorSpec:
-    """Return the specification of an input. Raises InputError if there is none."""
-    for spec in served.inputs:
+def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
+    """Return the input or output with this name. Raises InputError if there is none."""
+    for spec in specs:
         if spec.name == name:
             return spec
-    raise InputError(f"{field} is {show(name)}: it must be {_names(served.inputs)}")
-
-
-def find_output(name: object, served: Served, field: str) -> TensorSpec:
-    """Return the specification of an output. Raises InputError if there is none."""
-    for spec in served.outputs:
-        if spec.name == name:
-            return spec
-    names = ", ".join(spec.name for spec in served.outputs)
-    raise InputError(f"{field} is {show(name)}: the outputs are {names}")
-
-
-def check_datatype(datatype: object, spec: TensorSpec, field: str) -> None:
-    """Raise InputError unless it is the input's datatype."""
-    if datatype != spec.datatype:
-        raise InputError(f"{field} is {show(datatype)}: it must be {spec.datatype!r}")
+    raise InputError(f"{field} is {show(name)}: it must be {_names(specs)}")
 
 
 def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
@@ -84,15 +77,6 @@ def check_inputs(inputs: Mapping[str, NDArray[Any]], served: Served) -> None:
         samples = {name: len(values) for name, values in inputs.items()}
         if len(set(samples.values())) > 1:
             raise InputError(f"inputs have different numbers of samples: {samples}")
-
-
-def check_count(found: int, shape: tuple[int, ...], field: str) -> None:
-    """Raise InputError unless the number of values matches the shape."""
-    needed = math.prod(shape)
-    if found != needed:
-        raise InputError(
-            f"{field} has {found} values, but its shape is {list(shape)}, which needs {needed}"
-        )
 
 
 def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[Any]:
@@ -261,7 +245,7 @@ def from_bytes(
 ) -> NDArray[Any]:
     """Return a read-only array of `shape`. Raises InputError that names `field`."""
     if spec.datatype == "BYTES":
-        return _strings(content, shape, field)
+        return unpack_texts(memoryview(content), shape, field)
     dtype = LITTLE_ENDIAN[spec.datatype]
     if len(content) != math.prod(shape) * dtype.itemsize:
         raise InputError(
@@ -279,28 +263,8 @@ def from_bytes(
 def to_bytes(values: NDArray[Any], spec: TensorSpec) -> bytes:
     """Return the binary form of an output."""
     if spec.datatype == "BYTES":
-        return b"".join(
-            part for value in values.ravel() for part in (struct.pack("<I", len(value)), value)
-        )
+        return pack_texts(values.ravel())
     return values.astype(LITTLE_ENDIAN[spec.datatype], copy=False).tobytes()
-
-
-def _strings(content: memoryview | bytes, shape: tuple[int, ...], field: str) -> NDArray[Any]:
-    found: list[bytes] = []
-    offset = 0
-    while offset < len(content):
-        if offset + 4 > len(content):
-            raise InputError(f"{field} ends within the length of string {len(found)}")
-        (length,) = struct.unpack_from("<I", content, offset)
-        offset += 4
-        if offset + length > len(content):
-            raise InputError(f"{field} ends within string {len(found)}, of {length} bytes")
-        found.append(bytes(content[offset : offset + length]))
-        offset += length
-    check_count(len(found), shape, field)
-    values = np.empty(len(found), np.object_)
-    values[:] = found
-    return values.reshape(shape)
 
 
 def show(value: object) -> str:

@@ -23,13 +23,11 @@ from inference.protocol.tensors import (
     LITTLE_ENDIAN,
     Blobs,
     as_object,
-    check_datatype,
     check_fields,
     check_finite,
     check_inputs,
     check_shape,
-    find_input,
-    find_output,
+    find,
     from_json,
     parse_object,
     show,
@@ -143,28 +141,13 @@ class Plan:
         return inputs
 
 
-class Plans:
-    """Plans for the loaded model by their JSON. All are dropped with it, and at `MAX_PLANS`."""
-
-    def __init__(self) -> None:
-        self._served: Served | None = None
-        self._plans: dict[bytes, Plan] = {}
-
-    def get(self, head: bytes, served: Served) -> Plan | None:
-        """Return the plan kept for exactly this JSON."""
-        return self._plans.get(head) if served is self._served else None
-
-    def keep(self, head: bytes, plan: Plan) -> None:
-        """Keep a plan unless its JSON is too long."""
-        if len(head) > MAX_PLAN_BYTES:
-            return
-        if plan.served is not self._served or len(self._plans) >= MAX_PLANS:
-            self._plans.clear()
-            self._served = plan.served
-        self._plans[head] = plan
-
-
-_PLANS: Final = Plans()
+def keep_plan(head: bytes, plan: Plan) -> None:
+    """Keep a plan unless its JSON is too long. All are dropped at `MAX_PLANS`."""
+    plans = plan.served.plans
+    if len(head) <= MAX_PLAN_BYTES:
+        if len(plans) >= MAX_PLANS:
+            plans.clear()
+        plans[head] = plan
 
 
 def read_request(
@@ -187,7 +170,7 @@ def read_request(
         )
     head = bytes(body[:length])
     if header_length is not None:
-        plan = _PLANS.get(head, served)
+        plan: Plan | None = served.plans.get(head)
         if plan is not None:
             return plan.request(body, length)
         blobs = Blobs(memoryview(body)[length:])
@@ -210,7 +193,7 @@ def read_request(
     plan = None
     if blobs is not None and len(blobs.tensors) == len(inputs):
         plan = Plan(identity, tuple(blobs.tensors), outputs, timeout, served)
-        _PLANS.keep(head, plan)
+        keep_plan(head, plan)
     return InferRequest(identity, inputs, outputs, timeout, plan)
 
 
@@ -377,8 +360,9 @@ def _tensor(
     for key in ("name", "shape", "datatype"):
         if key not in tensor:
             raise InputError(f"{field}.{key} is missing")
-    spec = find_input(tensor["name"], served, f"{field}.name")
-    check_datatype(tensor["datatype"], spec, f"{field}.datatype")
+    spec = find(tensor["name"], served.inputs, f"{field}.name")
+    if (datatype := tensor["datatype"]) != spec.datatype:
+        raise InputError(f"{field}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
     parameters = _parameters(tensor, f"{field}.parameters", TENSOR_PARAMETERS)
     check_fields(tensor, TENSOR_FIELDS, field)
     shape = check_shape(tensor["shape"], spec, f"{field}.shape")
@@ -408,7 +392,7 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
     for index, entry in enumerate(listed):
         field = f"outputs[{index}]"
         output = as_object(entry, field)
-        spec = find_output(output.get("name"), served, f"{field}.name")
+        spec = find(output.get("name"), served.outputs, f"{field}.name")
         if spec.name in wanted:
             raise InputError(f"{field}.name repeats {spec.name!r}")
         check_fields(output, OUTPUT_FIELDS, field)

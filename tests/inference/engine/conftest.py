@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from inference.config import InferenceConfig
+from inference.engine.backoff import DEFAULT_POLICY, RestartPolicy
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import Observer
-from inference.engine.workers import DEFAULT_POLICY, RestartPolicy
 from tests.inference.engine.exports import Serve, until, write_probe
 
 

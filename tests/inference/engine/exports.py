@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from torch import nn
 
 from inference.engine.engine import ModelEngine
-from inference.engine.interface import Answer
+from inference.engine.interface import Answer, Tensors
+from inference.engine.pool import Pool
 from training.export.artifacts import write_weights
 from workload.files import sha256_of
 from workload.manifest import WEIGHTS_FILE, Manifest, Weights, write_manifest
@@ -59,6 +61,17 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(300):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def infer(pool: Pool | None, inputs: Tensors, deadline: float = math.inf) -> Answer:
+    """Compute a request. If the caller is cancelled while it is queued, it is not computed."""
+    assert pool is not None
+    request = pool.submit(inputs, deadline)
+    try:
+        return await request.future
+    except asyncio.CancelledError:
+        pool.drop(request)
+        raise
 
 
 async def outcome(request: Awaitable[Answer]) -> Answer | Exception:

@@ -10,7 +10,7 @@ import torch
 from inference.config import Backend
 from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
-from tests.inference.engine.exports import Serve, write_model
+from tests.inference.engine.exports import Serve, infer, write_model
 from training.config import TrainingConfig
 from training.data import load
 from training.export import write_export
@@ -122,7 +122,7 @@ async def test_compiled_backends_compute_the_networks_outputs(
         assert engine.served.backend == backend
         for count in (1, 2, 5):
             rows = np.random.default_rng(count).random((count, 3), np.float32)
-            answer = await engine.pool.infer({"inputs": rows})
+            answer = await infer(engine.pool, {"inputs": rows})
             with torch.no_grad():
                 expected = network(torch.from_numpy(rows)).numpy()
             assert answer.outputs["outputs"] == pytest.approx(expected, abs=1e-5)

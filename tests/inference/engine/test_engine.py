@@ -11,7 +11,7 @@ import pytest
 
 from inference.engine.engine import ModelEngine, compile_cache, remove_compiled
 from inference.engine.interface import ReloadError
-from tests.inference.engine.exports import Serve, sample, until, write_probe
+from tests.inference.engine.exports import Serve, infer, sample, until, write_probe
 from tests.inference.engine.probes import FINE, SLEEP
 from workload.manifest import read_manifest
 
@@ -27,7 +27,7 @@ class Load:
 
     async def _ask(self) -> None:
         while self._on:
-            answer = await self._engine.pool.infer(sample(SLEEP, 0.002))
+            answer = await infer(self._engine.pool, sample(SLEEP, 0.002))
             self.versions[answer.served.version] += 1
 
     async def stop(self) -> None:
@@ -79,7 +79,7 @@ async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
         new = write_probe(copied, seed=1).version
         os.kill(engine.pids[0], signal.SIGKILL)
         await until(lambda: engine.served and engine.served.version == new)
-        assert (await engine.pool.infer(sample(FINE))).served.version == new
+        assert (await infer(engine.pool, sample(FINE))).served.version == new
         assert engine.reason == ""
 
 

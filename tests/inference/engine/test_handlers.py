@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from inference.engine.interface import InputError
-from tests.inference.engine.exports import Serve, write_model
+from tests.inference.engine.exports import Serve, infer, write_model
 from workload.models import build
 
 CONTEXT, TOKENS = 16, 50
@@ -40,7 +40,7 @@ async def test_logits_of_sequences_of_any_length(
     async with serve(export, handler="auto") as engine:
         assert engine.served
         assert engine.served.inputs[0].shape == (-1, -1)
-        answers = await asyncio.gather(*(engine.pool.infer({"tokens": text}) for text in texts))
+        answers = await asyncio.gather(*(infer(engine.pool, {"tokens": text}) for text in texts))
         for text, answer in zip(texts, answers, strict=True):
             with torch.no_grad():
                 expected = gpt(torch.from_numpy(text)).numpy()
@@ -51,4 +51,4 @@ async def test_logits_of_sequences_of_any_length(
             (np.array([[3, TOKENS]]), "tokens has 50: tokens are from 0 to 49"),
         ]:
             with pytest.raises(InputError, match=message):
-                await engine.pool.infer({"tokens": wrong})
+                await infer(engine.pool, {"tokens": wrong})

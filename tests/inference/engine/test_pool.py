@@ -7,7 +7,7 @@ import pytest
 
 from inference.engine.batching import Batch, Piece, Request
 from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError
-from tests.inference.engine.exports import Serve, outcome, sample, until
+from tests.inference.engine.exports import Serve, infer, outcome, sample, until
 from tests.inference.engine.probes import FAIL, FINE, REFUSE, SLEEP
 
 A_MOMENT = 0.2
@@ -21,7 +21,7 @@ async def test_requests_get_their_own_answers_from_limited_batches(
         counts = [1 + number % 5 for number in range(100)]
         answers = await asyncio.gather(
             *(
-                engine.pool.infer(sample(FINE, value=number, count=count))
+                infer(engine.pool, sample(FINE, value=number, count=count))
                 for number, count in enumerate(counts)
             )
         )
@@ -37,24 +37,24 @@ async def test_requests_get_their_own_answers_from_limited_batches(
 async def test_an_idle_worker_does_not_wait_for_more(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000) as engine:
         for _ in range(3):
-            answer = await engine.pool.infer(sample(FINE))
+            answer = await infer(engine.pool, sample(FINE))
             assert (answer.batch, answer.queue_seconds) == (1, pytest.approx(0, abs=0.9))
 
 
 async def test_under_load_a_batch_waits_for_the_expected_samples(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000, max_batch=8) as engine:
-        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.05)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.05)))
         await until(lambda: not engine.pool.idle)
-        waiting = [asyncio.create_task(engine.pool.infer(sample(FINE))) for _ in range(3)]
+        waiting = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(3)]
         await busy
         # Four samples existed at its end.
-        waiting.append(asyncio.create_task(engine.pool.infer(sample(FINE))))
+        waiting.append(asyncio.create_task(infer(engine.pool, sample(FINE))))
         assert [answer.batch for answer in await asyncio.gather(*waiting)] == [4] * 4
 
 
 async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
         await until(lambda: not engine.pool.idle)
         requests = [
             sample(FINE, value=1),
@@ -63,7 +63,7 @@ async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) 
             sample(FAIL),
         ]
         one, two, three, four = await asyncio.gather(
-            *(outcome(engine.pool.infer(inputs)) for inputs in requests)
+            *(outcome(infer(engine.pool, inputs)) for inputs in requests)
         )
         await busy
     assert isinstance(one, Answer)
@@ -83,7 +83,7 @@ async def test_requests_of_one_batch_get_only_the_outputs_that_they_need(
 ) -> None:
     async with serve(probe, max_batch=4) as engine:
         pool, never = engine.pool, float("inf")
-        busy = asyncio.create_task(pool.infer(sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(pool, sample(SLEEP, A_MOMENT)))
         await until(lambda: not pool.idle)
         split = pool.submit(sample(FINE, value=3, count=7), never, "", frozenset({"value"}))
         text = pool.submit(sample(FINE, value=4), never, "", frozenset({"text", "value"}))
@@ -112,28 +112,28 @@ async def test_a_request_larger_than_a_batch_is_split(probe: Path, serve: Serve)
     inputs = sample(FINE, count=21)
     inputs["inputs"][:, 2] = range(21)
     async with serve(probe, max_batch=8) as engine:
-        answer = await engine.pool.infer(inputs)
+        answer = await infer(engine.pool, inputs)
         assert answer.outputs["value"].tolist() == list(range(21))
         assert answer.outputs["batch"].tolist() == [8] * 16 + [5] * 5
         assert answer.batch == 8
         inputs["inputs"][13, 0] = REFUSE
         with pytest.raises(InputError, match=r"inputs has 13\.0"):
-            await engine.pool.infer(inputs)
+            await infer(engine.pool, inputs)
 
 
 async def test_a_full_queue_refuses_with_a_retry_time(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue=4, max_batch=2) as engine:
-        await engine.pool.infer(sample(SLEEP, 0.05))
-        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, A_MOMENT)))
+        await infer(engine.pool, sample(SLEEP, 0.05))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
         await until(lambda: not engine.pool.idle)
         # The worker has one more batch, and four samples are queued.
-        waiting = [asyncio.create_task(engine.pool.infer(sample(FINE))) for _ in range(6)]
+        waiting = [asyncio.create_task(infer(engine.pool, sample(FINE))) for _ in range(6)]
         await until(lambda: engine.queued == 4)
         with pytest.raises(OverloadedError, match="4 samples are queued already") as caught:
-            await engine.pool.infer(sample(FINE))
+            await infer(engine.pool, sample(FINE))
         assert 0 < caught.value.retry_after < 60
         with pytest.raises(InputError, match="send at most 4 samples"):
-            await engine.pool.infer(sample(FINE, count=5))
+            await infer(engine.pool, sample(FINE, count=5))
         assert len(await asyncio.gather(busy, *waiting)) == 7
         assert engine.queued == 0
 
@@ -142,7 +142,7 @@ async def test_queued_bytes_are_limited(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_queue_bytes=2**16, max_queue=2**16) as engine:
         most = 2**16 // 12
         with pytest.raises(InputError, match="of 65536 bytes at once"):
-            await engine.pool.infer(sample(FINE, count=most + 1))
+            await infer(engine.pool, sample(FINE, count=most + 1))
 
 
 async def test_a_request_that_expires_in_the_queue_is_not_computed(
@@ -150,14 +150,14 @@ async def test_a_request_that_expires_in_the_queue_is_not_computed(
 ) -> None:
     loop = asyncio.get_running_loop()
     async with serve(probe) as engine:
-        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, 2 * A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 2 * A_MOMENT)))
         await until(lambda: not engine.pool.idle)
         with pytest.raises(DeadlineError, match="the deadline passed"):
-            await engine.pool.infer(sample(FINE), loop.time() + A_MOMENT / 4)
+            await infer(engine.pool, sample(FINE), loop.time() + A_MOMENT / 4)
         assert not busy.done()
         assert engine.queued == 0
         before = (await busy).outputs["before"][0]
-        after = await engine.pool.infer(sample(FINE), loop.time() + 60)
+        after = await infer(engine.pool, sample(FINE), loop.time() + 60)
         assert after.outputs["before"][0] == before + 1
 
 
@@ -167,26 +167,26 @@ async def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once(
     loop = asyncio.get_running_loop()
     async with serve(probe, max_batch=1) as engine:
         for _ in range(3):
-            await engine.pool.infer(sample(SLEEP, 0.1))
-        begun = [asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.1))) for _ in range(6)]
+            await infer(engine.pool, sample(SLEEP, 0.1))
+        begun = [asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.1))) for _ in range(6)]
         await until(lambda: engine.queued == 4)
         with pytest.raises(OverloadedError, match="the deadline would pass") as caught:
-            await engine.pool.infer(sample(FINE), loop.time() + 0.1)
+            await infer(engine.pool, sample(FINE), loop.time() + 0.1)
         assert caught.value.retry_after > 0.1
         await asyncio.gather(*begun)
 
 
 async def test_a_cancelled_request_is_not_computed(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, A_MOMENT)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, A_MOMENT)))
         await until(lambda: not engine.pool.idle)
-        waiting = asyncio.create_task(engine.pool.infer(sample(FINE, count=7)))
+        waiting = asyncio.create_task(infer(engine.pool, sample(FINE, count=7)))
         await until(lambda: engine.queued == 7)
         waiting.cancel()
         await until(waiting.done)
         assert engine.queued == 0
         before = (await busy).outputs["before"][0]
-        assert (await engine.pool.infer(sample(FINE))).outputs["before"][0] == before + 1
+        assert (await infer(engine.pool, sample(FINE))).outputs["before"][0] == before + 1
 
 
 async def test_unchecked_inputs_are_refused(probe: Path, serve: Serve) -> None:
@@ -194,4 +194,4 @@ async def test_unchecked_inputs_are_refused(probe: Path, serve: Serve) -> None:
         inputs = sample(FINE)["inputs"]
         for wrong in (inputs.astype("f8"), inputs[:, :2], inputs[0], inputs[:0]):
             with pytest.raises(InputError, match="inputs has the wrong type or the shape"):
-                await engine.pool.infer({"inputs": wrong})
+                await infer(engine.pool, {"inputs": wrong})

@@ -2,7 +2,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
+from inference.config import InferenceConfig
 from inference.engine.handlers import Handler
 from inference.engine.interface import InputError
 from inference.engine.process import WorkerSpec
@@ -21,20 +22,14 @@ from workload.manifest import ExportError, read_manifest
 
 def loaded(export: Path, own: str = "", handler: str = "auto") -> Handler:
     """Load a handler as a worker does, in this process."""
-    return load(
-        WorkerSpec(
-            folder=str(export),
-            manifest=read_manifest(export).model_dump_json(exclude_none=True),
-            handler=handler,
-            backend="eager",
-            own_model=own,
-            device="cpu",
-            device_index=0,
-            threads=1,
-            max_batch=32,
-            compile_cache="/nowhere",
-        )
+    config = InferenceConfig(
+        model_name="digits",
+        model_path=PurePosixPath(export),
+        handler=handler,
+        own_model=own,
+        device="cpu",
     )
+    return load(WorkerSpec(config, read_manifest(export), 0, 1, Path("/nowhere")))
 
 
 def probabilities(handler: Handler, images: NDArray[np.float32]) -> NDArray[np.float32]:

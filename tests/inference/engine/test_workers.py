@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from inference.engine.backoff import Backoff, RestartPolicy
 from inference.engine.interface import Observer, UnavailableError
-from inference.engine.workers import Backoff, RestartPolicy
 from inference.metrics import Metrics
 from inference.service import Service
-from tests.inference.engine.exports import Serve, outcome, sample, until
+from tests.inference.engine.exports import Serve, infer, outcome, sample, until
 from tests.inference.engine.probes import CUDA, DIE, FINE, HOLD, PASSWORD, RELEASE, SLEEP
 
 LONG = 600
@@ -30,10 +30,10 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
 
     async with serve(copied, Listener(), max_batch=2) as engine:
         (pid,) = engine.pids
-        begun = asyncio.create_task(engine.pool.infer(sample(HOLD, LONG, count=2)))
+        begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG, count=2)))
         await until(lambda: not engine.pool.idle)
         # The worker has a full batch already; another one is queued.
-        queued = [asyncio.create_task(engine.pool.infer(sample(FINE, value=n))) for n in range(3)]
+        queued = [asyncio.create_task(infer(engine.pool, sample(FINE, value=n))) for n in range(3)]
         await until(lambda: engine.queued == 1)
         (copied / RELEASE).touch()
         os.kill(pid, signal.SIGKILL)
@@ -47,10 +47,10 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
 
 async def test_only_the_request_that_kills_workers_fails(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_batch=8) as engine:
-        busy = asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.3)))
+        busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.3)))
         await until(lambda: not engine.pool.idle)
         kinds = [FINE, FINE, DIE, FINE]
-        together = [asyncio.create_task(outcome(engine.pool.infer(sample(k)))) for k in kinds]
+        together = [asyncio.create_task(outcome(infer(engine.pool, sample(k)))) for k in kinds]
         await busy
         first, second, poison, last = await asyncio.gather(*together)
         assert isinstance(poison, UnavailableError)
@@ -66,36 +66,36 @@ async def test_consecutive_deaths_make_the_server_unready_for_a_while(
     policy = RestartPolicy(max_deaths=2, reset_after=1.0, first_delay=0.5)
     async with serve(probe, policy=policy) as engine:
         for _ in range(2):
-            assert isinstance(await outcome(engine.pool.infer(sample(DIE))), UnavailableError)
+            assert isinstance(await outcome(infer(engine.pool, sample(DIE))), UnavailableError)
         assert engine.reason == "workers died 2 times in a row: it was killed by signal 9"
         with pytest.raises(UnavailableError, match="2 times in a row"):
-            await engine.pool.infer(sample(FINE))
+            await infer(engine.pool, sample(FINE))
         await until(lambda: engine.reason == "")
-        assert (await engine.pool.infer(sample(FINE))).batch == 1
+        assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
 async def test_an_error_of_the_gpu_ends_the_worker(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
         (pid,) = engine.pids
         with pytest.raises(UnavailableError, match="died: it exited with code"):
-            await engine.pool.infer(sample(CUDA))
-        assert (await engine.pool.infer(sample(FINE))).batch == 1
+            await infer(engine.pool, sample(CUDA))
+        assert (await infer(engine.pool, sample(FINE))).batch == 1
         assert engine.pids != [pid]
 
 
 async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
     async with serve(probe, hang_seconds=3) as engine:
         with pytest.raises(UnavailableError, match=r"it computed for more than 3 s"):
-            await engine.pool.infer(sample(SLEEP, LONG))
-        assert (await engine.pool.infer(sample(FINE))).batch == 1
+            await infer(engine.pool, sample(SLEEP, LONG))
+        assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
 async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
     async with serve(copied, workers=2) as engine:
         assert len(engine.pids) == 2
-        begun = asyncio.create_task(engine.pool.infer(sample(HOLD, LONG)))
+        begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG)))
         await until(lambda: not engine.pool.idle)
-        assert (await engine.pool.infer(sample(FINE))).batch == 1
+        assert (await infer(engine.pool, sample(FINE))).batch == 1
         pids = engine.pids
         (copied / RELEASE).touch()
         assert (await begun).batch == 1
@@ -103,23 +103,23 @@ async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
             os.kill(pid, signal.SIGKILL)
         # A request sent to a worker whose death is not detected yet would be lost with it.
         await until(lambda: not set(pids) & set(engine.pids))
-        assert (await engine.pool.infer(sample(FINE))).batch == 1
+        assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
 async def test_shutdown_finishes_requests_and_leaks_nothing(probe: Path, serve: Serve) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     async with serve(probe, max_batch=1) as engine:
         pids = engine.pids
-        begun = [asyncio.create_task(engine.pool.infer(sample(SLEEP, 0.1))) for _ in range(3)]
+        begun = [asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.1))) for _ in range(3)]
         await until(lambda: not engine.pool.idle)
         engine.drain()
         assert engine.draining
         assert engine.reason == "the server is shutting down"
-        begun.append(asyncio.create_task(engine.pool.infer(sample(FINE))))
+        begun.append(asyncio.create_task(infer(engine.pool, sample(FINE))))
         await asyncio.sleep(0)
     assert len(await asyncio.gather(*begun)) == 4
     with pytest.raises(UnavailableError):
-        await engine.pool.infer(sample(FINE))
+        await infer(engine.pool, sample(FINE))
     assert not any(map(psutil.pid_exists, pids))
     # Files of the fork server stay open, but their number does not grow.
     assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 4
@@ -128,7 +128,7 @@ async def test_shutdown_finishes_requests_and_leaks_nothing(probe: Path, serve: 
 
 async def test_requests_exceeding_the_drain_time_are_abandoned(probe: Path, serve: Serve) -> None:
     async with serve(probe, drain_seconds=1) as engine:
-        begun = asyncio.create_task(engine.pool.infer(sample(SLEEP, LONG)))
+        begun = asyncio.create_task(infer(engine.pool, sample(SLEEP, LONG)))
         await until(lambda: not engine.pool.idle)
     with pytest.raises(UnavailableError, match="the server is shutting down"):
         await begun
@@ -174,7 +174,7 @@ async def serve(folder, handler):
     while engine.served is None:
         await asyncio.sleep(0.01)
     print(*engine.pids, flush=True)
-    await engine.pool.infer(sample(1, 600))
+    await infer(engine.pool, sample(1, 600))
 
 if __name__ == "__main__":
     asyncio.run(serve(*sys.argv[1:]))

@@ -1,19 +1,30 @@
 """What one connection may hold, and whose time counts, without a network."""
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from inference.config import InferenceConfig
-from inference.http.application import Application
+from inference.http.application import Application, Pending
 from inference.http.connection import PIECE_BYTES, Connection
 from inference.http.limits import Limits
 from inference.http.messages import HttpError, Request, Response
 
 INFER = b"POST /infer HTTP/1.1\r\nHost: a\r\n"
+
+
+class Outputs:
+    """What a model has computed."""
+
+
+def finish(_: Request, __: Outputs, ___: object) -> Response:
+    return Response(b"{}")
 
 
 class Computing:
@@ -25,6 +36,7 @@ class Computing:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.asked: list[asyncio.Future[object]] = []
+        self.outputs: list[weakref.ref[Outputs]] = []
 
     def begin(self, request: Request, version: str) -> Response | None:
         request.limit = 1 << 20
@@ -33,15 +45,15 @@ class Computing:
     def assign_id(self, request: Request) -> None:
         request.request_id = "1"
 
-    def answer(
-        self, request: Request, reserve: Callable[[int], bool]
-    ) -> "asyncio.Future[object] | Response":
+    def answer(self, request: Request, reserve: Callable[[int], bool]) -> Pending | Response:
         if request.path == "/now":
             return Response(b"{}")
         self.asked.append(asyncio.get_running_loop().create_future())
-        return self.asked[-1]
+        outputs = Outputs()
+        self.outputs.append(weakref.ref(outputs))
+        return Pending(self.asked[-1], partial(finish, request, outputs))
 
-    def respond(self, request: Request, future: "asyncio.Future[object]") -> Response:
+    def respond(self, request: Request, pending: Pending) -> Response:
         return Response(b"{}")
 
     def finished(self, request: Request) -> None:
@@ -142,8 +154,8 @@ async def test_the_time_of_earlier_requests_does_not_count_against_a_body() -> N
 
 async def test_requests_that_wait_for_an_earlier_one_are_charged() -> None:
     connection, transport, _ = connected()
-    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 100)
-    assert connection.charged >= 100 * 1000
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 40)
+    assert connection.charged >= 40 * 1000
     assert not transport.reading
     connection.connection_lost(None)
     assert connection.charged == 0
@@ -165,3 +177,54 @@ async def test_many_requests_are_parsed_in_the_turn_of_their_connection(
         await asyncio.sleep(0)
     assert transport.written.count(b"HTTP/1.1 200") == 2000
     assert connection.charged == 0
+
+
+async def test_requests_behind_a_computed_one_are_answered_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
+    connection, transport, application = connected()
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 20)
+    application.asked[0].set_result(None)
+    answered = 0
+    while answered < 21:
+        await asyncio.sleep(0)
+        before, answered = answered, transport.written.count(b"HTTP/1.1 200")
+        assert answered - before <= 2
+    assert connection.charged == 0
+    assert transport.reading
+
+
+async def test_a_turn_answers_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
+    connection, transport, _ = connected()
+    connection.data_received(b"GET /now HTTP/1.1\r\n\r\n" * 400)
+    assert transport.written.count(b"HTTP/1.1 200") < 60
+
+
+async def test_the_rest_of_a_body_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 1.0)
+    connection, _, application = connected()
+    calls: list[int] = []
+    monkeypatch.setattr(
+        connection,
+        "_feed",
+        lambda data, feed=connection._feed: (calls.append(len(data)), feed(data)),
+    )
+    connection.data_received(INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
+    assert len(application.asked) == 1
+    assert len(calls) == 2
+
+
+async def test_outputs_are_released_with_the_response() -> None:
+    connection, transport, application = connected()
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
+    gc.disable()
+    try:
+        application.asked.pop().set_result(None)
+        while not transport.written:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert application.outputs[0]() is None
+    finally:
+        gc.enable()

@@ -57,10 +57,9 @@ class Uploading:
     def charge(self, size: int) -> bool:
         return self.limits.charge(self.connection, size)
 
-    def shed(self) -> bool:
+    def shed(self) -> None:
         self.limits.release(self.connection, self.charged)
         self.lost = True
-        return True
 
 
 def limited(share: float) -> Limits:

@@ -12,8 +12,8 @@ from inference.protocol.v2_json import (
     MAX_PLAN_BYTES,
     MAX_PLANS,
     Plan,
-    Plans,
     check_output_size,
+    keep_plan,
     model_metadata,
     read_request,
     write_answer,
@@ -298,13 +298,13 @@ def test_another_model_parses_the_same_head_again() -> None:
 
 
 def test_plans_are_limited_in_number_and_length() -> None:
-    plans, plan = Plans(), Plan("", (), (), None, SERVED)
-    plans.keep(b" " * (MAX_PLAN_BYTES + 1), plan)
-    assert plans.get(b" " * (MAX_PLAN_BYTES + 1), SERVED) is None
+    served = dataclasses.replace(SERVED)
+    plan = Plan("", (), (), None, served)
+    keep_plan(b" " * (MAX_PLAN_BYTES + 1), plan)
+    assert not served.plans
     for number in range(MAX_PLANS + 1):
-        plans.keep(b"%d" % number, plan)
-    assert plans.get(b"0", SERVED) is None
-    assert plans.get(b"%d" % MAX_PLANS, SERVED) is plan
+        keep_plan(b"%d" % number, plan)
+    assert served.plans == {b"%d" % MAX_PLANS: plan}
 
 
 def test_answers_to_the_same_head_share_their_json() -> None:

@@ -1,0 +1,66 @@
+"""The delays after which dead workers are replaced."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Policy for the replacement of dead workers. Times are in seconds."""
+
+    max_deaths: int = 3
+    """Consecutive deaths, without a computed batch in between, that make the server unready."""
+    reset_after: float = 60.0
+    """Time without a death after which earlier ones no longer count."""
+    first_delay: float = 1.0
+    """Delay before a replacement once unready; doubles with each further death."""
+    max_delay: float = 30.0
+
+
+DEFAULT_POLICY: Final = RestartPolicy()
+
+
+class Backoff:
+    """Counts consecutive deaths of workers."""
+
+    def __init__(self, policy: RestartPolicy = DEFAULT_POLICY) -> None:
+        self._policy = policy
+        self._deaths = 0
+        self._excused = False
+        self._last = self._until = 0.0
+        self._last_reason = ""
+
+    def died(self, now: float, reason: str, *, retried: bool = False) -> float:
+        """Count a death and return the seconds to wait before the worker is replaced.
+
+        A request that kills a worker is `retried` and kills another one: that counts once. If other
+        requests of its batch kill workers as well, these count: no request is at fault.
+        """
+        self._reset_if_calm(now)
+        if retried and not self._excused:
+            self._excused = True
+            return 0.0
+        self._excused = self._excused and retried
+        self._deaths += 1
+        self._last, self._last_reason = now, reason
+        over = self._deaths - self._policy.max_deaths
+        delay = self._policy.first_delay * 2.0 ** min(over, 30) if over >= 0 else 0.0
+        delay = min(self._policy.max_delay, delay)
+        self._until = now + delay
+        return delay
+
+    def succeeded(self) -> None:
+        """Forget earlier deaths: the workers compute, so single requests caused them."""
+        self._deaths = 0
+
+    def reason(self, now: float) -> str:
+        """Return why the server is unready; empty if it is ready."""
+        self._reset_if_calm(now)
+        # The server is ready again with the replacement; further deaths have longer delays.
+        if self._deaths < self._policy.max_deaths or now > self._until:
+            return ""
+        return f"workers died {self._deaths} times in a row: {self._last_reason}"
+
+    def _reset_if_calm(self, now: float) -> None:
+        if now - self._last > self._policy.reset_after:
+            self._deaths = 0

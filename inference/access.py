@@ -46,7 +46,7 @@ class Access:
     """The keys in a file, which is read again when it changes, as mounted Secrets do."""
 
     def __init__(self, file: str) -> None:
-        """Allow everyone if `file` is empty. Raises ConfigurationError if it has no valid keys."""
+        """Allow everyone if `file` is empty. Raise ConfigurationError if it has no valid keys."""
         self.required = bool(file)
         """True if requests need a key."""
         self._path = Path(file) if file else None

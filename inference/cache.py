@@ -130,7 +130,7 @@ class Cache:
                 return
 
     def _make_space(self, size: int) -> None:
-        """Delete abandoned files, and old copies until `size` bytes fit. Raises OSError."""
+        """Delete abandoned files, and old copies until `size` bytes fit. Raise OSError on error."""
         if size > self.capacity:
             raise OSError(0, f"{size} bytes are more than the {self.capacity} of the cache")
         copies: list[tuple[float, int, Path]] = []

@@ -52,7 +52,7 @@ class InferenceConfig(BaseModel):
     )
     max_body_bytes: Size = Field(
         default=16 * 2**20,
-        description="Maximum size of a request body; larger ones are refused with 413.",
+        description="Maximum size of a request body; larger ones are rejected with 413.",
     )
     body_seconds: Seconds = Field(
         default=30.0, description="Maximum time (s) for a request body to arrive."
@@ -62,7 +62,7 @@ class InferenceConfig(BaseModel):
         ge=1024,
         le=2**40,
         description="Maximum total size of bodies and unsent responses in memory; beyond it, "
-        "requests are refused with 429.",
+        "requests are rejected with 429.",
     )
     max_json_bytes: Size = Field(
         default=2 * 2**20,
@@ -71,7 +71,7 @@ class InferenceConfig(BaseModel):
     )
     max_output_bytes: Size = Field(
         default=64 * 2**20,
-        description="Maximum size of the outputs of one request; larger ones are refused with 400.",
+        description="Maximum size of the outputs of a request; larger ones are rejected with 400.",
     )
     max_connections: int = Field(
         default=4096,
@@ -84,7 +84,7 @@ class InferenceConfig(BaseModel):
         gt=0,
         le=1,
         description="Maximum share of max_connections and of max_buffered_bytes that one address "
-        "may use; 1 if all clients come through a gateway.",
+        "may use. Set it to 1 if all clients connect through a gateway.",
     )
     header_seconds: Seconds = Field(
         default=5.0,
@@ -112,7 +112,8 @@ class InferenceConfig(BaseModel):
     )
     api_keys_file: str = Field(
         default="",
-        description="File with API keys, one per line, plain or sha256:<hex>. Empty requires none.",
+        description="File with API keys, one per line, plain or sha256:<hex>. Empty disables "
+        "authentication.",
     )
     tls_certificate: str = Field(
         default="", description="PEM file of the certificate chain. Empty disables TLS."
@@ -168,20 +169,20 @@ class InferenceConfig(BaseModel):
         default=0,
         ge=0,
         le=1000,
-        description="Maximum time (ms) that a free worker waits under load until the queue has as "
-        "many samples as the last batch.",
+        description="Maximum time (ms) that a free worker waits under load for the queue to reach "
+        "the size of the last batch.",
     )
     max_queue: int = Field(
         default=512,
         ge=1,
         le=2**20,
-        description="Maximum number of queued samples; further ones are refused with 429.",
+        description="Maximum number of queued samples; additional ones are rejected with 429.",
     )
     max_queue_bytes: int = Field(
         default=256 * 2**20,
         ge=2**16,
         le=2**40,
-        description="Maximum size of queued samples; further ones are refused with 429.",
+        description="Maximum size of queued samples; additional ones are rejected with 429.",
     )
     hang_seconds: float = Field(
         default=60,
@@ -203,8 +204,8 @@ class InferenceConfig(BaseModel):
         default=20,
         ge=1,
         le=3600,
-        description="Maximum time (s) after that for requests in flight. Keep the sum of both "
-        "below the pod's termination grace period.",
+        description="Maximum time (s), after `notice_seconds`, to finish requests in flight. Keep "
+        "notice_seconds + drain_seconds below the pod's termination grace period.",
     )
 
     @field_validator("*", mode="before")
@@ -220,14 +221,14 @@ class InferenceConfig(BaseModel):
     @classmethod
     def _absolute(cls, value: PurePosixPath) -> PurePosixPath:
         if not value.is_absolute() or ".." in value.parts:
-            raise ValueError("write an absolute path without '..', such as /models/my-run/export")
+            raise ValueError("use an absolute path without '..', such as /models/my-run/export")
         return value
 
     @field_validator("api_keys_file", "tls_certificate", "tls_key")
     @classmethod
     def _absolute_file(cls, value: str) -> str:
         if value and not PurePosixPath(value).is_absolute():
-            raise ValueError("write an absolute path, such as /secrets/tls.key")
+            raise ValueError("use an absolute path, such as /secrets/tls.key")
         return value
 
     @model_validator(mode="after")
@@ -236,11 +237,11 @@ class InferenceConfig(BaseModel):
             raise ValueError("TLS needs both tls_certificate and tls_key: set both, or neither")
         if (share := int(self.max_buffered_bytes * self.max_share_per_peer)) < self.max_body_bytes:
             raise ValueError(
-                f"max_buffered_bytes is {self.max_buffered_bytes}, of which max_share_per_peer "
-                f"allows {share}, less than max_body_bytes {self.max_body_bytes}: write more"
+                f"max_buffered_bytes * max_share_per_peer is {share}, less than max_body_bytes "
+                f"({self.max_body_bytes}): increase max_buffered_bytes or max_share_per_peer"
             )
         if self.port == self.admin_port:
-            raise ValueError(f"port and admin_port are both {self.port}: write different ports")
+            raise ValueError(f"port and admin_port are both {self.port}: use different ports")
         return self
 
     def to_environment(self) -> dict[str, str]:
@@ -260,7 +261,7 @@ def variable_of(field: str) -> str:
 def read_config(environment: Mapping[str, str]) -> InferenceConfig:
     """Read the configuration from environment variables; others are ignored.
 
-    Raises ConfigurationError that lists every error under the name of its variable.
+    Raise a ConfigurationError that lists every error under the name of its variable.
     """
     written_as = {name: variable_of(name) for name in InferenceConfig.model_fields}
     values = {

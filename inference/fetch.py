@@ -61,7 +61,7 @@ def fetch(
 
     The manifest is written last, so that a directory with one is complete. Every file must match
     the manifest, and the weights must have the digest `sha256` if given. Existing files that
-    match are kept, and files in the cache are copied from it. Raises FetchError if a file cannot
+    match are kept, and files in the cache are copied from it. Raise FetchError if a file cannot
     be downloaded, and ExportError if the export does not match its manifest or lacks an artifact.
     """
     read = _open(url, cache)
@@ -183,7 +183,7 @@ def _download(
 
 
 def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file and verify it. Raises ExportError if it differs, and leaves no file."""
+    """Write a file and verify it. Raise ExportError if it differs, and leaves no file."""
     write_atomically(folder / file.file, write)
     try:
         checked_file(folder, file)
@@ -193,7 +193,7 @@ def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> 
 
 
 def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
-    """Yield the content. Raises ExportError beyond `limit` bytes, to protect disk and memory."""
+    """Yield the content. Raise ExportError beyond `limit` bytes, to protect disk and memory."""
     address, done = f"{url}/{file}", 0
     with _fetch_errors(f"{address} cannot be read"):
         for chunk in read(file):

@@ -46,7 +46,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """Return the request without credentials. Raises HTTPError if it is not encrypted."""
+        """Return the request without credentials. Raise HTTPError if it is not encrypted."""
         if urlsplit(newurl).scheme != "https" and not newurl.startswith(_origin(req.full_url)):
             raise urllib.error.HTTPError(req.full_url, code, f"redirect to {newurl}", headers, fp)
         found = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -61,7 +61,7 @@ def _origin(url: str) -> str:
 
 
 class RegistryFiles:
-    """The files of one artifact. Raises OSError or ValueError if the registry refuses a request.
+    """The files of one artifact. Raise OSError or ValueError if the registry refuses a request.
 
     Contents that differ from their digests raise ExportError, so neither the registry nor the
     connection needs to be trusted. With a cache, manifests that it contains are not requested.

@@ -26,7 +26,7 @@ _GC_THRESHOLDS: Final = (10_000, 20, 100)
 
 
 def run(config: InferenceConfig) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigurationError if it cannot listen."""
+    """Serve until SIGTERM or SIGINT. Raise ConfigurationError if it cannot listen."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(Server(config).serve())
 
@@ -42,7 +42,7 @@ class Server:
     async def serve(self) -> None:
         """Serve until the first signal, then finish the requests in flight.
 
-        A second signal exits at once. Raises ConfigurationError if the server cannot listen.
+        A second signal exits at once. Raise ConfigurationError if the server cannot listen.
         """
         config = self._config
         return_large_blocks()

@@ -44,7 +44,7 @@ class Service:
     def pool(self, model: str | None = None, version: str | None = None) -> Pool:
         """Return the loaded model.
 
-        Raises NotServedError if the request names another one, UnavailableError if none is loaded.
+        Raise NotServedError if the request names another one, UnavailableError if none is loaded.
         """
         self.check_name(model)
         pool = self.engine.pool
@@ -63,7 +63,7 @@ class Service:
             raise NotServedError(f"model {model[:80]!r} is not served here, only {name!r}")
 
     async def reload(self) -> Served:
-        """Load the current export. Raises ReloadError; the old model is then kept."""
+        """Load the current export. Raise ReloadError; the old model is then kept."""
         try:
             return await self.engine.reload()
         except ReloadError:

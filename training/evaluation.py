@@ -22,7 +22,7 @@ TOKENS: Final = 16_384
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
     """Evaluate the weights unless already done; return None if a process was asked to stop.
 
-    A `maximum` of 0 means all samples. Raises DivergedError when the held-out loss or a metric is
+    A `maximum` of 0 means all samples. Raise DivergedError when the held-out loss or a metric is
     not finite.
     """
     held_out = len(run.data.held_out)

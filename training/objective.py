@@ -37,7 +37,7 @@ class Objective:
 
     @classmethod
     def of(cls, config: TrainingConfig) -> Self:
-        """Import the configured functions. Raises ConfigurationError if that fails."""
+        """Import the configured functions. Raise ConfigurationError if that fails."""
         loss: PerSample = cross_entropies
         if config.loss != CROSS_ENTROPY:
             loss = find(f"loss {config.loss}", config.loss)
@@ -47,7 +47,7 @@ class Objective:
     def check(self, logits: Tensor, targets: Tensor) -> None:
         """Evaluate all functions once.
 
-        Raises ConfigurationError for errors that every restart would repeat: an exception, a result
+        Raise ConfigurationError for errors that every restart would repeat: an exception, a result
         of the wrong shape, or a loss that does not depend on the logits.
         """
         with torch.enable_grad():

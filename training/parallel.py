@@ -160,7 +160,7 @@ def check_model(
 ) -> None:
     """Compute the loss of two samples with an unwrapped model, which stays unchanged.
 
-    Raises ConfigurationError for errors in the user's code, which every restart would repeat.
+    Raise ConfigurationError for errors in the user's code, which every restart would repeat.
     """
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.white)

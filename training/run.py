@@ -105,7 +105,7 @@ class Run:
 def mean_loss(run: Run) -> tuple[float, int]:
     """Return the mean loss of this epoch so far over all processes, and the number of samples.
 
-    Raises DivergedError in all of them when a loss, gradient or weight of one is not finite.
+    Raise DivergedError in all of them when a loss, gradient or weight of one is not finite.
     """
     parameters = run.model.parameters().values()
     local = [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
@@ -122,7 +122,7 @@ def mean_loss(run: Run) -> tuple[float, int]:
 
 
 def require_finite(loss: float, run: Run, name: str = "loss") -> float:
-    """Return the loss. Raises DivergedError when it is infinite or NaN."""
+    """Return the loss. Raise DivergedError when it is infinite or NaN."""
     if not math.isfinite(loss):
         raise DivergedError(_advice(run, f"the {name} became {loss}"))
     return loss

@@ -46,7 +46,7 @@ CHECK_LOSS_EVERY: Final = 100
 def run(config: TrainingConfig, world: World) -> int:
     """Train until done or interrupted, and return the exit code.
 
-    Raises ConfigurationError, DataError, DivergedError, SlowNodeError, OSError if something cannot
+    Raise ConfigurationError, DataError, DivergedError, SlowNodeError, OSError if something cannot
     be saved, and RuntimeError if another process is lost.
     """
     device = choose_device(config.device, world.local_rank)
@@ -333,7 +333,7 @@ def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
-    """Report the result; return the exit code. Raises ConfigurationError if the run differs."""
+    """Report the result; return the exit code. Raise ConfigurationError if the run differs."""
     found = differences(config, manifest)
     if found:
         raise ConfigurationError(

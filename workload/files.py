@@ -14,7 +14,7 @@ def write_atomically(
 ) -> None:
     """Write a file next to `path`, flush it to disk, and rename it to `path`.
 
-    `content` is the content, or a function that writes it to the open file. Raises OSError if the
+    `content` is the content, or a function that writes it to the open file. Raise OSError if the
     disk is full or not writable; `path` is then unchanged.
     """
     # Processes of several pods may have the same ID.
@@ -41,7 +41,7 @@ def create_unfinished(target: Path) -> Path:
 def publish_folder(unfinished: Path) -> Path:
     """Rename a directory of `create_unfinished`, whose files are on disk, to its target.
 
-    Returns the target, which is replaced if it exists. Raises OSError.
+    Returns the target, which is replaced if it exists. Raise OSError on failure.
     """
     target = unfinished.with_name(unfinished.name.removeprefix(".").removesuffix(".tmp"))
     if target.exists():
@@ -69,18 +69,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Flush a directory and all that is below it to disk. Raises OSError."""
+    """Flush a directory and all that is below it to disk. Raise OSError on failure."""
     for path in (folder, *folder.rglob("*")):
         sync_folder(path)
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file. Raises OSError."""
+    """Return the hexadecimal SHA-256 of a file. Raise OSError on failure."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def stamp_of(path: Path) -> tuple[int, int, int]:
-    """Return values that change when a file is replaced or written. Raises OSError."""
+    """Return values that change when a file is replaced or written. Raise OSError on failure."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns

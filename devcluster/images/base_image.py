@@ -75,7 +75,7 @@ PYTORCH = Base(
 
 
 def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
-    """Build an image in the directory `images`, unless it exists. Raises DevclusterError.
+    """Build an image in the directory `images`, unless it exists. Raise DevclusterError on failure.
 
     This takes about a minute. Layers of PyTorch's image are reused, and images of the same name
     with other sources are deleted.

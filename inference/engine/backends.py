@@ -41,7 +41,7 @@ class Choice:
 def load_backend(choice: Choice) -> nn.Module:
     """Return the network on its device, in evaluation mode, after verifying its digest.
 
-    Raises ExportError if the export lacks the backend's artifact, the machine cannot compute it, or
+    Raise ExportError if the export lacks the backend's artifact, the machine cannot compute it, or
     the export cannot be loaded.
     """
     if choice.backend in CPU_ONLY and choice.device.type != "cpu":

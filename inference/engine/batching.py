@@ -184,7 +184,7 @@ class Queue:
     def put(self, request: Request, retry_after: float) -> None:
         """Append a request.
 
-        Raises OverloadedError if the queue is full, InputError if the request exceeds its limits.
+        Raise OverloadedError if the queue is full, InputError if the request exceeds its limits.
         """
         samples = request.samples
         if samples > self._max_samples or request.size > self._max_bytes:

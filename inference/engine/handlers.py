@@ -23,8 +23,8 @@ AUTO: Final = "auto"
 class Source:
     """The export that a handler loads.
 
-    `network` loads the network with the configured backend: on `device`, in evaluation mode, its
-    digest verified. It raises ExportError.
+    `network` verifies the digest and returns the network, loaded with the configured backend on
+    `device` and in evaluation mode. It raises ExportError on failure.
     """
 
     folder: Path
@@ -37,9 +37,10 @@ class Handler(ABC):
     """Loads a model and computes the outputs of batches.
 
     All hooks process whole batches: rows of the inputs are samples, and rows of the outputs must be
-    the same samples in the same order. If a hook raises InputError, the requests of the batch are
-    computed again one by one, and those that raise it again are answered with its message. Any
-    other exception is reported in the same way, since the model was tested when it was loaded.
+    the same samples in the same order. If a hook raises an exception, the requests of the batch are
+    computed again one by one. Those that fail again count as input errors, because the model passed
+    its test when it was loaded; if memory is short, they are reported as unavailable. The client
+    gets the message of an InputError, otherwise a general one, and the log has the traceback.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -50,7 +51,7 @@ class Handler(ABC):
 
     @abstractmethod
     def load(self, source: Source) -> None:
-        """Load the model and set `inputs` and `outputs`. Raises ExportError."""
+        """Load the model and set `inputs` and `outputs`. Raise ExportError on failure."""
 
     def decode(self, inputs: Tensors) -> Any:
         """Convert arrays to the argument of `predict`. Do not change them: they are shared."""
@@ -66,7 +67,7 @@ class Handler(ABC):
         return encoded
 
     def examples(self, largest: int) -> Iterator[Tensors]:
-        """Yield inputs that test and warm up the model before it is ready.
+        """Yield inputs used to test and warm up the model before it is ready.
 
         The default is zeros: one sample, then `largest` samples; dynamic dimensions have size 1.
         """
@@ -106,7 +107,7 @@ class Plain(Handler):
         return {"outputs": predicted.float().cpu().numpy()}
 
     def try_one(self, manifest: Manifest) -> Tensor:
-        """Return the network's output for one sample of zeros. Raises ExportError."""
+        """Return the network's output for one sample of zeros. Raise ExportError on failure."""
         dtype = np.int64 if manifest.input_dtype == "int64" else np.float32
         zeros = torch.from_numpy(np.zeros((1, *manifest.input_shape), dtype)).to(self.device)
         try:
@@ -121,7 +122,8 @@ class Plain(Handler):
             raise ExportError(f"model {manifest.model} does not return one output for one input")
         if not bool(outputs.isfinite().all()):
             raise ExportError(
-                f"{manifest.weights.file} has values with which no prediction can be computed"
+                f"model {manifest.model} returns NaN or infinity for an input of zeros: its "
+                "weights may contain such values"
             )
         return outputs
 
@@ -183,27 +185,27 @@ class LanguageModel(Plain):
         if shape != [1, self._context, manifest.outputs]:
             raise ExportError(
                 f"model {manifest.model} returns {shape} for one sequence of {self._context} "
-                f"tokens, but its manifest has {manifest.outputs} tokens"
+                f"tokens, but its manifest has a vocabulary of {manifest.outputs} tokens"
             )
         self._any_length = self._accepts_any_length()
 
     def decode(self, inputs: Tensors) -> Tensor:
-        """Convert tokens; refuse empty or too long sequences and tokens outside the vocabulary."""
+        """Convert tokens; reject empty and too long sequences, and unknown tokens."""
         tokens = inputs["tokens"]
         if not 0 < tokens.shape[1] <= self._context:
             raise InputError(
-                f"tokens has {tokens.shape[1]} tokens per sample: it must have from 1 to "
+                f"tokens contains {tokens.shape[1]} tokens per sample: it must contain from 1 to "
                 f"{self._context}"
             )
         wrong = tokens[(tokens < 0) | (tokens >= self._vocabulary)]
         if wrong.size:
             raise InputError(
-                f"tokens has {int(wrong[0])}: tokens are from 0 to {self._vocabulary - 1}"
+                f"tokens contains {int(wrong[0])}: token IDs are from 0 to {self._vocabulary - 1}"
             )
         return torch.from_numpy(tokens).to(self.device)
 
     def predict(self, decoded: Tensor) -> Tensor:
-        """Return the logits of the token after each position."""
+        """Return the next-token logits at each position."""
         length = decoded.shape[1]
         if not self._any_length:
             decoded = functional.pad(decoded, (0, self._context - length))
@@ -227,7 +229,7 @@ class LanguageModel(Plain):
 def choose_handler(name: str, manifest: Manifest) -> Handler:
     """Return the handler `package.module:Class`, or for `auto` the one that suits the export.
 
-    Raises ExportError if there is none.
+    Raise ExportError if there is none.
     """
     if name != AUTO:
         return _custom(name)

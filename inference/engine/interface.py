@@ -111,7 +111,7 @@ def pack_texts(texts: Iterable[bytes]) -> bytes:
 
 
 def unpack_texts(content: memoryview, shape: tuple[int, ...], field: str) -> NDArray[Any]:
-    """Reverse `pack_texts`. Raises InputError that names `field`."""
+    """Reverse `pack_texts`. Raise InputError, which names `field`, on failure."""
     found: list[bytes] = []
     offset = 0
     while offset < len(content):

@@ -116,7 +116,7 @@ class Pool:
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def start(self) -> Served:
-        """Start and warm up all workers. Raises ExportError if the model cannot be served."""
+        """Start and warm up all workers. Raise ExportError if the model cannot be served."""
         try:
             # The first one compiles the model if necessary, and counts the devices.
             ready = await self._start(self._spec)
@@ -191,7 +191,7 @@ class Pool:
         """Queue a request of a client; its future receives the answer.
 
         `inputs` were checked against `served.inputs`; `deadline` is a time of `time.monotonic`. The
-        answer has only the named `outputs`, or all if it is None. Raises InputError,
+        answer has only the named `outputs`, or all if it is None. Raise InputError,
         OverloadedError or UnavailableError; the future may also fail with DeadlineError.
         """
         if self._closed:
@@ -290,7 +290,7 @@ class Pool:
             row = end
 
     async def _start(self, spec: WorkerSpec) -> Message:
-        """Start a worker and return its `ready` message. Raises ExportError."""
+        """Start a worker and return its `ready` message. Raise ExportError on failure."""
         worker = Worker(spec, self._finish, self._exited)
         self._workers.append(worker)
         try:
@@ -378,7 +378,7 @@ def default_threads(workers: int) -> int:
 
 
 def check_input(spec: TensorSpec, right_type: bool, shape: tuple[int, ...]) -> None:
-    """Repeat the checks of the protocols for an input. Raises InputError."""
+    """Repeat the checks of the protocols for an input. Raise InputError on failure."""
     # The usual case, fixed sizes, needs no loop over the dimensions.
     if right_type and shape[1:] == spec.shape[1:] and shape[0]:
         return

@@ -165,7 +165,7 @@ class Slot:
 
 
 def send(end: socket.socket, message: Message) -> None:
-    """Send a message. Raises OSError if the other process is gone."""
+    """Send a message. Raise OSError if the other process is gone."""
     end.send(json.dumps(message, separators=(",", ":")).encode())
 
 

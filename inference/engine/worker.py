@@ -89,7 +89,7 @@ def _public(error: BaseException, folder: str) -> str:
 
 
 def load(spec: WorkerSpec) -> Handler:
-    """Load a handler with its model and run all of its examples. Raises ExportError."""
+    """Load a handler with its model and run all of its examples. Raise ExportError on failure."""
     torch.set_num_threads(spec.threads)
     config, manifest, folder = spec.config, spec.manifest, Path(spec.config.model_path)
     device = choose_device(config.device, spec.device_index)

@@ -73,7 +73,7 @@ class Router:
         ]
 
     def find(self, method: str, path: str) -> tuple[Route, Target]:
-        """Return the route and the model that the path names. Raises HttpError 404 or 405."""
+        """Return the route and the model that the path names. Raise HttpError 404 or 405."""
         methods, target = self._known.get(path) or self._parse(path)
         route = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if route is None:

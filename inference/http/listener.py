@@ -113,7 +113,7 @@ class Listener:
         self._listening: asyncio.Server | asyncio.Task[None] | None = None
 
     async def start(self, certificate: Certificate | None) -> None:
-        """Listen. Raises ConfigurationError if the address cannot be bound."""
+        """Listen. Raise ConfigurationError if the address cannot be bound."""
         try:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
             listening = socket.create_server(
@@ -186,7 +186,7 @@ class AdminListener:
         self._thread = threading.Thread(target=self._loop.run_forever, name="admin", daemon=True)
 
     async def start(self, certificate: Certificate | None) -> None:
-        """Listen. Raises ConfigurationError if the address cannot be bound."""
+        """Listen. Raise ConfigurationError if the address cannot be bound."""
         self._thread.start()
         starting = asyncio.run_coroutine_threadsafe(self._start(certificate), self._loop)
         await asyncio.wrap_future(starting)

@@ -82,7 +82,7 @@ def _answered(
 
 
 def _requested_seconds(service: Service, request: Request) -> float:
-    """Return the header X-Request-Timeout in seconds, or the default. Raises InputError."""
+    """Return the header X-Request-Timeout in seconds, or the default, or raise InputError."""
     text = request.header(TIMEOUT)
     if text is None:
         return service.config.request_seconds

@@ -47,7 +47,7 @@ _VALUES: Final = b"0123456789.eE+-truefals"
 
 
 def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
-    """Return the input or output with this name. Raises InputError if there is none."""
+    """Return the input or output with this name. Raise InputError if there is none."""
     for spec in specs:
         if spec.name == name:
             return spec
@@ -55,7 +55,7 @@ def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
 
 
 def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
-    """Return a shape with at least one sample. Raises InputError if the input cannot have it."""
+    """Return a shape with at least one sample. Raise InputError if the input cannot have it."""
     # Nested lists stay as they are: converting them could exceed the recursion limit.
     sizes = list(shape) if isinstance(shape, Array) and len(shape) <= MAX_ITEMS else shape
     if isinstance(sizes, list) and len(sizes) == len(spec.shape):
@@ -80,7 +80,7 @@ def check_inputs(inputs: Mapping[str, NDArray[Any]], served: Served) -> None:
 
 
 def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[Any]:
-    """Return the values. Raises InputError if one is infinite or NaN."""
+    """Return the values. Raise InputError if one is infinite or NaN."""
     # Searched in the bytes of the boolean array: for a small tensor, half the time of `all`.
     if values.dtype.kind == "f" and b"\0" in np.isfinite(values).tobytes():
         raise InputError(f"{field} has a value that is NaN or too large for {spec.datatype}")
@@ -88,7 +88,7 @@ def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[
 
 
 def parse_object(body: bytes) -> Object:
-    """Parse the body as a JSON object. Raises InputError."""
+    """Parse the body as a JSON object. Raise InputError on failure."""
     try:
         # A new parser each time: the memory of a large body is released with it.
         document: object = Parser().parse(body)
@@ -98,14 +98,14 @@ def parse_object(body: bytes) -> Object:
 
 
 def as_object(value: object, field: str) -> Object:
-    """Return the value. Raises InputError unless it is a JSON object."""
+    """Return the value. Raise InputError unless it is a JSON object."""
     if not isinstance(value, Object):
         raise InputError(f"{field} must be an object")
     return value
 
 
 def from_json(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> NDArray[Any]:
-    """Return the values of a flat list, or of lists nested like the shape. Raises InputError."""
+    """Return the values of a flat list or of lists nested like the shape, or raise InputError."""
     if not isinstance(data, Array):
         raise InputError(f"{field} must be a list of {_kind(spec)}")
     values = _flat(data, spec, field)
@@ -224,7 +224,7 @@ class Blobs:
     def take(
         self, size: object, spec: TensorSpec, shape: tuple[int, ...], field: str
     ) -> NDArray[Any]:
-        """Return the next `size` bytes as an array. Raises InputError that names `field`."""
+        """Return the next `size` bytes as an array, or raise InputError, which names `field`."""
         left = len(self._content) - self._taken
         if type(size) is not int or not 0 <= size <= left:
             raise InputError(f"{field} is {show(size)}, but {left} bytes remain after the JSON")
@@ -243,7 +243,7 @@ class Blobs:
 def from_bytes(
     content: memoryview | bytes, spec: TensorSpec, shape: tuple[int, ...], field: str
 ) -> NDArray[Any]:
-    """Return a read-only array of `shape`. Raises InputError that names `field`."""
+    """Return a read-only array of `shape`, or raise InputError, which names `field`."""
     if spec.datatype == "BYTES":
         return unpack_texts(memoryview(content), shape, field)
     dtype = LITTLE_ENDIAN[spec.datatype]

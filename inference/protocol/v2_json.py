@@ -115,7 +115,7 @@ class Plan:
         object.__setattr__(self, "size", total if plain else -1)
 
     def request(self, body: bytes | bytearray, begin: int) -> InferRequest:
-        """Return the request with the values from `begin`. Raises InputError as parsing would."""
+        """Return the request with the values from `begin`. Raise InputError as parsing would."""
         if len(body) - begin == self.size:
             inputs = self._numbers(body, begin)
         else:
@@ -159,7 +159,7 @@ def read_request(
     """Parse the body of POST …/infer.
 
     `header_length` is the value of Inference-Header-Content-Length, the length of the JSON.
-    Raises InputError, also for more than `max_json` bytes of JSON.
+    Raise InputError, also for more than `max_json` bytes of JSON.
     """
     blobs = None
     length = len(body) if header_length is None else _length(header_length, len(body))
@@ -220,7 +220,7 @@ def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> i
     """Return the expected size of the response's values in bytes.
 
     A dynamic dimension is taken from the inputs: outputs have at most as many
-    entries in a dimension. Raises InputError if the outputs are too large to be sent.
+    entries in a dimension. Raise InputError if the outputs are too large to be sent.
     """
     shapes = [array.shape for array in request.inputs.values()]
     total = json = 0
@@ -313,7 +313,7 @@ def _head(
 def _data(values: NDArray[Any], name: str) -> Any:
     """Return the values as a flat list: the protocol allows nesting, but most servers send this.
 
-    Raises InputError for values that JSON cannot express.
+    Raise InputError for values that JSON cannot express.
     """
     flat = values.ravel()
     if flat.dtype.kind == "f":

@@ -30,7 +30,7 @@ def test_service_variables_of_kubernetes_are_ignored() -> None:
         ({"INFERENCE_PORT": "tcp://10.0.0.1:8080"}, "INFERENCE_PORT is 'tcp://10.0.0.1:8080'"),
         ({"INFERENCE_PORT": "0"}, "INFERENCE_PORT is '0'"),
         ({"INFERENCE_MODEL_NAME": "Digits/1"}, "INFERENCE_MODEL_NAME is 'Digits/1'"),
-        ({"INFERENCE_MODEL_PATH": "export"}, "write an absolute path"),
+        ({"INFERENCE_MODEL_PATH": "export"}, "use an absolute path"),
         ({"INFERENCE_POLL_SECONDS": "inf"}, "should be a finite number"),
         ({"INFERENCE_DEVICE": "tpu"}, "'auto', 'cpu' or 'cuda'"),
     ],

@@ -49,7 +49,7 @@ class Mirror:
         self._last.add_done_callback(_report)
 
     def wait(self, beat: Callable[[], object]) -> None:
-        """Wait until the newest checkpoint is copied. Raises OSError if that failed.
+        """Wait until the newest checkpoint is copied. Raise OSError if that failed.
 
         `beat` is called regularly.
         """
@@ -59,7 +59,7 @@ class Mirror:
     def restore(self, beat: Callable[[], object]) -> bool:
         """Download the newest intact checkpoint to the disk; return False if there is none.
 
-        `beat` is called regularly. Raises OSError.
+        `beat` is called regularly. Raise OSError on failure.
         """
         found = self._complete()
         for step in sorted(found, reverse=True):
@@ -84,7 +84,7 @@ class Mirror:
         return False
 
     def copy_export(self, beat: Callable[[], object]) -> None:
-        """Copy the finished export, unless it was copied before. Raises OSError.
+        """Copy the finished export, unless it was copied before. Raise OSError on failure.
 
         `beat` is called regularly.
         """

@@ -88,7 +88,7 @@ class Saver:
         """Copy the tensors and start to write them, after the previous checkpoint is on disk.
 
         `seal` does not list the files yet. When everything is on disk, `done` is called with the
-        seconds that this took. Raises OSError if the previous checkpoint could not be written.
+        seconds that this took. Raise OSError if the previous checkpoint could not be written.
         """
         started = time.monotonic()
         self.wait()
@@ -130,7 +130,7 @@ class Saver:
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
-        """Wait until everything is on disk. Raises OSError on every process if that failed."""
+        """Wait until everything is on disk. Raise OSError on every process if that failed."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()

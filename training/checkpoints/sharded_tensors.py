@@ -86,7 +86,7 @@ def read(
     """Fill `tensors` in place; return all other tensors whose names start with one of `prefixes`.
 
     The others are on the CPU. The second result is the set of names in `tensors` that start with
-    `optional` and are missing. Raises ValueError if any other tensor is missing or one has another
+    `optional` and are missing. Raise ValueError if any other tensor is missing or one has another
     shape, and OSError if the files cannot be read.
     """
     reader = _Reader(folder, group)

@@ -27,7 +27,7 @@ OPTIMIZER_PREFIX: Final = "optimizer/"
 def save(run: Run) -> None:
     """Save the run on all processes.
 
-    Raises OSError if the previous save failed, and DivergedError if the weights are not finite.
+    Raise OSError if the previous save failed, and DivergedError if the weights are not finite.
     """
     mean_loss(run)
     step = run.position.step
@@ -61,7 +61,7 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
 def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
-    The object store is read if there is none on the disk. Raises ConfigurationError if the
+    The object store is read if there is none on the disk. Raise ConfigurationError if the
     checkpoint has another model or data set, and StoreError.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))
@@ -164,7 +164,7 @@ def _tensors(run: Run) -> Tensors:
 def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
     """Drop the optimizer state of parameters that never had a gradient.
 
-    Raises ValueError if only a part of the state of a parameter is missing.
+    Raise ValueError if only a part of the state of a parameter is missing.
     """
     for name, parameter in run.model.parameters().items():
         slots = {

@@ -64,14 +64,14 @@ class Seal(BaseModel):
 
 
 def file_entry(path: Path) -> File:
-    """Return the size and digest of a file. Raises OSError."""
+    """Return the size and digest of a file. Raise OSError on failure."""
     return File(name=path.name, size=path.stat().st_size, sha256=sha256_of(path))
 
 
 def seal_checkpoint(written: Path, seal: Seal) -> Path:
     """Seal a written checkpoint and rename it; return its directory.
 
-    Raises OSError; earlier checkpoints are then unchanged.
+    Raise OSError; earlier checkpoints are then unchanged.
     """
     write_atomically(written / SEAL_FILE, seal.model_dump_json(indent=2).encode())
     # An existing checkpoint of this name is damaged: the run resumed from an earlier one.
@@ -79,7 +79,7 @@ def seal_checkpoint(written: Path, seal: Seal) -> Path:
 
 
 def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_loss: float) -> None:
-    """Add an evaluation to a checkpoint. Raises OSError; the checkpoint is then unchanged."""
+    """Add an evaluation to a checkpoint. Raise OSError; the checkpoint is then unchanged."""
     seal = read_seal(path)
     if isinstance(seal, str):
         raise OSError(f"{path} is damaged: {seal}")
@@ -89,7 +89,7 @@ def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_lo
 
 
 def rotate(newest: Path, keep: int, keep_best: bool, held: Path | None = None) -> None:
-    """Remove the checkpoints that are neither retained nor `held`. Raises OSError."""
+    """Remove the checkpoints that are neither retained nor `held`. Raise OSError on failure."""
     paths = {folders.step_of(path): path for path in folders.list_checkpoints(newest.parent)}
     losses: dict[int, float | None] = dict.fromkeys(paths)
     if keep_best:

@@ -30,7 +30,7 @@ TIMING_RUNS: Final = (3, 30)
 """Minimum and maximum number of runs."""
 
 TIMING_SECONDS: Final = 3.0
-"""Seconds after which no further run starts."""
+"""Seconds after which no more runs start."""
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
@@ -86,7 +86,7 @@ TOLERANCE: Final = 1e-3
 def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
     """Return the largest output difference, for the batch and for its first sample alone.
 
-    Raises ExportError if outputs are not finite, or differ although they should be equal.
+    Raise ExportError if outputs are not finite, or differ although they should be equal.
     """
     largest = 0.0
     for part in (inputs, inputs[:1]):
@@ -105,7 +105,7 @@ def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact:
 
 
 def write_weights(path: Path, model: nn.Module) -> None:
-    """Write a model's tensors to a safetensors file. Raises OSError."""
+    """Write a model's tensors to a safetensors file. Raise OSError on failure."""
     # Copies, since a file cannot contain overlapping tensors.
     tensors = {
         name: tensor.cpu().contiguous().clone() for name, tensor in tensors_of(model).items()
@@ -128,7 +128,7 @@ FILES: Final = {
 class Source:
     """Input of all forms: the model on the CPU in evaluation mode, its file, and some samples.
 
-    `samples` are inputs as in training on the CPU; static quantization observes all of them.
+    `samples` are training inputs on the CPU; static quantization is calibrated on all of them.
     """
 
     folder: Path
@@ -154,9 +154,9 @@ class Form:
 
 
 def make_artifacts(
-    source: Source, config: TrainingConfig, beat: Callable[[], None]
+    source: Source, config: TrainingConfig, heartbeat: Callable[[], None]
 ) -> tuple[Artifact, ...]:
-    """Write the configured forms, calling `beat` regularly.
+    """Write the configured forms, calling `heartbeat` regularly.
 
     A form that fails is skipped with a warning that names its setting, because the weights are
     more important.
@@ -166,16 +166,16 @@ def make_artifacts(
     before: dict[str, float] = {}
     artifacts = []
     for form in _forms(source, config):
-        beat()
+        heartbeat()
         path = source.folder / FILES[form.kind]
         try:
             before = before or source.evaluate(source.model)
-            artifacts.append(_make(source, form, path, before, beat))
+            artifacts.append(_make(source, form, path, before, heartbeat))
         except Exception as error:
             path.unlink(missing_ok=True)
             message = f"{form.setting}: {path.name} is not exported: {_one_line(error)}"
             emit(Message(event="warning", message=message))
-    beat()
+    heartbeat()
     return tuple(artifacts)
 
 
@@ -208,18 +208,18 @@ def _forms(source: Source, config: TrainingConfig) -> Iterator[Form]:
 
 
 def _make(
-    source: Source, form: Form, path: Path, before: dict[str, float], beat: Callable[[], None]
+    source: Source, form: Form, path: Path, before: dict[str, float], heartbeat: Callable[[], None]
 ) -> Artifact:
     form.write(path)
-    beat()
+    heartbeat()
     model = form.read(path)
     inputs = source.samples[:BATCH]
     difference = largest_difference(source.model, model, inputs, form.exact)
-    beat()
+    heartbeat()
     metrics = source.evaluate(model)
     if not all(map(math.isfinite, metrics.values())):
         raise ExportError(f"its evaluation returned {metrics}")
-    beat()
+    heartbeat()
     eager, seconds = time_both(source.model, model, inputs)
     weights = source.folder / source.weights.file
     is_pruned = form.kind == "pruned"

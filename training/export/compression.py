@@ -29,7 +29,7 @@ def exported(model: nn.Module, inputs: Tensor, strict: bool = False) -> Exported
 
 
 def write_program(path: Path, program: ExportedProgram) -> None:
-    """Write a graph as .pt2. Raises OSError."""
+    """Write a graph as .pt2. Raise OSError on failure."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     write_atomically(path, buffer.getbuffer())
@@ -39,7 +39,7 @@ def pruned(model: nn.Module, share: float) -> nn.Module:
     """Return a copy in which the smallest weights of linear layers and convolutions are set to 0.
 
     `share` is their fraction, ranked over the whole model (magnitude pruning, Han et al. 2015,
-    arXiv:1506.02626); biases and norms stay. Raises ValueError if there are no such weights.
+    arXiv:1506.02626); biases and norms stay. Raise ValueError if there are no such weights.
     """
     result = copy.deepcopy(model)
     weights = _prunable_weights(result)
@@ -74,7 +74,7 @@ CALIBRATION_BATCH: Final = 32
 
 
 def check_quantization(method: Method | Literal["none"]) -> None:
-    """Check before training that a model can be quantized. Raises ConfigurationError if not."""
+    """Check before training that a model can be quantized. Raise ConfigurationError if not."""
     try:
         if method != "none":
             torchao("torchao")
@@ -88,7 +88,7 @@ def check_quantization(method: Method | Literal["none"]) -> None:
 def quantized(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
     """Return a model's int8 graph. `calibration` has inputs as in training.
 
-    Raises ConfigurationError if torchao is missing or the method does not apply to the model.
+    Raise ConfigurationError if torchao is missing or the method does not apply to the model.
     """
     check_quantization(method)
     if method == "static":

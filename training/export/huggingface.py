@@ -30,7 +30,7 @@ _TOKENIZER: Final = "tokenizer.json"
 
 
 def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
-    """Write weights, configuration and tokenizer. Raises OSError or ExportError.
+    """Write weights, configuration and tokenizer. Raise OSError or ExportError.
 
     An earlier directory is replaced. `model` is on any device and is not changed.
     """
@@ -131,7 +131,8 @@ def read_huggingface(
 ) -> tuple[str, dict[str, Tensor], list[str]]:
     """Return the digest of a Llama's weights, its tensors under gpt's names, and the differences.
 
-    The digest is that of the safetensors files in the order of their names. Raises ExportError.
+    The digest is that of the safetensors files in the order of their names. Raise ExportError on
+    failure.
     """
     found, expected = _llama_settings(read_json(folder / CONFIG_FILE)), llama_config(model)
     differences = [
@@ -202,7 +203,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises ExportError."""
+    """Return the JSON object in a file. Raise ExportError on failure."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -264,5 +265,5 @@ def _letters() -> Iterator[str]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object to a file. Raises OSError."""
+    """Write a JSON object to a file. Raise OSError on failure."""
     write_atomically(path, json.dumps(content, indent=2).encode())

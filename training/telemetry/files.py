@@ -21,7 +21,7 @@ class EventFiles(contextlib.ExitStack):
     """Event files of a run; without a directory nothing is written or imported.
 
     `step` is the number of steps before this process: TensorBoard hides later steps, which an
-    earlier process wrote before it was killed. Raises ConfigurationError if the package is not
+    earlier process wrote before it was killed. Raise ConfigurationError if the package is not
     installed.
     """
 
@@ -52,7 +52,7 @@ class EventFiles(contextlib.ExitStack):
                 self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Write everything to disk; call it with every checkpoint. Raises OSError."""
+        """Write everything to disk; call it with every checkpoint. Raise OSError on failure."""
         if self._writer is not None:
             kept, self._kept = self._kept, []
             losses = torch.stack([loss for _, loss in kept]).tolist() if kept else []
@@ -78,7 +78,7 @@ class Tracer:
 
     `before` is the number of steps of the run before this process started. After the last profiled
     step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz, and
-    `written` is set to its path. Raises OSError if it cannot be written.
+    `written` is set to its path. Raise OSError if it cannot be written.
     """
 
     written: Path | None = None

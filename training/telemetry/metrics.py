@@ -169,7 +169,7 @@ class Metrics(contextlib.ExitStack):
     def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
         """Serve the metrics at `metrics_port` until exit, on the first process of a node only.
 
-        Raises ConfigurationError if the port is in use.
+        Raise ConfigurationError if the port is in use.
         """
         if not config.metrics_port or world.local_rank:
             return

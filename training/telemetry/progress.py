@@ -20,7 +20,7 @@ from workload.report import Bar, emit
 class ProgressOutputs(contextlib.ExitStack):
     """Reports steps and epochs of a run, starting at its current position.
 
-    Raises ConfigurationError when a required package is not installed, and OSError when a trace or
+    Raise ConfigurationError when a required package is not installed, and OSError when a trace or
     event file cannot be written.
     """
 

@@ -106,7 +106,7 @@ class Run:
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
         """Report a step, and save with `save(directory)` if it is due or the run has to stop.
 
-        If the run has to stop, the process exits with 75. Raises FatalError, in all processes, if a
+        If the run has to stop, the process exits with 75. Raise FatalError, in all processes, if a
         loss that rank 0 logs or the last one before a save is NaN.
         """
         self.report(step, loss)
@@ -144,7 +144,7 @@ class Run:
     def save(self, step: int, write: Action) -> None:
         """Save a checkpoint: each rank writes its files with `write(directory)`, in any format.
 
-        The directory gets its final name when all files are on disk. Raises FatalError, in all
+        The directory gets its final name when all files are on disk. Raise FatalError, in all
         processes, if the loss of one of them is NaN.
         """
 
@@ -173,7 +173,7 @@ class Run:
         """Export the model: rank 0 writes it with `write(directory)`, then its manifest.
 
         For the model server, write model.safetensors, and pass model, options, input_shape, and
-        classes or outputs as arguments. Raises FatalError if a metric or a loss is not finite.
+        classes or outputs as arguments. Raise FatalError if a metric or a loss is not finite.
         """
         results = {name: float(value) for name, value in metrics.items()}
         weights: dict[str, object] = {}

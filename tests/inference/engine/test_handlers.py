@@ -46,9 +46,9 @@ async def test_logits_of_sequences_of_any_length(
                 expected = gpt(torch.from_numpy(text)).numpy()
             assert answer.outputs["logits"] == pytest.approx(expected, abs=1e-4)
         for wrong, message in [
-            (np.zeros((1, CONTEXT + 1), np.int64), "must have from 1 to 16"),
-            (np.zeros((1, 0), np.int64), "must have from 1 to 16"),
-            (np.array([[3, TOKENS]]), "tokens has 50: tokens are from 0 to 49"),
+            (np.zeros((1, CONTEXT + 1), np.int64), "must contain from 1 to 16"),
+            (np.zeros((1, 0), np.int64), "must contain from 1 to 16"),
+            (np.array([[3, TOKENS]]), "tokens contains 50: token IDs are from 0 to 49"),
         ]:
             with pytest.raises(InputError, match=message):
                 await infer(engine.pool, {"tokens": wrong})

@@ -8,6 +8,7 @@ compared.
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -36,6 +37,7 @@ SEEDS: Final = range(1, 6)
 TRIALS: Final = 24
 """Number of trials of the random search with which the other searches are compared."""
 
+PARALLEL: Final = 4
 MOST_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
 EPOCH_MINUTES: Final = (5, 1)
@@ -105,20 +107,42 @@ def _conclude(found: list[dict[str, Any]]) -> None:
             [row for row in found if (row["epoch_minutes"], row["search"]) == (minutes, each)]
             for each in (RANDOM, name)
         )
-        hours, needed = (sum(row["hours"] for row in each) for each in (rows, first))
-        by_seed = [row["hours"] / base["hours"] for row, base in zip(rows, first, strict=True)]
+        hours = sum(row["hours"] for row in rows)
+        mean = [_mean_hours(row["whole"], row["best_trials"]) for row in first]
+        by_seed = [row["hours"] / each for row, each in zip(rows, mean, strict=True)]
+        once = hours / sum(row["hours"] for row in first)
         title = f"epochs of {minutes} min: {name}"
         say(
-            f"{title}: {hours / needed:.2f} of the GPU-hours of random search until its best "
-            f"trial, {hours / sum(row['whole'] for row in first):.2f} of those of its {TRIALS} "
-            f"trials; by seed {', '.join(f'{value:.2f}' for value in by_seed)}"
+            f"{title}: {hours / sum(mean):.2f} of the GPU-hours of random search until its best "
+            f"trial, on average over all orders of its {TRIALS} trials (by seed "
+            f"{', '.join(f'{value:.2f}' for value in by_seed)}); {once:.2f} in the order of this "
+            f"run; {hours / sum(row['whole'] for row in first):.2f} of those of all trials"
         )
         ratios[title] = spread(by_seed)
         if name == OURS:
-            goals.append(
-                Goal(f"GPU-hours, epochs of {minutes} min, all seeds", hours / needed, GOAL, True)
-            )
+            goals += [
+                Goal(f"epochs of {minutes} min, all orders", hours / sum(mean), GOAL, True),
+                Goal(f"epochs of {minutes} min, order of this run", once, GOAL, True),
+            ]
     conclude("sweeps", {"searches": found, "ratios": ratios}, goals)
+
+
+def _mean_hours(whole: float, best_trials: int) -> float:
+    """Return the mean GPU-hours of random search until its best trial, over all orders of trials.
+
+    All trials have the same length and the same distribution, so each order is equally likely.
+    `best_trials` of them share the best value, and `PARALLEL` run at the same time.
+    """
+    orders = math.comb(TRIALS, best_trials)
+    return sum(
+        math.comb(TRIALS - position, best_trials - 1)
+        / orders
+        * math.ceil(position / PARALLEL)
+        * PARALLEL
+        * whole
+        / TRIALS
+        for position in range(1, TRIALS - best_trials + 2)
+    )
 
 
 def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
@@ -139,7 +163,7 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
             },
             "space": SPACE,
             "objective": {"metric": "accuracy", "goal": "maximize"},
-            "parallel": 4,
+            "parallel": PARALLEL,
             "trials": trials,
             "budget": {"gpu_hours": 1000},
             **changes,
@@ -258,6 +282,8 @@ class Reached:
     accuracy: float = 0.0
     hours: float = 0.0
     trials: int = 0
+    best_trials: int = 0
+    """Number of trials with this accuracy in the complete search."""
     whole: float = 0.0
     """GPU-hours of the complete search."""
 
@@ -293,6 +319,7 @@ class Search:
             self._advance()
         controller.close()
         reached.whole = self.summary["gpu_hours"]
+        reached.best_trials = sum(row["value"] == reached.accuracy for row in finished)
         if accuracy is not None and reached.accuracy < accuracy:
             reached.hours, reached.trials = reached.whole, len(self.gangs)
         return reached

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.training.forked_gang import run_gang
 from tests.training.programs import arguments, free_port, start
@@ -34,6 +35,8 @@ def started(preflight: str, fault: str, folder: Path, world: World) -> str:
     device = torch.device("cpu")
     torch.set_num_threads(1)
     with joined(world, device, 60):
+        # A process that is done at once would close the connections that others still make.
+        dist.barrier()
         try:
             check_gang(config, world, device, lambda: None)
         except SlowNodeError as error:

@@ -147,7 +147,7 @@ def _directories(phases: Iterable[Phase]) -> Iterator[tuple[str, float]]:
     known = sorted(phases, key=lambda phase: (phase.process, phase.start))
     begin = min(phase.start for phase in known)
     for (process, directory), group in groupby(
-        known, key=lambda phase: (phase.process, phase.test.rpartition("/")[0])
+        known, key=lambda phase: (phase.process, phase.test.partition("::")[0].rpartition("/")[0])
     ):
         found = [*group]
         name = f"{process} from {found[0].start - begin:.0f} s: {directory}"

@@ -105,7 +105,7 @@ def test_dry_runs_of_previews_are_all_that_they_write(pipelines: Platform) -> No
     create = f"kubectl create deployment digits --image=registry.example.com/a:1.0 {who}"
     assert DRY_RUNS == "dry runs only"
     assert "created (server dry run)" in pipelines.shell(f"{create} --dry-run=server")
-    assert "may only do dry runs" in pipelines.shell(f"! {create} 2>&1")
+    assert "only dry runs are allowed" in pipelines.shell(f"! {create} 2>&1")
 
 
 def test_a_member_submits_suspends_and_deletes_a_run(team: Platform) -> None:

@@ -132,15 +132,17 @@ def test_an_update_killed_at_any_moment_is_completed_by_the_next(
     small: interrupted.Stack,
 ) -> None:
     small.update()
-    small.configure(KILLS + 1)
+    small.configure(3 * KILLS + 1)
     things = small.update()
     commands = interrupted.commands(small.platform, "environments.md", "pulumi cancel")
     chance = random.Random(SEED)  # noqa: S311  moments, not secrets
     locked = pending = 0
-    for turn in range(KILLS):
+    for turn in range(3 * KILLS):
+        if turn >= KILLS and pending:
+            break
         small.configure(turn + 1)
         # The first kill comes while it starts, the others in each later part of the update.
-        reached = int((turn + chance.random()) / KILLS * things) if turn else 0
+        reached = int((turn % KILLS + chance.random()) / KILLS * things) if turn else 0
         moment = reached, chance.uniform(0, 0.2 if turn else 2)
         last = small.kill_update(*moment)
         locks = small.is_locked()

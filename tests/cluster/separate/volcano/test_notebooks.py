@@ -84,7 +84,7 @@ def test_a_server_that_fails_is_suspended_and_not_restarted(
 def test_a_member_suspends_and_resumes_a_running_notebook(
     volcano: Scheduling, jobs: StackSettings
 ) -> None:
-    with pytest.raises(GitopsError, match="anna is not suspended"):
+    with pytest.raises(GitopsError, match="anna cannot be resumed"):
         member(volcano).suspend("anna", suspended=False)
     member(volcano).suspend("anna", suspended=True)
     suspended(volcano)

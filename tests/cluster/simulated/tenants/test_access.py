@@ -8,7 +8,7 @@ import yaml
 
 from tests.cluster.platform import Platform
 
-LIMITED = "this group may only do dry runs"
+LIMITED = "only dry runs are allowed"
 PULUMI = "pulumi {} --stack simulated --non-interactive"
 Group = Callable[[str], str]
 

@@ -86,7 +86,7 @@ def test_a_run_states_what_its_queue_leaves_if_the_member_may_read_it(
     cluster.shell("kubectl delete clusterrolebinding,clusterrole vision-queues")
     queue = cluster.kubectl("get", "queues.scheduling.volcano.sh", "research")
     allocated = int(queue["status"]["allocated"].get("nvidia.com/gpu", 0))
-    assert f"{run}: queue research leaves {32 - allocated} of 32 nvidia.com/gpu" in read
+    assert f"{run}: {32 - allocated} of 32 nvidia.com/gpu are left in queue research" in read
 
 
 def test_a_run_is_suspended_and_resumed(cluster: Platform, member: Member, run: str) -> None:

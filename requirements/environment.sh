@@ -33,11 +33,15 @@ if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
 fi
 install=(install --quiet --disable-pip-version-check --require-hashes)
 install+=(--requirement "$(dirname "$0")/uv.txt")
-# The host's pip installs uv, which is twice as fast as creating the environment with pip. uv later
-# installs pip, which Pulumi uses to list packages.
+# The host's pip unpacks uv, a program without Python modules that are needed here. This takes half
+# the time of an installation with pip in the environment. uv later installs pip, which Pulumi uses
+# to list packages.
 if "$python" -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 23)' 2>/dev/null; then
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
-  "$python" -m pip --python "$folder" "${install[@]}"
+  unpacked=$(mktemp -d)
+  trap 'rm -rf "$unpacked"' EXIT
+  "$python" -m pip "${install[@]}" --root-user-action ignore --target "$unpacked"
+  [ ! -d "$unpacked/bin" ] || mv "$unpacked"/bin/* "$folder/bin/"
 else
   [ -d "$folder" ] || "$python" -m venv "$folder"
   "$folder/bin/python" -m pip "${install[@]}"

@@ -42,7 +42,7 @@ _PATHS: Final = {
 _THREADS: Final = 8
 PATIENCE = 90.0
 """Timeout (s) of each wait for the cluster."""
-PERIOD: Final = 0.02
+PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _SESSION: Final = b"] Close Session "
 """Part of the line that the scheduler logs at the end of a session, at verbosity 3."""

@@ -192,6 +192,18 @@ class Platform:
         await_(reached, timeout, f"{run} in epoch {epoch}")
 
 
+@contextlib.contextmanager
+def empty_cluster(folder: Path) -> Iterator[Platform]:
+    """Yield a cluster without nodes and without a stack, and end it afterwards."""
+    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+    devcluster = ".venv/bin/python -m devcluster"
+    try:
+        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
+        yield platform
+    finally:
+        platform.run(f"{devcluster} down --purge --nodes simulated")
+
+
 def kill_all(process: "subprocess.Popen[str]") -> None:
     """Kill a process and all its descendants, in any session, and wait for its end."""
     if process.poll() is None:

@@ -21,7 +21,7 @@ from infra.settings import StackSettings, validate
 from infra.settings.volcano import SchedulerSettings
 from infra.training_run import TrainingJobArgs, manifests
 from infra.volcano import scheduler_configuration
-from tests.cluster.platform import Platform
+from tests.cluster.platform import Platform, await_
 from tests.infra.examples import TRAINING_IMAGE
 
 NAMESPACE = "ml"
@@ -246,11 +246,13 @@ class Scheduling:
 
     def finish(self, pod: dict[str, Any]) -> None:
         """Let a simulated pod succeed."""
+        self._noted(pod)
         name = pod["metadata"]["name"]
         self.kubectl("annotate", "pod", "-n", NAMESPACE, name, f"{LASTS}-")
 
     def fail(self, pod: dict[str, Any], code: int, message: str = "") -> None:
         """Let a simulated pod end with an exit code and a termination message."""
+        self._noted(pod)
         finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         terminated = {"exitCode": code, "reason": "Error", "message": message}
         ended = {
@@ -266,6 +268,13 @@ class Scheduling:
         self.kubectl(
             "patch", "pod", "-n", NAMESPACE, name, "--subresource=status", f"--patch={status}"
         )
+
+    def _noted(self, pod: dict[str, Any]) -> None:
+        """Wait until Volcano has noted the start of a pod's job; otherwise it may miss the end."""
+        name = _job_of(pod)
+        jobs = [made["metadata"]["name"] for made in self.all("jobs.batch.volcano.sh")]
+        if name in jobs:
+            await_(lambda: self.phase(name) != "Pending", 60, f"the start of {name}")
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Return the output of kubectl, which must succeed."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from tests.cluster.platform import Platform, copy_checkout
+from tests.cluster.platform import Platform, empty_cluster
 from tests.infra.jobs import configuration, job, objects, surroundings
 from tests.infra.test_any_job import jobs
 from tests.operators.definitions import GATEWAY_API
@@ -80,17 +80,12 @@ def definitions(folder: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("kinds")
-    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
-    devcluster = ".venv/bin/python -m devcluster"
-    try:
-        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
+    with empty_cluster(folder) as platform:
         files = " ".join(f"-f {shlex.quote(str(file))}" for file in definitions(folder))
         platform.shell(f"kubectl apply --server-side {files}")
         made = Cluster(platform)
         made.apply([m for m in surroundings(configuration(job("notebook"))) if wanted(m)])
         yield made
-    finally:
-        platform.run(f"{devcluster} down --purge --nodes simulated")
 
 
 def wanted(manifest: dict[str, Any]) -> bool:

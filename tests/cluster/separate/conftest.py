@@ -6,20 +6,14 @@ import pytest
 
 from tests.cluster.admission import Cluster
 from tests.cluster.api_server import api_server
-from tests.cluster.platform import Platform, copy_checkout
+from tests.cluster.platform import Platform, empty_cluster
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """An API server with an empty cluster: no nodes and no stack."""
-    folder = tmp_path_factory.mktemp("empty")
-    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
-    devcluster = ".venv/bin/python -m devcluster"
-    try:
-        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
+    with empty_cluster(tmp_path_factory.mktemp("empty")) as platform:
         yield platform
-    finally:
-        platform.run(f"{devcluster} down --purge --nodes simulated")
 
 
 @pytest.fixture(scope="session")

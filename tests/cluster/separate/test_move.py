@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.platform import Platform, copy_checkout
+from tests.cluster.platform import Platform, empty_cluster
 
 STACK = {
     "gpu": {"provider": "existing"},
@@ -32,13 +32,8 @@ STACK = {
 @pytest.fixture
 def destination(tmp_path: Path) -> Iterator[Platform]:
     """A second cluster."""
-    platform = Platform(copy_checkout(tmp_path / "checkout"), tmp_path / "state", "simulated")
-    devcluster = ".venv/bin/python -m devcluster"
-    try:
-        platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")
+    with empty_cluster(tmp_path) as platform:
         yield platform
-    finally:
-        platform.run(f"{devcluster} down --purge --nodes simulated")
 
 
 def test_a_stack_moves_to_another_cluster(

@@ -23,6 +23,7 @@ from infra.training_run import TrainingJobArgs, manifests
 from infra.volcano import scheduler_configuration
 from tests.cluster.platform import Platform, await_
 from tests.infra.examples import TRAINING_IMAGE
+from workload.files import write_atomically
 
 NAMESPACE = "ml"
 GPU = "nvidia.com/gpu"
@@ -127,7 +128,8 @@ class Scheduling:
         """Change the configuration of the scheduler, which reloads it immediately."""
         file = self.platform.state / "simulated" / "volcano" / "scheduler.conf"
         options = {"hierarchical": hierarchical, "topology": topology}
-        file.write_text(scheduler_configuration(scheduler, **options))
+        # The scheduler must not read a part of it.
+        write_atomically(file, scheduler_configuration(scheduler, **options).encode())
 
     @contextmanager
     def queues(self, settings: StackSettings) -> Iterator[None]:
@@ -156,9 +158,9 @@ class Scheduling:
         self.kubectl("delete", "jobs.batch.volcano.sh", "-n", NAMESPACE, *names, "--timeout=60s")
 
     def clear(self) -> None:
-        """Delete all jobs."""
+        """Delete all jobs and events."""
         kinds = ["jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "jobs.batch", "pods"]
-        kinds.append("podgroups.scheduling.volcano.sh")
+        kinds += ["podgroups.scheduling.volcano.sh", "events"]
         self.kubectl("delete", ",".join(kinds), "-n", NAMESPACE, "--all", "--timeout=120s")
 
     def all(self, kind: str) -> list[dict[str, Any]]:
@@ -274,7 +276,8 @@ class Scheduling:
         name = _job_of(pod)
         jobs = [made["metadata"]["name"] for made in self.all("jobs.batch.volcano.sh")]
         if name in jobs:
-            await_(lambda: self.phase(name) != "Pending", 60, f"the start of {name}")
+            starting = ("Pending", "Aborted", "Restarting")
+            await_(lambda: self.phase(name) not in starting, 60, f"the start of {name}")
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Return the output of kubectl, which must succeed."""

@@ -40,7 +40,7 @@ environment:
            them
   GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
            CI_MERGE_REQUEST_IID as pipelines set them
-  GITOPS_AUTHOR is the user of the token, if a GitHub workflow uses a custom one.
+  GITOPS_AUTHOR is the user of the token, if a GitHub workflow uses a custom token.
 
 exit status: 0 if the report was posted, 1 if the host rejected it.
 """
@@ -72,12 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--issue",
         action="store_true",
-        help="write an issue with the label `drift`, titled after the report",
+        help="instead of a comment, create or update an issue with the label `drift`",
     )
     parser.add_argument(
         "--close",
         action="store_true",
-        help="with --issue: close the issue, because the report is resolved",
+        help="with --issue: close the issue, because the problem is resolved",
     )
 
 
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     if options.close and not options.issue:
         raise GitopsError("--close requires --issue")
     if (options.file is None) == (options.affected is None):
-        raise GitopsError("give either the FILE of a report or --affected")
+        raise GitopsError("specify either the FILE of a report or --affected")
     if options.affected is not None:
         host = _host(options, os.environ)
         count = mark_outdated(host, options.affected, options.commit or host.commit())

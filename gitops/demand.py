@@ -33,7 +33,7 @@ _ROLES = RoleConfig()
 
 @dataclass(frozen=True)
 class Demand:
-    """Total requests of all pods that share one pod specification."""
+    """Resource demand of all pods that share one pod specification. Amounts are per pod."""
 
     workload: str
     run: str
@@ -82,7 +82,7 @@ def demands(views: Iterable[View]) -> list[Demand]:
 
 def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
     resource = workload.resource
-    pods = _known(max_pods(stack, pod, surge=False), pod)
+    pods = _pod_count(max_pods(stack, pod, surge=False), pod)
     min_pods = stack.scalings.minimum(resource)
     jobs = stack.runs_of(resource)
     if is_suspended(resource) or (jobs and all(is_suspended(job) for job in jobs)):
@@ -109,7 +109,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
 def _run(workload: str, run: str | None) -> str:
     if run is None or run == workload:
         return workload
-    # The name of a step's template begins with the digits that end the run's name.
+    # The name of a step's template begins with the hash at the end of the run's name.
     step = workload.removeprefix(f"{run.rpartition('-')[2]}-")
     return f"{run} ({step})"
 
@@ -119,9 +119,9 @@ def seconds(node: Node | None) -> Decimal | None:
     return None if node is None else quantity_or_none(node.value)
 
 
-def _known(most: Decimal, pod: Pod) -> Decimal | None:
+def _pod_count(maximum: Decimal, pod: Pod) -> Decimal | None:
     """Return the number of pods, or None if it is unknown or unlimited."""
-    return None if most == UNLIMITED or pod.max_replicas() is None else most
+    return None if maximum == UNLIMITED or pod.max_replicas() is None else maximum
 
 
 def is_suspended(resource: Resource) -> bool:

@@ -114,10 +114,10 @@ class Preview:
         `progress` is called about once per second with the number of resources processed so far.
         """
         # Waiting with a timeout would poll every 50 ms.
-        ended = threading.Event()
+        finished = threading.Event()
 
         def report() -> None:
-            while not ended.wait(_TICK_SECONDS):
+            while not finished.wait(_TICK_SECONDS):
                 progress(self._processed())
 
         reporter = threading.Thread(target=report)
@@ -125,7 +125,7 @@ class Preview:
         try:
             status = self._process.wait()
         finally:
-            ended.set()
+            finished.set()
             reporter.join()
         return Result(status, self._output.read_text("utf-8", "replace"))
 
@@ -190,12 +190,12 @@ def _start(
     stack: Stack,
     arguments: list[str],
     output: Any,
-    more: Mapping[str, str] | None = None,
+    extra: Mapping[str, str] | None = None,
     *,
     directory: Path | None = None,
     error: bool = False,
 ) -> subprocess.Popen[bytes]:
-    variables = {"PULUMI_SKIP_UPDATE_CHECK": "1", **os.environ, **stack.variables, **(more or {})}
+    variables = {"PULUMI_SKIP_UPDATE_CHECK": "1", **os.environ, **stack.variables, **(extra or {})}
     # The engine waits for the first line of the policy pack, which must not be buffered.
     variables["PYTHONUNBUFFERED"] = "1"
     try:

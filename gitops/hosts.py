@@ -13,11 +13,11 @@ from gitops.errors import GitopsError
 
 LABEL = "drift"
 _CONNECTION_ATTEMPTS = 3
-_SECONDS = 30.0
-_WAITS = (1.0, 4.0)
+_TIMEOUT_SECONDS = 30.0
+_RETRY_DELAYS = (1.0, 4.0)
 """Time (s) before the second and third attempt, unless the response has a Retry-After header."""
-_LONGEST_WAIT = 60.0
-_REDIRECTS = 3
+_MAX_DELAY = 60.0
+_MAX_REDIRECTS = 3
 _ACTIONS = "github-actions[bot]"
 """Author of comments and issues written with a workflow's token."""
 
@@ -50,7 +50,7 @@ class GitHub:
         self._api = _Api(environment.get("GITHUB_API_URL") or "https://api.github.com", headers)
 
     def author(self) -> str:
-        """Return the name under which the token writes: a workflow's bot or the token's user."""
+        """Return the author of everything written with the token: a bot or the token's user."""
         if self._environment.get("GITHUB_ACTIONS") == "true":
             return self._environment.get("GITOPS_AUTHOR") or _ACTIONS
         return str(self._api.get("user")["login"])
@@ -103,7 +103,7 @@ class GitHub:
         number = self._event().get("number")
         if isinstance(number, int):
             return number
-        raise GitopsError("this workflow does not run for a pull request: set --number")
+        raise GitopsError("this workflow was not triggered by a pull request: set --number")
 
     def _event(self) -> dict[str, Any]:
         """Return the pull request in the workflow's event; empty if there is none."""
@@ -177,7 +177,7 @@ class GitLab:
 
     def _merge_request(self) -> str:
         if not self._number:
-            raise GitopsError("this pipeline does not run for a merge request: set --number")
+            raise GitopsError("this pipeline was not triggered by a merge request: set --number")
         return f"{self._project}/merge_requests/{self._number}"
 
     @staticmethod
@@ -196,7 +196,7 @@ class _Api:
         self._client = httpx.Client(
             base_url=url.rstrip("/") + "/",
             headers=dict(headers),
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             transport=httpx.HTTPTransport(retries=_CONNECTION_ATTEMPTS),
         )
 
@@ -223,10 +223,10 @@ class _Api:
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
         response = self._request(method, path, body)
-        for wait in _WAITS:
+        for wait in _RETRY_DELAYS:
             if not _is_temporary(response, method):
                 break
-            time.sleep(min(_retry_after(response) or wait, _LONGEST_WAIT))
+            time.sleep(min(_retry_after(response) or wait, _MAX_DELAY))
             response = self._request(method, path, body)
         if response.is_success:
             return response
@@ -239,7 +239,7 @@ class _Api:
         """Send a request, and follow the redirects of renamed repositories."""
         try:
             response = self._client.request(method, path, json=body)
-            for _ in range(_REDIRECTS):
+            for _ in range(_MAX_REDIRECTS):
                 # httpx would repeat the request as a GET, and send GitLab's token to any host.
                 target = response.next_request
                 if target is None or target.url.host != self._client.base_url.host:
@@ -254,7 +254,7 @@ def _token(environment: Mapping[str, str], name: str) -> str:
     token = environment.get(name, "").strip()
     if not token.isascii() or any(not char.isprintable() or char.isspace() for char in token):
         raise GitopsError(
-            f"{name} contains characters that are not allowed in a token: store only the token"
+            f"{name} contains characters that are not allowed in a token; store only the token"
         )
     return token
 
@@ -281,7 +281,7 @@ def _json(response: httpx.Response, path: str) -> Any:
     except ValueError:
         kind = response.headers.get("Content-Type", "no type")
         raise GitopsError(
-            f"GET {path} returned {kind} instead of JSON: the URL of the API may be wrong"
+            f"GET {path} returned {kind} instead of JSON: the API URL may be wrong"
         ) from None
 
 
@@ -312,7 +312,7 @@ def _hint(response: httpx.Response) -> str:
         response.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in response.headers
     )
     if response.status_code == 429 or (response.status_code == 403 and limited):
-        return " (rate limit of the host: rerun the job later)"
+        return " (rate limit of the host; rerun the job later)"
     if response.status_code in (401, 403):
         return (
             " (the token lacks a permission: GitHub jobs need `pull-requests: write` for comments "

@@ -98,7 +98,7 @@ def _checkout(project: Path, revision: str, directory: Path) -> Path:
         error = archive.stderr.decode().strip()
         raise GitopsError(
             f"the base {revision!r} is not a revision of {project}: {error} "
-            "(a shallow clone lacks it: fetch it, or clone with its history)"
+            "(a shallow clone may lack it; fetch it, or clone the full history)"
         )
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(directory, filter="data")

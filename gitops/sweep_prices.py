@@ -67,7 +67,7 @@ def sweep_prices(
             missing = {
                 f"environments.{stack}.product"
                 if row.product == ANY
-                else f"a price of {row.product} ({row.resource}, {row.purchase})"
+                else f"a price for {row.product} ({row.resource}, {row.purchase})"
                 for row in rows
                 if prices.of_resource(row.product, row.resource, row.purchase) is None
             }

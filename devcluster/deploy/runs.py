@@ -9,7 +9,7 @@ from typing import Any, Final
 from devcluster import DevclusterError
 from gitops import prices
 from gitops.errors import GitopsError
-from gitops.runs.progress import Progress, last_words
+from gitops.runs.progress import Progress, last_log_lines
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
 from gitops.runs.status import RunStatus, read_runs, run_pods
 from gpu_platform.runs.cluster import Member
@@ -82,8 +82,8 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
                 return status
             case State.FAILED:
                 lines = [*status.reasons, *_last_lines(cluster, snapshot, run)]
-                if status.kept:
-                    lines.append(f"to print log lines and events of its failures: {status.kept}")
+                if command := status.failure_log_command:
+                    lines.append(f"to print log lines and events of its failures: {command}")
                 raise DevclusterError("\n".join([f"the run {run.name} has failed:", *lines]))
             case State.SUSPENDED:
                 resume = "; ".join(status.reasons)
@@ -94,17 +94,17 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
 def wait_scheduled(
     kubectl: Sequence[str], run: Run, report: Callable[[str], None], timeout: float = 120.0
 ) -> int:
-    """Wait until every pod of the gang has a node, and return the number of pods.
+    """Wait until every pod of the gang is scheduled, and return the number of pods.
 
     Raises:
-        DevclusterError: If a pod has no node after `timeout` seconds.
+        DevclusterError: If a pod is not scheduled after `timeout` seconds.
     """
     cluster = Cluster(kubectl)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         pods = _pods(cluster.snapshot(), run)
         scheduled = [pod for pod in pods if is_scheduled(pod) and not _is_step(pod)]
-        report(f"{len(scheduled)} of {run.nodes} pods have a node")
+        report(f"{len(scheduled)} of {run.nodes} pods are scheduled")
         if len(scheduled) >= run.nodes:
             return len(scheduled)
         time.sleep(POLL_SECONDS)
@@ -165,7 +165,7 @@ def _pods(snapshot: Snapshot, run: Run) -> list[Object]:
 
 def _last_lines(cluster: Cluster, snapshot: Snapshot, run: Run) -> list[str]:
     logs = (cluster.logs(*key(pod), _LAST_LINES) for pod in _pods(snapshot, run))
-    texts = ("\n".join(last_words("", lines, _LAST_LINES)).strip() for lines in logs)
+    texts = ("\n".join(last_log_lines("", lines, _LAST_LINES)).strip() for lines in logs)
     return [text for text in texts if text]
 
 

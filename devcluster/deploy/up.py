@@ -118,7 +118,7 @@ def _schedule(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
     for run in _runs(summary):
         with reporter.step(f"gang of {run.name}") as step:
             pods = wait_scheduled(cluster.kubectl, run, step.update)
-            step.detail = f"{pods} pods have a node"
+            step.detail = f"{pods} pods are scheduled"
         state = f"{pods} pods scheduled together"
         summary.runs.append((run, state, "not trained: the nodes are simulated"))
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="GROUP",
-            help=f"groups that {task}, under the names that the API server receives",
+            help=f"groups that {task}, named as the API server sees them",
         )
 
 

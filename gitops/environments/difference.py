@@ -41,7 +41,7 @@ def settings_of(file: Path) -> StackSettings:
 
 
 def changes_since(file: Path, revision: str) -> list[str]:
-    """Return the changes of the settings since the merge base with a Git revision.
+    """Return the changes to the settings since the merge base with a Git revision.
 
     Raises:
         GitopsError: If the file cannot be read.

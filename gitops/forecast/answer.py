@@ -38,7 +38,8 @@ class GangAnswer(_Model):
     queue: str
     gpus: int
     verdict: Verdict
-    """Most frequent verdict. `runs`: since before the snapshot. `waits`: beyond the horizon."""
+    """Most frequent verdict. `runs`: already running in the snapshot. `waits`: not started by the
+    horizon."""
     verdicts: dict[Verdict, int]
     """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
@@ -73,7 +74,7 @@ class GangAnswer(_Model):
 class Victim(_Model):
     """Eviction of all or some pods of a gang.
 
-    After several simulations, it contains the earliest time, the most pods and the most GPU-hours.
+    After several simulations, it contains the earliest time and the maximum pods and GPU-hours.
     """
 
     namespace: str

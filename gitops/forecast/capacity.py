@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from gitops.forecast.objects import amounts
-from gitops.forecast.shapes import add, texts
+from gitops.forecast.shapes import add, quantities
 from gitops.forecast.state import Node, PodShape
 from gitops.runs.snapshot import devices
 
@@ -32,7 +32,7 @@ def free(nodes: Iterable[Node], pods: Iterable[Mapping[str, Any]]) -> Free:
 
 def free_devices(left: Free) -> int:
     """Return the number of free GPUs and other devices."""
-    return sum(devices(texts(each)).total() for each in left.values())
+    return sum(devices(quantities(each)).total() for each in left.values())
 
 
 def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:

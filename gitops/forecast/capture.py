@@ -6,7 +6,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from gitops.forecast.shapes import add, guessed, planned, requests, shapes_of, texts
+from gitops.forecast.shapes import (
+    add,
+    estimated_shapes,
+    job_shapes,
+    quantities,
+    requests,
+    shapes_of,
+)
 from gitops.forecast.state import Gang, Node, PriorityClass, Queue, State
 from gitops.prices import Prices
 from gitops.runs.snapshot import (
@@ -97,7 +104,7 @@ def _nodes(snapshot: Snapshot) -> Iterator[Node]:
             ],
             unschedulable=spec.get("unschedulable", False) or not _is_ready(node),
             allocatable=status.get("allocatable", {}),
-            reserved=texts(reserved[metadata["name"]]),
+            reserved=quantities(reserved[metadata["name"]]),
         )
 
 
@@ -120,7 +127,7 @@ def _groups(
             continue
         group_pods, spec = pods[key(group)], group["spec"]
         job = _job(snapshot, group["metadata"]["namespace"], owner(group))
-        shapes = shapes_of(group_pods) or planned(job) or guessed(spec)
+        shapes = shapes_of(group_pods) or job_shapes(job) or estimated_shapes(spec)
         if not shapes:
             continue
         placed = [pod for pod in group_pods if is_scheduled(pod)]
@@ -152,7 +159,7 @@ def _groups(
 def _suspended(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
     """Yield suspended Volcano Jobs. Suspended jobs of other kinds do not define their gang."""
     for job in snapshot.all(volcano.JOB.name):
-        shapes = planned(job)
+        shapes = job_shapes(job)
         if state_of(volcano.JOB, job, 0) is JobState.SUSPENDED and shapes:
             spec = job["spec"]
             yield Gang(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from gitops.forecast.shapes import add, texts
+from gitops.forecast.shapes import add, quantities
 from gitops.forecast.state import Amounts, Gang, Node, PodShape, State
 from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
@@ -17,7 +17,7 @@ GANG_LABEL: Final = "simulation/gang"
 Manifest = dict[str, Any]
 
 
-def surroundings(state: State) -> list[Manifest]:
+def cluster_objects(state: State) -> list[Manifest]:
     """Return the namespace, the PriorityClasses and the queues of a snapshot."""
     classes = {each.name: (each.value, each.preemption_policy) for each in state.priority_classes}
     for gang in state.gangs:
@@ -52,7 +52,7 @@ def surroundings(state: State) -> list[Manifest]:
 def node(spec: Node) -> Manifest:
     """Return a simulated node without the resources that pods outside gangs use."""
     left = add(amounts(spec.allocatable), amounts(spec.reserved), sign=-1)
-    free = texts({name: max(amount, Decimal(0)) for name, amount in left.items()})
+    free = quantities({name: max(amount, Decimal(0)) for name, amount in left.items()})
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -74,13 +74,13 @@ def group(name: str, gang: Gang) -> Manifest:
     spec: Manifest = {
         "minMember": gang.minimum,
         "queue": gang.queue,
-        "minResources": texts(total),
+        "minResources": quantities(total),
     }
     if gang.priority_class:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
     manifest = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-    # The scheduler admits a pending group only if capacity is free, but this one already runs.
+    # The scheduler admits a pending group only if capacity is free, but this one is running.
     return manifest | ({"status": {"phase": "Running"}} if gang.state == "running" else {})
 
 

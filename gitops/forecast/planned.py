@@ -28,30 +28,30 @@ class Planned:
     """Gangs that are created immediately, and titles of objects whose pods are not simulated."""
 
     gangs: Sequence[Gang]
-    left_out: Sequence[str]
+    omitted: Sequence[str]
 
 
 def planned(views: Iterable[View], created: datetime) -> Planned:
     """Return the gangs in manifests that Volcano schedules.
 
-    Three kinds of pods are left out: steps of JobFlows (they start after other steps), pods of
+    Three kinds of pods are omitted: steps of JobFlows (they start after other steps), pods of
     CronJobs, and pods with devices that another scheduler places, such as model servers.
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []
-    left_out: list[str] = []
+    omitted: list[str] = []
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if _is_scheduled(workload, pod)]
         resource = workload.resource
         if pods and resource.group != _LATER and not resource.kind.startswith("Cron"):
             gangs += _gangs(stack, workload, pods, created)
         elif any("/" in name for pod in workload.pods for name in pod_shape_of(pod, 1).requests):
-            left_out.append(resource.title)
-    return Planned(gangs, left_out)
+            omitted.append(resource.title)
+    return Planned(gangs, omitted)
 
 
 def not_simulated(title: str) -> str:
-    """Return the assumption that states that an object's pods are left out."""
+    """Return the assumption that an object's pods are omitted."""
     return f"pods of {title} are not simulated"
 
 

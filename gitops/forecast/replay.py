@@ -15,21 +15,21 @@ from gitops.forecast.sandbox import Sandbox
 from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
 
-_SESSIONS: Final = 2
-"""Sessions without a change after which a decision is final. The first one may have begun before
+_STABLE_SESSIONS: Final = 2
+"""Sessions without a change after which a decision is final. The first one may have started before
 the last change."""
 _SESSIONS_PER_QUEUE: Final = 4
 """Sessions per queue if a gang may preempt. In each session, Volcano 1.14 considers only one queue,
 chosen at random (https://github.com/volcano-sh/volcano/issues/5140). With this number, a decision
 misses a queue with a probability of about 2 %."""
-_LISTS: Final = 5
+_STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
-"""Node names by pod name; None for pods without a node."""
-_ROUNDS: Final = 10
+"""Node names by pod name; None for unscheduled pods."""
+_MAX_EVICTION_ROUNDS: Final = 10
 """Maximum number of eviction rounds at one point in time, since gangs could evict each other
 forever."""
 
@@ -48,7 +48,7 @@ class Run:
     attempt: int = 0
     reason: str = ""
     pods: list[dict[str, Any]] = field(default_factory=list)
-    """Pods that have a node."""
+    """Scheduled pods."""
 
     @property
     def runs(self) -> bool:
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def used(self) -> int:
-        """Number of devices of the pods that have a node."""
+        """Number of devices of the scheduled pods."""
         return sum(request(pod).total() for pod in self.pods)
 
 
@@ -150,7 +150,7 @@ class Replay:
         self._sandbox.create_pods(pods)
 
     def _decide(self, known: Placement | None = None) -> None:
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_EVICTION_ROUNDS):
             self._settle(known)
             known = None
             if not self._restart_victims():
@@ -165,22 +165,25 @@ class Replay:
         """Wait until the placement of pods is stable. `last` is the last known placement."""
         begun = time.monotonic()
         since, changed = self._sandbox.sessions(), begun
-        enough: int | None = None
+        required: int | None = None
         while time.monotonic() < begun + _TIMEOUT:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
             seen = _placement(self._all)
-            if seen != last or any(map(_moves, self._all)):
-                last, enough = seen, None
+            if seen != last or any(map(_is_transient, self._all)):
+                last, required = seen, None
                 since, changed = self._sandbox.sessions(), time.monotonic()
                 continue
-            if sessions < since + _SESSIONS or listed < changed + _LISTS * self._listing:
+            if (
+                sessions < since + _STABLE_SESSIONS
+                or listed < changed + _STABLE_LISTS * self._listing
+            ):
                 continue
-            if enough is None:
+            if required is None:
                 self._assign()
-                enough = self._enough()
-            if sessions >= since + enough:
+                required = self._required_sessions()
+            if sessions >= since + required:
                 break
         else:
             self._assign()
@@ -202,11 +205,11 @@ class Replay:
         for run in self.runs:
             run.pods = placed[objects.NAMESPACE, run.name]
 
-    def _enough(self) -> int:
+    def _required_sessions(self) -> int:
         """Return the number of sessions without a change after which this decision is final."""
         queues = {run.gang.queue for run in self.runs if run.end is None}
         if not self._preempts or len(queues) == 1 or not self._may_preempt():
-            return _SESSIONS
+            return _STABLE_SESSIONS
         return _SESSIONS_PER_QUEUE * len(queues)
 
     def _may_preempt(self) -> bool:
@@ -300,10 +303,10 @@ def _actions(configuration: str | None) -> list[str]:
     return [action.strip() for action in str(text or "").split(",")]
 
 
-def _moves(pod: dict[str, Any]) -> bool:
+def _is_transient(pod: dict[str, Any]) -> bool:
     """Return whether a pod is terminating, or is placed but not running yet.
 
-    Until it runs, a placed pod cannot be preempted.
+    A placed pod cannot be preempted until it is running.
     """
     placed = "nodeName" in pod["spec"]
     return "deletionTimestamp" in pod["metadata"] or (

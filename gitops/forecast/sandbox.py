@@ -21,16 +21,16 @@ import httpx
 import psutil
 
 from gitops.errors import GitopsError
-from gitops.forecast.objects import GANG_LABEL, NAMESPACE, Manifest, node, surroundings
+from gitops.forecast.objects import GANG_LABEL, NAMESPACE, Manifest, cluster_objects, node
 from gitops.forecast.state import State
 from simulation.volcano import FLAGS
 
 _PROJECT: Final = Path(__file__).resolve().parents[2]
 _CORE: Final = "/api/v1"
 _VOLCANO: Final = "/apis/scheduling.volcano.sh/v1beta1"
-_INSIDE: Final = f"namespaces/{NAMESPACE}"
-_PODS: Final = f"{_CORE}/{_INSIDE}/pods"
-_GROUPS: Final = f"{_VOLCANO}/{_INSIDE}/podgroups"
+_NAMESPACE: Final = f"namespaces/{NAMESPACE}"
+_PODS: Final = f"{_CORE}/{_NAMESPACE}/pods"
+_GROUPS: Final = f"{_VOLCANO}/{_NAMESPACE}/podgroups"
 _PATHS: Final = {
     "Namespace": f"{_CORE}/namespaces",
     "Node": f"{_CORE}/nodes",
@@ -40,15 +40,15 @@ _PATHS: Final = {
     "Queue": f"{_VOLCANO}/queues",
 }
 _THREADS: Final = 8
-PATIENCE = 90.0
+TIMEOUT_SECONDS = 90.0
 """Timeout (s) of each wait for the cluster."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _SESSION: Final = b"] Close Session "
 """Part of the line that the scheduler logs at the end of a session, at verbosity 3."""
 _CONFIGURATION: Final = "scheduler.conf"
-_NEW: Final = "node.kubernetes.io/not-ready"
-_FORCED: Final = {"gracePeriodSeconds": "0"}
+_NOT_READY: Final = "node.kubernetes.io/not-ready"
+_FORCE: Final = {"gracePeriodSeconds": "0"}
 
 
 class Sandbox:
@@ -85,16 +85,18 @@ class Sandbox:
         """
         # Volcano's webhooks reject queues until the webhooks are ready, and child queues until
         # their parents exist.
-        for each in self._new(surroundings(state)):
-            self._until(partial(self._apply, each), f"rejects {each['kind']} {_name(each)}")
+        for each in self._new(cluster_objects(state)):
+            self._until(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
         # Apply takes ten times as long as create, and is needed only for nodes that exist.
         self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
         self._until(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
-        account = f"{_CORE}/{_INSIDE}/serviceaccounts/default"
-        self._until(lambda: self._problem(self._api.get(account)), "creates no service account")
+        account = f"{_CORE}/{_NAMESPACE}/serviceaccounts/default"
+        self._until(
+            lambda: self._problem(self._api.get(account)), "did not create a ServiceAccount"
+        )
         text = _SESSION.decode()
-        missing = f"its log has no line with {text!r}"
+        missing = f"no line of its log contains {text!r}"
         self._until(
             lambda: "" if self.sessions() else missing, "has a scheduler that logs no sessions"
         )
@@ -113,11 +115,14 @@ class Sandbox:
         process.suspend()
         try:
             yield
-            self._until(self._not_running, "does not start pods")
+            self._until(self._not_running, "did not start all pods")
         finally:
-            begun = self.sessions()
+            completed = self.sessions()
             process.kill()  # the cluster restarts it
-        self._until(lambda: "" if self.sessions() > begun else "it is down", "has no scheduler")
+        down = "the new process logs no sessions"
+        self._until(
+            lambda: "" if self.sessions() > completed else down, "did not restart its scheduler"
+        )
 
     def _not_running(self) -> str:
         placed = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
@@ -135,7 +140,7 @@ class Sandbox:
 
     def end(self, gang: str, *, pods_only: bool = False) -> None:
         """Delete the pods of a gang and, unless `pods_only`, its PodGroup."""
-        chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_FORCED}
+        chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_FORCE}
         self._api.delete(_PODS, params=chosen)
         if not pods_only:
             self._api.delete(f"{_GROUPS}/{gang}")
@@ -153,9 +158,10 @@ class Sandbox:
             self._loaded = {k: each for k, each in self._loaded.items() if k[0] != "Node"}
 
     def _delete_all(self, path: str) -> None:
-        self._api.delete(path, params=_FORCED)
+        self._api.delete(path, params=_FORCE)
         self._until(
-            lambda: "objects remain" if self._items(path) else "", f"does not delete {path}"
+            lambda: f"{left} remain" if (left := len(self._items(path))) else "",
+            f"did not delete all objects under {path}",
         )
 
     def _items(self, path: str) -> list[dict[str, Any]]:
@@ -172,21 +178,21 @@ class Sandbox:
         self._loaded |= found
         return [*found.values()]
 
-    def _all(self, do: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
+    def _all(self, request: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
         with ThreadPoolExecutor(_THREADS) as threads:
-            for problem in threads.map(do, objects):
+            for problem in threads.map(request, objects):
                 self._raise_if(problem)
 
-    def _create(self, made: Manifest) -> str:
-        return self._problem(self._api.post(_PATHS[made["kind"]], json=made))
+    def _create(self, manifest: Manifest) -> str:
+        return self._problem(self._api.post(_PATHS[manifest["kind"]], json=manifest))
 
-    def _apply(self, made: Manifest) -> str:
+    def _apply(self, manifest: Manifest) -> str:
         return self._problem(
             self._api.patch(
-                f"{_PATHS[made['kind']]}/{_name(made)}",
+                f"{_PATHS[manifest['kind']]}/{_name(manifest)}",
                 params={"fieldManager": "simulation", "force": "true"},
                 headers={"Content-Type": "application/apply-patch+yaml"},
-                content=json.dumps(made),
+                content=json.dumps(manifest),
             )
         )
 
@@ -197,26 +203,26 @@ class Sandbox:
     @staticmethod
     def _raise_if(problem: str) -> None:
         if problem:
-            raise GitopsError(f"the simulated cluster rejects an object: {problem[-600:]}")
+            raise GitopsError(f"the simulated cluster rejected an object: {problem[-600:]}")
 
     def _not_ready(self, count: int) -> str:
         ready = 0
         for each in self._items(_PATHS["Node"]):
             conditions = {c["type"]: c["status"] for c in each["status"].get("conditions", ())}
             taints = {taint["key"] for taint in each["spec"].get("taints", ())}
-            ready += conditions.get("Ready") == "True" and _NEW not in taints
+            ready += conditions.get("Ready") == "True" and _NOT_READY not in taints
         return "" if ready >= count else f"{ready} of {count} are Ready"
 
     def _until(self, problem: Callable[[], str], failure: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while found := problem():
             if time.monotonic() > deadline:
                 raise GitopsError(f"the simulated cluster {failure}: {found[-600:]}")
             time.sleep(0.1)
 
 
-def _name(made: Manifest) -> str:
-    return str(made["metadata"]["name"])
+def _name(manifest: Manifest) -> str:
+    return str(manifest["metadata"]["name"])
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def requests(spec: Mapping[str, Any]) -> Amounts:
     total = sidecars
     for container in spec.get("containers", ()):
         total = add(total, _amounts(container))
-    return texts(
+    return quantities(
         {name: max(total.get(name, _ZERO), most.get(name, _ZERO)) for name in {**total, **most}}
     )
 
@@ -48,7 +48,7 @@ def _amounts(container: Mapping[str, Any]) -> dict[str, Decimal]:
     return {name: amount for name, amount in parsed.items() if amount}
 
 
-def texts(amounts: Mapping[str, Decimal]) -> Amounts:
+def quantities(amounts: Mapping[str, Decimal]) -> Amounts:
     """Return amounts as Kubernetes quantities."""
     return {name: f"{amount:f}" for name, amount in sorted(amounts.items())}
 
@@ -80,7 +80,7 @@ def pod_shape(spec: Mapping[str, Any], labels: Mapping[str, str], count: int) ->
     )
 
 
-def planned(job: Object | None) -> list[PodShape]:
+def job_shapes(job: Object | None) -> list[PodShape]:
     """Return the shapes of the pods that a Volcano Job will create."""
     if job is None:
         return []
@@ -93,7 +93,7 @@ def planned(job: Object | None) -> list[PodShape]:
     ]
 
 
-def guessed(spec: Mapping[str, Any]) -> list[PodShape]:
+def estimated_shapes(spec: Mapping[str, Any]) -> list[PodShape]:
     """Return a shape for pods that do not exist yet: equal shares of the PodGroup's resources."""
     minimum = max(int(spec.get("minMember") or 1), 1)
     amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}
@@ -107,4 +107,6 @@ def guessed(spec: Mapping[str, Any]) -> list[PodShape]:
         for n, a in shares.items()
         if n != "pods" and "count/" not in n
     }
-    return [PodShape(count=minimum, requests=texts(amounts_per_pod))] if amounts_per_pod else []
+    return (
+        [PodShape(count=minimum, requests=quantities(amounts_per_pod))] if amounts_per_pod else []
+    )

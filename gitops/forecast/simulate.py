@@ -22,8 +22,8 @@ _OLD: Final = 3600
 
 
 @dataclass(frozen=True)
-class _Played:
-    """A completed replay, with the state of the cluster after the start."""
+class _ReplayResult:
+    """A completed replay, with the state of the cluster after its start."""
 
     replay: Replay
     used: Counter[str]
@@ -51,12 +51,12 @@ def simulate(
     with sandbox(state.scheduler_configuration) as cluster:
         without = None
         if base is not None:
-            without = _play(Replay(cluster, base), horizon).replay
+            without = _replay(Replay(cluster, base), horizon).replay
         answers = []
         for shuffle in orders(state, repeat):
             cluster.clear()
-            played = _play(Replay(cluster, state, shuffle), horizon)
-            answers.append(_answer(played, without, base or state, now))
+            replayed = _replay(Replay(cluster, state, shuffle), horizon)
+            answers.append(_answer(replayed, without, base or state, now))
     return combine(answers)
 
 
@@ -73,30 +73,30 @@ def simulate_in(
 ) -> Answer:
     """Simulate in an empty cluster. `shuffle` determines the order of gangs of the same age."""
     replay = Replay(cluster, state, shuffle)
-    return _answer(_play(replay, horizon), None, state, state.taken)
+    return _answer(_replay(replay, horizon), None, state, state.taken)
 
 
-def _answer(played: _Played, without: Replay | None, base: State, now: datetime) -> Answer:
-    replay, last = played.replay, played.replay.used_by_queue()
+def _answer(replayed: _ReplayResult, without: Replay | None, base: State, now: datetime) -> Answer:
+    replay, last = replayed.replay, replayed.replay.used_by_queue()
     state = replay.state
     before: Counter[str] = Counter()
     for gang in base.gangs:
         for shape in gang.pods:
             before[gang.queue] += len(shape.nodes) * devices(shape.requests).total()
-    names = dict.fromkeys([*(queue.name for queue in state.queues), *before, *played.used])
+    names = dict.fromkeys([*(queue.name for queue in state.queues), *before, *replayed.used])
     return Answer(
         taken=state.taken,
         age_seconds=state.age(now).total_seconds(),
         ends=replay.ends,
         horizon_seconds=replay.now,
         gpus=sum(devices(node.allocatable).total() for node in state.nodes),
-        free=played.free,
-        fragmented=played.fragmented,
+        free=replayed.free,
+        fragmented=replayed.fragmented,
         gangs=[*_verdicts(replay, without), *_suspended(state)],
         victims=_victims(replay, without),
         queues=[
             QueueAnswer(
-                queue=name, before=before[name], after=played.used[name], at_horizon=last[name]
+                queue=name, before=before[name], after=replayed.used[name], at_horizon=last[name]
             )
             for name in names
             if name != "root"
@@ -106,16 +106,16 @@ def _answer(played: _Played, without: Replay | None, base: State, now: datetime)
     )
 
 
-def _play(replay: Replay, horizon: int) -> _Played:
+def _replay(replay: Replay, horizon: int) -> _ReplayResult:
     replay.start()
     left = free(replay.state.nodes, (pod for run in replay.runs for pod in run.pods))
     waiting = [shape for run in replay.runs if run.start is None for shape in run.gang.pods]
     counts = free_devices(left), fragmented(left, waiting)
-    played = _Played(replay, replay.used_by_queue(), *counts)
+    replayed = _ReplayResult(replay, replay.used_by_queue(), *counts)
     while replay.ends < horizon and any(run.start is None for run in replay.runs):
         if not replay.advance():
             break
-    return played
+    return replayed
 
 
 def _verdicts(replay: Replay, without: Replay | None) -> Iterator[GangAnswer]:
@@ -189,7 +189,9 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     endless = sum(run.left is None for run in replay.runs)
     if endless:
         found.append(f"{endless} gangs have no known end and run beyond the horizon")
-    found.append("all other gangs end as their logs estimate, or at their deadlines")
+    found.append(
+        "all other gangs end at the times estimated from their logs, or at their deadlines"
+    )
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
     if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
         found.append(

@@ -73,7 +73,9 @@ def add_repeat(parser: argparse.ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of simulations: use 1, 2, 3 …")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a valid number of simulations: use 1, 2, 3 …"
+        )
     return int(text)
 
 

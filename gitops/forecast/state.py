@@ -81,7 +81,7 @@ class Gang(_Model):
     created: datetime
     started: datetime | None = None
     deadline_seconds: float | None = None
-    """Seconds after the start at which the job or its pods are terminated; null: no deadline."""
+    """Time (s) after the start at which the job or its pods are terminated; null: no deadline."""
     left_seconds: float | None = None
     """Remaining time (s), estimated from the log of the training program; null if unknown."""
     progress: float | None = Field(default=None, ge=0, le=1)
@@ -175,8 +175,8 @@ def load(file: Path) -> State:
         if missing := {name for shape in gang.pods for name in shape.nodes} - known:
             nodes = ", ".join(sorted(missing))
             raise GitopsError(
-                f"{file}: gang {gang.namespace}/{gang.name} has pods on {nodes}, "
-                "which is not in the snapshot: take a new snapshot"
+                f"{file}: gang {gang.namespace}/{gang.name} has pods on nodes that are not in the "
+                f"snapshot: {nodes}; take a new snapshot"
             )
     return state
 

@@ -43,7 +43,7 @@ class Changes:
             nodes += more
             model = more[0].allocatable
             text = ", ".join(f"{value} {name}" for name, value in model.items() if "/" in name)
-            assumptions.append(f"each added node has {text or 'no devices'}, like most nodes")
+            assumptions.append(f"each added node has {text or 'no devices'}, as most nodes have")
         queues = _weighted(state.queues, self.queues)
         return changed.model_copy(update={"nodes": nodes, "queues": queues}), assumptions
 
@@ -89,9 +89,9 @@ def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[St
         check(gang, state, source)
         if gang.key in present:
             raise GitopsError(
-                f"{source}: {'/'.join(gang.key)} is already in the snapshot: remove it"
+                f"{source}: {'/'.join(gang.key)} is already in the snapshot; omit its manifest"
             )
-    assumptions = [not_simulated(title) for title in made.left_out]
+    assumptions = [not_simulated(title) for title in made.omitted]
     return state.model_copy(update={"gangs": [*state.gangs, *made.gangs]}), assumptions
 
 

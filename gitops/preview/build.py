@@ -7,7 +7,7 @@ from gitops.forecast.answer import Answer
 from gitops.preview import capacity
 from gitops.preview.changes import Change, after, before, changes, differences, unknown_fields
 from gitops.preview.events import Plan, PolicyFinding
-from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts, is_refused, missing
+from gitops.preview.impact import earlier_runs, gpus_by_queue, impacts, is_rejected, missing
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
@@ -82,8 +82,8 @@ def _status(plan: Plan, touched: Sequence[Change], *, outside_manifests: bool) -
         return "blocked"
     if not plan.succeeded:
         moves = any(MOVES in error for error in plan.errors)
-        refused = moves or any(is_refused(change) for change in touched)
-        return "blocked" if refused else "failed"
+        rejected = moves or any(is_rejected(change) for change in touched)
+        return "blocked" if rejected else "failed"
     return "changes" if touched or outside_manifests else "unchanged"
 
 

@@ -133,7 +133,7 @@ def _yaml(resource: Resource) -> list[str]:
 
 
 def shown(value: Any) -> Any:
-    """Return plain data in which a text replaces each unknown value."""
+    """Return plain data in which a placeholder replaces each unknown value."""
     if isinstance(value, dict):
         return {key: shown(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -47,9 +47,9 @@ runs the program nor checks policies. For changes that are not applied yet, run 
 exit status:
   {UNCHANGED}   nothing changes
   {CHANGES}   an update would change something, or the cluster has drifted
-  {BLOCKED}   a mandatory policy, a protected resource or another cluster prevents the update
+  {BLOCKED}   a mandatory policy, a protected resource or a change of cluster prevents the update
   {FAILED}   the preview failed; the report contains the reason
-  64  wrong arguments
+  64  invalid arguments
 """
 _SCHEDULE = "simulation.svg"
 _STATUS = {"unchanged": UNCHANGED, "changes": CHANGES, "blocked": BLOCKED, "failed": FAILED}
@@ -134,7 +134,7 @@ def _report_failure(options: argparse.Namespace, reason: str) -> None:
     from gitops.preview.events import Plan
 
     failed = Plan(steps=(), errors=(reason,), succeeded=False, complete=False)
-    # The report has no resources and no cost, and the price table may be the cause.
+    # The report contains no costs, and an invalid price table may be the cause of the failure.
     table = prices.Prices(currency="-")
     built = build(failed, stack=options.stack, prices=table, mode=_mode(options), base=options.base)
     _write(options.out, built, markdown.render(built))

@@ -1,4 +1,4 @@
-"""Parser of the engine's event log (one JSON object per line). The typed result has no secrets.
+"""Parser of the engine's event log (one JSON object per line). Its result contains no secrets.
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
 read. They are sorted, because the order of events differs between runs. The engine marks values
@@ -90,7 +90,7 @@ class PolicyFinding:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a preview reports."""
+    """Result of a preview."""
 
     steps: tuple[Step, ...]
     findings: tuple[PolicyFinding, ...] = ()

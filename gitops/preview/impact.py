@@ -42,7 +42,7 @@ def impacts(found: Iterable[Change]) -> list[Impact]:
 def missing(found: Iterable[Change]) -> list[str]:
     """Return a sentence for every object in the state that a refresh did not find."""
     deleted = (change for change in found if change.step.operation == "delete")
-    return [f"`{change.title}` is missing in the cluster." for change in deleted]
+    return [f"`{change.title}` is missing from the cluster." for change in deleted]
 
 
 def earlier_runs(found: Iterable[Change]) -> list[Demand]:
@@ -54,7 +54,7 @@ def earlier_runs(found: Iterable[Change]) -> list[Demand]:
         if change.old is not None
         and change.step.operation == "delete"
         and change.is_retained
-        and not _has_ended(change)
+        and not _has_finished(change)
     ]
     return [demand for demand in demands(staying) if demand.role == "training"]
 
@@ -68,7 +68,7 @@ def gpus_by_queue(found: Iterable[Demand]) -> dict[str, Decimal]:
 
 
 def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
-    """Yield the namespace and name of the canary of each route that sends it no requests."""
+    """Yield the namespace and name of each canary to which its route sends no requests."""
     for change in found:
         route = change.resource
         if change.new is not None and route.group == _GATEWAY_API:
@@ -116,7 +116,7 @@ def _untrained(found: list[Change]) -> Iterator[Impact]:
     """Yield a warning for each server that serves a run started by the same change."""
     created = [c.resource for c in found if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
-    searched = {c.resource.name for c in found if _is_search(c)}
+    sweeps = {c.resource.name for c in found if _is_changed_sweep(c)}
     for change in found:
         pods = find_pods(change.resource)
         if change.step.operation == "same" or not any(p.role(_ROLES) == "serving" for p in pods):
@@ -127,7 +127,7 @@ def _untrained(found: list[Change]) -> Iterator[Impact]:
                 f"{change.resource.kind} `{change.resource.name}` will serve the run `{run}`, "
                 "which this change starts: its new pods have no model until the run saves one.",
             )
-        for sweep in sorted(searched.intersection(_variables(pods, "SWEEP_NAME"))):
+        for sweep in sorted(sweeps.intersection(_variables(pods, "SWEEP_NAME"))):
             yield Impact(
                 _SERVICES,
                 f"{change.resource.kind} `{change.resource.name}` serves the winner of the sweep "
@@ -136,7 +136,7 @@ def _untrained(found: list[Change]) -> Iterator[Impact]:
             )
 
 
-def _is_search(change: Change) -> bool:
+def _is_changed_sweep(change: Change) -> bool:
     changed = change.step.operation in ("create", "update", "replace")
     return changed and is_sweep(change.resource)
 
@@ -149,7 +149,7 @@ def _variables(pods: list[Pod], name: str) -> Iterator[str]:
                     yield variable["value"].text or ""
 
 
-def is_refused(change: Change) -> bool:
+def is_rejected(change: Change) -> bool:
     """Return whether the engine rejects the step because the resource is protected."""
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
@@ -161,7 +161,7 @@ def is_refused(change: Change) -> bool:
 
 
 def _protection(change: Change) -> list[str]:
-    if is_refused(change):
+    if is_rejected(change):
         return ["It is protected: the update is rejected until the protection is removed."]
     if change.step.old is not None and change.step.old.protected:
         return ["It is protected now, and the same change removes the protection."]
@@ -204,7 +204,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if resource.unseen:
         return _QUEUES, [_RELEASE]
     if any(pod.role(_ROLES) == "serving" for pod in find_pods(resource)):
-        return _SERVICES, ["Requests fail until its replacement is ready, or permanently."]
+        return _SERVICES, [_UNAVAILABLE]
     return _OTHER, []
 
 
@@ -217,7 +217,10 @@ _STOPPED = (
     "and it cannot be resumed."
 )
 _NAMESPACE = "Everything in it is deleted, including claims and their data."
-_QUEUE = "Jobs that wait in it lose their position. Volcano deletes it even while its pods run."
+_QUEUE = (
+    "Jobs waiting in it lose their position. Volcano deletes it even while its pods are running."
+)
+_UNAVAILABLE = "Requests fail until its replacement is ready, or permanently if there is none."
 _RELEASE = (
     "Its custom resource definitions may be deleted as well, and with them all their objects."
 )
@@ -228,24 +231,25 @@ def _is_run(resource: Resource) -> bool:
 
 
 def _run(change: Change) -> Iterator[str]:
-    if _has_ended(change):
+    if _has_finished(change):
         yield f"It had already {_state(change)} when the state was last refreshed."
         return
     if change.step.operation == "delete" and change.is_retained:
-        yield f"If it still runs, it continues and holds {_gpus(change):f} GPUs until it ends."
+        gpus = f"{_gpus(change):f}"
+        yield f"If it is still running, it continues and holds {gpus} GPUs until it ends."
         return
-    yield "If it still runs, it is killed, and the work since its last checkpoint is lost."
+    yield "If it is still running, it is killed, and the work since its last checkpoint is lost."
 
 
 def _state(change: Change) -> State | None:
-    """Return the state of a run according to the stack's state; None if it is unknown."""
+    """Return the state of a run as last recorded in Pulumi's state; None if it is unknown."""
     status = change.step.old.outputs.get("status") if change.step.old else None
     old = change.resource if change.old is None else change.old.resource
     kind = next((item for item in RESOURCES if old.is_kind(item.group, item.kind)), None)
     return kind.state(status) if kind is not None and isinstance(status, dict) else None
 
 
-def _has_ended(change: Change) -> bool:
+def _has_finished(change: Change) -> bool:
     state = _state(change)
     return state is not None and state.over
 

@@ -17,7 +17,7 @@ from gitops.forecast.answer import duration, durations
 from gitops.preview.report import CostRow, PoolRow, Report, total
 from gitops.prices import HOST_RESOURCES
 
-LONGEST: Final = 65_000
+MAX_LENGTH: Final = 65_000
 """Maximum length of a comment. GitHub accepts 65,536 characters, GitLab a million."""
 
 HEADLINES = {
@@ -38,7 +38,7 @@ def marker(kind: str, stack: str) -> str:
     return f"<!-- gpu-platform {kind} {stack} -->"
 
 
-def render(report: Report, limit: int = LONGEST, details: str = "report.json") -> str:
+def render(report: Report, limit: int = MAX_LENGTH, details: str = "report.json") -> str:
     """Return the comment. Collapsed parts beyond `limit` characters are omitted."""
     kind = "drift" if report.mode == "drift" else "preview"
     headline = _markdown(marker(kind, report.stack))
@@ -60,10 +60,10 @@ def _cut(body: str, parts: Sequence[str], limit: int) -> str:
     if len(result) > limit:
         return _cut_lines(result, limit)
     for part in filter(None, parts):
-        longer = f"{result}\n{part.removesuffix(chr(10))}"
-        if len(longer) > limit:
+        extended = f"{result}\n{part.removesuffix(chr(10))}"
+        if len(extended) > limit:
             break
-        result = longer
+        result = extended
     return result
 
 
@@ -73,11 +73,11 @@ def _cut_lines(text: str, limit: int) -> str:
     fence, left = "", limit
     for line in text.split("\n"):
         opened = _FENCE.match(line)
-        room = left - len(fence) - 2
-        if len(line) > room:
+        space = left - len(fence) - 2
+        if len(line) > space:
             # A truncated Markdown line could leave markup open. A line in a code block cannot.
-            if fence and room > 1:
-                kept.append(f"{line[: room - 1]}…")
+            if fence and space > 1:
+                kept.append(f"{line[: space - 1]}…")
             break
         if opened and not fence:
             fence = opened.group()
@@ -155,11 +155,11 @@ def number(value: Decimal) -> str:
     return f"{value.normalize():f}" if value else "0"
 
 
-def signed(value: Decimal, write: Any = number) -> str:
+def signed(value: Decimal, formatted: Any = number) -> str:
     """Format a difference: `+4`, `-4`, or `0`."""
     if not value:
         return "0"
-    return f"+{write(abs(value))}" if value > 0 else f"-{write(abs(value))}"
+    return f"+{formatted(abs(value))}" if value > 0 else f"-{formatted(abs(value))}"
 
 
 def money(value: Decimal) -> str:

@@ -7,8 +7,8 @@ from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 HIDDEN: Final = "[secret]"
-_SHORTEST: Final = 3
-_SHORTEST_BASE64: Final = 6
+_MIN_LENGTH: Final = 3
+_MIN_LENGTH_BASE64: Final = 6
 
 
 class Mask:
@@ -49,7 +49,7 @@ class Mask:
 
 
 def _forms(secret: str) -> Iterable[str]:
-    if len(secret) < _SHORTEST:
+    if len(secret) < _MIN_LENGTH:
         return
     yield secret
     yield json.dumps(secret)[1:-1]
@@ -60,7 +60,7 @@ def _forms(secret: str) -> Iterable[str]:
     yield base64.b64encode(secret.encode()).decode()
     for offset in range(3):
         core = _inside_base64(secret.encode(), offset)
-        if len(core) >= _SHORTEST_BASE64:
+        if len(core) >= _MIN_LENGTH_BASE64:
             yield core
             yield core.replace("+", "-").replace("/", "_")
 

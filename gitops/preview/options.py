@@ -7,7 +7,7 @@ from typing import Any, Final
 from gitops.preview.changes import Change, shown
 from policies.values import UNKNOWN
 
-_LONGEST: Final = 120
+_MAX_LENGTH: Final = 120
 _MISSING: Final = object()
 
 
@@ -41,4 +41,4 @@ def _shown(value: Any) -> str:
     if value is UNKNOWN:
         return str(shown(value))
     text = json.dumps(shown(value), default=str, ensure_ascii=False, sort_keys=True)
-    return f"`{text}`" if len(text) <= _LONGEST else f"`{text[: _LONGEST - 1]}…`"
+    return f"`{text}`" if len(text) <= _MAX_LENGTH else f"`{text[: _MAX_LENGTH - 1]}…`"

@@ -167,7 +167,7 @@ class Report(_Model):
     held_by_earlier_runs: dict[str, Number]
     """GPUs, by queue, of runs that leave the stack and may continue in the cluster."""
     held_cost_hour: Number | None
-    """Hourly cost of these GPUs; null if a price is unknown."""
+    """Hourly cost of the GPUs in `held_by_earlier_runs`; null if a price is unknown."""
     new_runs: list[RunRow]
     waiting: list[str]
     """Queues that cannot start new runs while earlier runs continue."""

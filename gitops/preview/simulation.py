@@ -39,10 +39,10 @@ def with_simulation(
 ) -> tuple[Plan, Answer | None]:
     """Simulate a plan, and return it with the violations of the rules about simulations.
 
-    `snapshot` is a file. If it is empty, a new snapshot of the stack's cluster is taken; None
-    simulates nothing. If the simulation fails, a note reports it, and mandatory rules count as
-    violated. `configuration` is the configuration file of the policy pack, and `repeat` the number
-    of simulations.
+    `snapshot` is a file. If it is empty, a new snapshot of the stack's cluster is taken; if it is
+    None, nothing is simulated. If the simulation fails, a note reports it, and mandatory rules
+    count as violated. `configuration` is the configuration file of the policy pack, and `repeat`
+    the number of simulations.
 
     Raises:
         GitopsError: If the configuration is invalid.
@@ -113,7 +113,7 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
     state = state.model_copy(update=_queues_and_classes(found, state))
     started = [c.new for c in found if c.new and c.step.operation in ("create", "replace")]
     new = planned(started, state.taken)
-    assumptions = [not_simulated(title) for title in new.left_out]
+    assumptions = [not_simulated(title) for title in new.omitted]
     gone, halted, resumed = _ended(found), set(_halted(found)), _resumed(found, state.taken)
     gangs: list[Gang] = []
     for gang in state.gangs:

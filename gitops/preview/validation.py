@@ -26,8 +26,8 @@ Attributes = Mapping[str, str]
 def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return the reasons why the API server cannot validate a preview; empty if it can.
 
-    Without `dry_run`, check only that the API server responds. The program of another project may
-    use a cluster that its configuration does not name, so there, failures are only reported.
+    Without `dry_run`, only check that the API server responds. Without a configured cluster,
+    failures are only reported, because the program may select a cluster itself.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not respond.
@@ -66,7 +66,7 @@ def _unknown(reason: str) -> str:
 
 
 def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
-    """Return the reason why kubectl may use another cluster than Pulumi; None if both agree."""
+    """Return the reason why kubectl may use a different cluster from Pulumi; None if both agree."""
     if section(configuration, "cluster"):
         return None
     kubeconfig = _provider(configuration, "kubeconfig")
@@ -136,7 +136,7 @@ def _answers(
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        # Without objects, check only that the API server responds.
+        # Without objects, only check that the API server responds.
         for attributes in asked or [{"verb": "get", "resource": "namespaces"}]
     ]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})

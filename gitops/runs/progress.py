@@ -86,7 +86,7 @@ class Progress:
 
 
 def progress(lines: Iterable[str], now: datetime) -> Progress | None:
-    """Return the latest progress in these log lines, or None if they report none."""
+    """Return the latest progress in these log lines, or None if they contain none."""
     found: Progress | None = None
     marks: list[tuple[datetime, float]] = []
     saves: list[datetime] = []
@@ -112,7 +112,7 @@ def result(messages: Iterable[str]) -> Finished | None:
     return next((event for event in events if isinstance(event, Finished)), None)
 
 
-def last_words(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
+def last_log_lines(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
     """Return the error that the program reported, or its last log lines without timestamps."""
     event = parse(message)
     if isinstance(event, Failed):

@@ -25,13 +25,13 @@ IF_INSTALLED: Final = (
     "queues.scheduling.volcano.sh",
 )
 """API resources that some clusters have."""
-_ENDED: Final = ("Succeeded", "Failed")
+_FINISHED: Final = ("Succeeded", "Failed")
 
-SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 """Timeout of each kubectl command."""
 
 
-class UnansweredError(GitopsError):
+class NoResponseError(GitopsError):
     """The cluster did not respond in time."""
 
 
@@ -65,7 +65,9 @@ class Snapshot:
 
     def active(self) -> list[Object]:
         """Return the pods that have not finished."""
-        return [pod for pod in self.all("Pod") if pod.get("status", {}).get("phase") not in _ENDED]
+        return [
+            pod for pod in self.all("Pod") if pod.get("status", {}).get("phase") not in _FINISHED
+        ]
 
     def total(self) -> Counter[str]:
         """Return the allocatable devices of all nodes by resource name."""
@@ -115,12 +117,12 @@ class Cluster:
         """Return the last log lines of a pod with timestamps; empty if they cannot be read."""
         command = ("logs", "-n", namespace, pod, f"--tail={lines}", "--timestamps")
         # The kubelet of a lost node does not respond. The status of other runs is still reported.
-        with suppress(UnansweredError):
+        with suppress(NoResponseError):
             return (self._output(*command) or "").splitlines()
         return []
 
     def read(self, *arguments: str) -> list[Object] | None:
-        """Return the objects that `kubectl get` lists; None if it fails, for example forbidden."""
+        """Return the objects that `kubectl get` lists; None if it fails."""
         done = self._run("get", *arguments, "--output=json")
         return _items(done.stdout) if done.returncode == 0 else None
 
@@ -139,7 +141,7 @@ class Cluster:
             scope, remedy = f"namespace {self.namespace}", ""
             if self.namespace is None:
                 scope = "the cluster"
-                # The API server writes: Error from server (Forbidden): pods is forbidden
+                # The message of the API server is: Error from server (Forbidden): pods is forbidden
                 if "forbidden" in error.lower():
                     remedy = ". If you may list the pods of a namespace, add --namespace NAME."
             raise GitopsError(f"cannot list the pods of {scope}: {error}{remedy}")
@@ -162,15 +164,15 @@ class Cluster:
                 text=True,
                 errors="replace",
                 stdin=subprocess.DEVNULL,
-                timeout=SECONDS,
+                timeout=TIMEOUT_SECONDS,
             )
         except FileNotFoundError:
             raise GitopsError(
                 f"{command[0]} was not found: install kubectl and put it on the PATH"
             ) from None
         except subprocess.TimeoutExpired:
-            raise UnansweredError(
-                f"the cluster did not respond within {SECONDS:g} s: check kubectl's context"
+            raise NoResponseError(
+                f"the cluster did not respond within {TIMEOUT_SECONDS:g} s: check kubectl's context"
             ) from None
 
 
@@ -211,7 +213,7 @@ def devices(amounts: Mapping[str, Any]) -> Counter[str]:
 
 
 def is_scheduled(pod: Object) -> bool:
-    """Return whether a pod has a node."""
+    """Return whether a pod is scheduled."""
     return bool(pod["spec"].get("nodeName"))
 
 

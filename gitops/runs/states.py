@@ -23,7 +23,7 @@ def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]
     """Return the reasons that a failed job and its failed pods report, if any.
 
     Volcano reports no reason when it stops restarting a job whose `retryCount` has reached
-    `maxRetry`, so that one is computed.
+    `maxRetry`, so this reason is derived from both fields.
     """
     status = job.get("status", {})
     maximum = job.get("spec", {}).get("maxRetry")
@@ -85,8 +85,8 @@ def stage(flow: Object) -> str:
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether the job of a PodGroup exists and is neither finished nor suspended.
 
-    PodGroups of jobs of other kinds than Volcano's outlive their jobs. Volcano sets them to pending
-    again when the pods are gone.
+    PodGroups outlive their jobs unless the jobs are of Volcano's own kind. Volcano sets them to
+    pending again when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:

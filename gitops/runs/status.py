@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from gitops.prices import Prices
-from gitops.runs.progress import Progress, last_words, progress, result
+from gitops.runs.progress import Progress, last_log_lines, progress, result
 from gitops.runs.snapshot import (
     Cluster,
     Object,
@@ -43,7 +43,7 @@ class RunStatus:
     queue: str
     state: State
     pods: int
-    """Number of pods that have a node."""
+    """Number of scheduled pods."""
     wanted: int
     """Number of existing pods, or of pods that must start together, whichever is larger."""
     gpus: Counter[str]
@@ -54,14 +54,14 @@ class RunStatus:
     """Running or failed step of a run with steps."""
     progress: Progress | None = None
     position: int | None = None
-    """Position in the queue, starting at 1; None if the run does not wait."""
-    held: str = ""
-    """One-line description of why the run waits."""
+    """Position in the queue, starting at 1; None if the run is not waiting."""
+    waiting_reason: str = ""
+    """One-line reason why the run is waiting."""
     reasons: tuple[str, ...] = ()
     """Reasons for waiting or for the failure."""
-    last_words: tuple[str, ...] = ()
+    last_log_lines: tuple[str, ...] = ()
     """Last log lines of a failed pod."""
-    kept: str = ""
+    failure_log_command: str = ""
     """Command that prints the archived log lines and events of failures, or an empty string."""
     gpu_hours: Decimal = Decimal(0)
     cost: Decimal | None = None
@@ -91,10 +91,10 @@ class RunStatus:
                 else round(reported.left_seconds),
             },
             "queuePosition": self.position,
-            "held": self.held,
+            "waitingReason": self.waiting_reason,
             "reasons": list(self.reasons),
-            "lastWords": list(self.last_words),
-            "kept": self.kept or None,
+            "lastLogLines": list(self.last_log_lines),
+            "failureLogCommand": self.failure_log_command or None,
             "gpuHours": float(round(self.gpu_hours, 4)),
             "cost": None if self.cost is None else float(round(self.cost, 2)),
         }
@@ -160,7 +160,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reader:
-    """All inputs for the status of runs."""
+    """Reader of the status of runs from a snapshot, logs and prices."""
 
     cluster: Cluster
     prices: Prices
@@ -174,13 +174,13 @@ class _Reader:
         namespace, name = key(job.manifest)
         running = job.in_phase("Running")
         state = state_of(job.resource, job.manifest, len(running))
-        ended = job.in_phase("Succeeded", "Failed")
-        counted = [pod for pod in job.pods if state.over or pod not in ended]
+        finished = job.in_phase("Succeeded", "Failed")
+        counted = [pod for pod in job.pods if state.over or pod not in finished]
         group = next((g for g in job.groups if key(g) in self.positions), None)
         group = group or next(iter(job.groups), None)
         minimum = int(group.get("spec", {}).get("minMember", 1)) if group else 1
         used = usage(job.pods, self.snapshot, self.prices, self.now, self.product)
-        held = (
+        waiting = (
             None if state.over else self.waiting.get((namespace, owner(group) if group else name))
         )
         waits = state is State.WAITING
@@ -198,10 +198,10 @@ class _Reader:
             created=moment(job.manifest["metadata"].get("creationTimestamp")),
             progress=None if waits else self._progress(job, state),
             position=self.positions.get(key(group)) if group and waits else None,
-            held="" if held is None else f"{held.name}: {held.state}",
-            reasons=_failure(job) if state is State.FAILED else held.reasons if held else (),
-            last_words=tuple(self._last_words(job)) if state is State.FAILED else (),
-            kept=self._kept(job, state),
+            waiting_reason="" if waiting is None else f"{waiting.name}: {waiting.state}",
+            reasons=_failure(job) if state is State.FAILED else waiting.reasons if waiting else (),
+            last_log_lines=tuple(self._last_log_lines(job)) if state is State.FAILED else (),
+            failure_log_command=self._failure_log_command(job, state),
             gpu_hours=used.gpu_hours,
             cost=used.cost,
         )
@@ -219,14 +219,14 @@ class _Reader:
         finished = result(message for pod in job.pods for message in _messages(pod))
         return found if finished is None else (found or Progress()).after(finished)
 
-    def _last_words(self, job: _Job) -> list[str]:
+    def _last_log_lines(self, job: _Job) -> list[str]:
         for pod in job.in_phase("Failed"):
             lines = self.cluster.logs(*key(pod), 12)
-            if words := last_words("".join(_messages(pod)), lines):
+            if words := last_log_lines("".join(_messages(pod)), lines):
                 return [f"{pod['metadata']['name']}:", *words]
         return []
 
-    def _kept(self, job: _Job, state: State) -> str:
+    def _failure_log_command(self, job: _Job, state: State) -> str:
         """Return the command that prints the archived failures of a run."""
         namespace, name = key(job.manifest)
         failed = state in (State.FAILED, State.RESTARTING) or _restarts(job) > 0
@@ -356,7 +356,7 @@ def scheduled_at(pod: Object) -> datetime | None:
 
 
 def ended_at(pod: Object) -> datetime | None:
-    """Return the time at which the last container of a pod terminated; None if the pod runs."""
+    """Return the time at which a pod's last container terminated; None if the pod is running."""
     if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [

@@ -24,10 +24,10 @@ _SVG: Final = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re
     "font-family: Fira Code, monospace", "font-family: monospace"
 )
 
-_WIDEST: Final = 1000
+_UNLIMITED_WIDTH: Final = 1000
 """Width of a console that does not truncate."""
 
-_IMAGE: Final = 120
+_IMAGE_WIDTH: Final = 120
 """Width of an image that is created without a terminal."""
 
 STYLES: Final = {
@@ -42,7 +42,7 @@ STYLES: Final = {
 
 def terminal(*, record: bool = False, soft_wrap: bool = False) -> Console:
     """Return a console on standard output. Output to files and pipes is not truncated."""
-    width = None if sys.stdout.isatty() else _IMAGE if record else _WIDEST
+    width = None if sys.stdout.isatty() else _IMAGE_WIDTH if record else _UNLIMITED_WIDTH
     return Console(record=record, soft_wrap=soft_wrap, width=width)
 
 
@@ -60,7 +60,7 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
     if found:
         console.print()
         console.print(render(found, table.currency, now))
-    printed = {(run.namespace, run.name) for run in found if run.held}
+    printed = {(run.namespace, run.name) for run in found if run.waiting_reason}
     for item in waiting(snapshot):
         if (item.namespace, item.job) not in printed:
             console.print(f"\n{item}", highlight=False, markup=False)
@@ -97,7 +97,7 @@ class _Table:
 
 
 def _width(table: Table, console: Console, options: ConsoleOptions) -> int:
-    return Measurement.get(console, options.update(width=_WIDEST), table).maximum
+    return Measurement.get(console, options.update(width=_UNLIMITED_WIDTH), table).maximum
 
 
 def _rich_table(columns: Mapping[str, Sequence[RenderableType]]) -> Table:
@@ -151,16 +151,20 @@ def _epochs(run: RunStatus) -> RenderableType:
 
 def _notes(runs: Sequence[RunStatus]) -> Iterator[RenderableType]:
     for run in runs:
-        if run.held or run.reasons or run.last_words:
+        if run.waiting_reason or run.reasons or run.last_log_lines:
             yield Text()
-            yield Text(run.held or f"{run.namespace}/{run.name} has failed:", STYLES[run.state])
-            for line in (*run.reasons, *run.last_words):
+            yield Text(
+                run.waiting_reason or f"{run.namespace}/{run.name} has failed:", STYLES[run.state]
+            )
+            for line in (*run.reasons, *run.last_log_lines):
                 yield Text(f"  {line}")
-    kept: dict[str, list[str]] = {}
+    commands: dict[str, list[str]] = {}
     for run in runs:
-        if run.kept:
-            kept.setdefault(run.kept.replace(run.name, "RUN"), []).append(run.name)
-    for command, names in kept.items():
+        if run.failure_log_command:
+            commands.setdefault(run.failure_log_command.replace(run.name, "RUN"), []).append(
+                run.name
+            )
+    for command, names in commands.items():
         yield Text()
         yield Text(f"last log lines and events of the failures of {', '.join(names)}:")
         yield Text(f"  {command}", "dim")

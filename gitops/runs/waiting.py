@@ -89,8 +89,12 @@ def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
             group["metadata"]["namespace"],
             owner(group),
             queue_of(group),
-            f"{scheduled} of {max(len(pods), minimum)} pods have a node, "
-            + (f"it needs {minimum} at once" if scheduled < minimum else "it runs and can grow"),
+            f"{scheduled} of {max(len(pods), minimum)} pods are scheduled "
+            + (
+                f"(minimum to start: {minimum})"
+                if scheduled < minimum
+                else "(running, can scale up)"
+            ),
             tuple(_reasons(snapshot, group, pods, starting=scheduled < minimum)),
         )
 
@@ -124,8 +128,8 @@ def _reasons(
     if starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
         computed.append(
-            f"capacity is free, but not within the share of queue {queue} while other queues have "
-            f"jobs: {', '.join(sorted(others)) or 'none'}"
+            f"the cluster has free capacity, but queue {queue} has used its share; "
+            f"other queues with jobs: {', '.join(sorted(others)) or 'none'}"
         )
     yield from computed
     yield from (f"Volcano: {text}" for text in messages)
@@ -187,7 +191,7 @@ def _single_pods(snapshot: Snapshot) -> Iterator[Waiting]:
     for pod in snapshot.active():
         if not is_scheduled(pod) and group_of(pod) is None and (message := _unschedulable(pod)):
             namespace, name = key(pod)
-            yield Waiting(namespace, name, "", "the pod has no node", (message,))
+            yield Waiting(namespace, name, "", "the pod is not scheduled", (message,))
 
 
 def _unschedulable(pod: Object) -> str:

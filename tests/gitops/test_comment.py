@@ -231,7 +231,7 @@ def test_temporary_failures_are_retried(host: State, tmp_path: Path, status: int
         (status, {"Retry-After": "0"}, "later"),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gitops.hosts._WAITS", (0.0, 0.0))
+        patch.setattr("gitops.hosts._RETRY_DELAYS", (0.0, 0.0))
         assert comment(report(tmp_path, "text")) == 0
     assert len(host.notes) == 1
 

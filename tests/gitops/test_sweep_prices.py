@@ -51,7 +51,7 @@ def test_a_budget_of_money_without_a_price_is_refused() -> None:
     found = problem("elsewhere", budget={"money": 100}, job={"gpu_product": "NVIDIA-B200"})
     assert found == (
         "gpu-platform:training.sweeps.digits.budget.money is 100, but the price table prices.yaml "
-        "lacks a price of NVIDIA-B200 (nvidia.com/gpu, on-demand): add it, or set "
+        "lacks a price for NVIDIA-B200 (nvidia.com/gpu, on-demand): add it, or set "
         "budget.gpu_hours instead."
     )
     unnamed = problem("elsewhere", budget={"money": 100})

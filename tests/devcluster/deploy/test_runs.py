@@ -295,7 +295,7 @@ def test_a_gang_is_scheduled_when_every_pod_has_a_node(world: World):
     world.has(pod("digits-1"), pod("digits-1", 1, "Pending"))
     world.has_later(pod("digits-1"), pod("digits-1", 1))
     assert world.wait_scheduled() == 2
-    assert world.reports == ["1 of 2 pods have a node", "2 of 2 pods have a node"]
+    assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
 def test_the_pods_of_steps_do_not_count_for_the_gang(world: World):
@@ -304,7 +304,7 @@ def test_the_pods_of_steps_do_not_count_for_the_gang(world: World):
     world.has(step, pod("digits-1"))
     world.has_later(step, pod("digits-1"), pod("digits-1", 1))
     assert world.wait_scheduled() == 2
-    assert world.reports == ["1 of 2 pods have a node", "2 of 2 pods have a node"]
+    assert world.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
 def test_a_gang_that_is_not_scheduled_is_reported_with_the_reasons(world: World):

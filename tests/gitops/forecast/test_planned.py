@@ -29,8 +29,8 @@ def gangs(*manifests: dict[str, Any]) -> list[Gang]:
     return list(planned([View(resource_of(each)) for each in manifests], TAKEN).gangs)
 
 
-def left_out(*manifests: dict[str, Any]) -> list[str]:
-    return list(planned([View(resource_of(each)) for each in manifests], TAKEN).left_out)
+def omitted(*manifests: dict[str, Any]) -> list[str]:
+    return list(planned([View(resource_of(each)) for each in manifests], TAKEN).omitted)
 
 
 def volcano(**spec: Any) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def test_a_suspended_job_is_a_suspended_gang() -> None:
 )
 def test_pods_with_gpus_outside_gangs_are_named(other: dict[str, Any]) -> None:
     assert gangs(other) == []
-    assert left_out(other) == [f'{other["kind"]} "web" in namespace "ml"']
+    assert omitted(other) == [f'{other["kind"]} "web" in namespace "ml"']
 
 
 def test_pods_without_gpus_are_not_mentioned() -> None:
     plain = {"containers": [{"name": "main"}]}
     web = manifest("apps/v1", "Deployment", {"template": {"spec": plain}})
-    assert left_out(web) == []
+    assert omitted(web) == []

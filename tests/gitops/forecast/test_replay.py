@@ -83,7 +83,7 @@ def decided(cluster: Scheduler, found: State) -> Replay:
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gitops.forecast.replay._POLL", 0)
-    monkeypatch.setattr("gitops.forecast.replay._LISTS", 0)
+    monkeypatch.setattr("gitops.forecast.replay._STABLE_LISTS", 0)
 
 
 def test_a_preemption_that_some_sessions_miss_is_waited_for() -> None:

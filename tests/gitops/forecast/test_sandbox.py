@@ -58,13 +58,13 @@ def test_a_second_state_applies_only_what_differs(tmp_path: Path) -> None:
 
 
 def test_a_rejected_object_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GitopsError, match="rejects an object: not now"):
+    with pytest.raises(GitopsError, match="rejected an object: not now"):
         sandbox(tmp_path, Api("Node")).load(state())
 
 
 def test_a_scheduler_with_other_log_messages_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gitops.forecast.sandbox.PATIENCE", 0.1)
-    with pytest.raises(GitopsError, match="no line with '] Close Session '"):
+    monkeypatch.setattr("gitops.forecast.sandbox.TIMEOUT_SECONDS", 0.1)
+    with pytest.raises(GitopsError, match="no line of its log contains '] Close Session '"):
         sandbox(tmp_path, Api(), "another text\n").load(state())

@@ -231,7 +231,8 @@ def test_rejects_pods_on_unknown_nodes(installed: Path) -> None:
     document = json.loads((installed / "state.json").read_text())
     del document["nodes"][0]
     (installed / "odd.json").write_text(json.dumps(document))
-    with pytest.raises(GitopsError, match="gang ml/running has pods on n, which is not"):
+    problem = "gang ml/running has pods on nodes that are not in the snapshot: n;"
+    with pytest.raises(GitopsError, match=problem):
         load(installed / "odd.json")
 
 

@@ -34,7 +34,7 @@ def test_added_nodes_are_copies_of_the_most_frequent_kind() -> None:
     assert [node.name for node in added] == ["added-1", "added-2"]
     assert [node.allocatable for node in added] == [ALLOCATABLE] * 2
     assert added[0].labels["kubernetes.io/hostname"] == "added-1"
-    assert assumptions == [f"each added node has 8 {GPU}, like most nodes"]
+    assert assumptions == [f"each added node has 8 {GPU}, as most nodes have"]
 
 
 def test_weights_of_queues_change() -> None:
@@ -74,7 +74,7 @@ def test_rejects_invalid_changes(changes: Changes, says: str) -> None:
         ),
         ("replicas: 2", "replicas: 0", "contains no gang that"),
         ("name: urgent, ", "", "line 1: metadata.name is missing"),
-        ("name: urgent", "name: small", "ml/small is already in the snapshot: remove it"),
+        ("name: urgent", "name: small", "ml/small is already in the snapshot; omit its manifest"),
     ],
 )
 def test_rejects_jobs_that_cannot_be_simulated(job: Path, old: str, new: str, says: str) -> None:

@@ -38,7 +38,7 @@ def test_an_edited_object_is_listed_with_its_manifest() -> None:
 def test_a_deleted_object_is_missing_even_if_the_stack_would_keep_it() -> None:
     found = drift(plans.refreshed("delete", plans.volcano_job(), retain=True, protect=True))
     assert found.status == "changes"
-    assert found.impacts == ["`Job run-00000000 in ml` is missing in the cluster."]
+    assert found.impacts == ["`Job run-00000000 in ml` is missing from the cluster."]
     assert (found.counts["delete"], found.counts["kept"]) == (1, 0)
     assert not found.resources[0].kept_in_cluster
 

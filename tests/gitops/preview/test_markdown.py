@@ -6,7 +6,7 @@ import pytest
 from gitops import prices
 from gitops.preview import markdown
 from gitops.preview.build import build
-from gitops.preview.markdown import LONGEST, marker, render
+from gitops.preview.markdown import MAX_LENGTH, marker, render
 from gitops.preview.report import Report
 from tests.gitops import plans
 
@@ -73,7 +73,7 @@ def test_a_long_comment_is_truncated_between_its_parts() -> None:
         for index in range(60)
     ]
     comment = render(report(*steps))
-    assert len(comment) <= LONGEST
+    assert len(comment) <= MAX_LENGTH
     assert comment.count("<details>") == comment.count("</details>") > 5
     assert "see `report.json`" in comment
     short = render(report(*steps), limit=700)
@@ -145,8 +145,8 @@ def test_amounts_are_written_as_people_write_them(resource: str, value: int, sho
 def test_errors_that_are_too_long_are_cut_inside_a_closed_fence(error: str) -> None:
     failed = plans.plan(plans.said("error", error), result="failed", complete=False)
     shown = render(build(failed, stack="prod", prices=prices.load()))
-    assert len(shown) <= LONGEST
-    assert len(shown) > LONGEST - 1000
+    assert len(shown) <= MAX_LENGTH
+    assert len(shown) > MAX_LENGTH - 1000
     before, fence, after = shown.rpartition("\n```")
     assert fence
     assert "The rest does not fit" in after

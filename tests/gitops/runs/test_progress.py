@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gitops.runs.progress import Progress, last_words, progress
+from gitops.runs.progress import Progress, last_log_lines, progress
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -102,9 +102,9 @@ def test_values_that_are_not_numbers_are_omitted() -> None:
 
 def test_a_reported_error_replaces_the_last_lines() -> None:
     told = json.dumps({"event": "error", "message": "no data in /data", "exit_code": 64})
-    assert last_words(told, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
-    assert last_words("OOM\n", []) == ["OOM"]
-    assert last_words("", ["2026-01-01T00:00:00Z one", "2026-01-01T00:00:01Z two"]) == [
+    assert last_log_lines(told, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
+    assert last_log_lines("OOM\n", []) == ["OOM"]
+    assert last_log_lines("", ["2026-01-01T00:00:00Z one", "2026-01-01T00:00:01Z two"]) == [
         "one",
         "two",
     ]

@@ -32,12 +32,12 @@ def test_an_answer_that_is_not_a_list_of_objects_is_reported(text: str) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "SECONDS", 0.1)
+    monkeypatch.setattr(snapshot, "TIMEOUT_SECONDS", 0.1)
     with pytest.raises(GitopsError, match=r"did not respond within 0\.1 s"):
         Cluster((sys.executable, "-c", "import time; time.sleep(60)")).snapshot()
 
 
 def test_a_pod_whose_log_does_not_arrive_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "SECONDS", 0.1)
+    monkeypatch.setattr(snapshot, "TIMEOUT_SECONDS", 0.1)
     stuck = Cluster((sys.executable, "-c", "import time; time.sleep(60)"))
     assert stuck.logs("ml", "digits-0", 10) == []

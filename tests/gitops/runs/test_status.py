@@ -84,8 +84,8 @@ def test_waiting_runs_have_positions_and_reasons(tmp_path: Path) -> None:
         "runs": None,
     }
     assert f"requests 2 {GPU}, but only 0 of 2 are free" in found["urgent"].reasons
-    assert found["urgent"].held == (
-        "ml/urgent in queue vision: 0 of 1 pods have a node, it needs 1 at once"
+    assert found["urgent"].waiting_reason == (
+        "ml/urgent in queue vision: 0 of 1 pods are scheduled (minimum to start: 1)"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_failed_run_has_its_last_log_lines(tmp_path: Path) -> None:
         cluster_of(tmp_path, volcano_job("digits", "Failed", retryCount=3), failed, node())
     )
     assert found.state is State.FAILED
-    assert found.last_words == ("digits-worker-0:", "batch_size is 7: write 8")
+    assert found.last_log_lines == ("digits-worker-0:", "batch_size is 7: write 8")
     assert found.restarts == 3
 
 
@@ -129,7 +129,9 @@ def test_a_run_with_steps_is_one_run_with_its_current_step(
     )
     assert (found.kind, found.queue, found.state) == ("Volcano JobFlow", "vision", State.WAITING)
     assert (found.stage, found.position, found.pods, found.wanted) == ("train", 1, 0, 1)
-    assert found.held.startswith("ml/run-1-1-train in queue vision: 0 of 1 pods have a node")
+    assert found.waiting_reason.startswith(
+        "ml/run-1-1-train in queue vision: 0 of 1 pods are scheduled"
+    )
     assert found.restarts == 2
     assert found.as_json()["stage"] == "train"
 
@@ -140,7 +142,7 @@ def test_a_run_whose_step_has_failed_has_failed_with_its_last_lines(tmp_path: Pa
     flow = job_flow("run-1", "Running", prepare="Failed")
     found = only(cluster_of(tmp_path, flow, step_job("run-1", "prepare", "Failed"), failed, node()))
     assert (found.state, found.stage, found.queue) == (State.FAILED, "prepare", "vision")
-    assert found.last_words == ("run-1-worker-0:", "no")
+    assert found.last_log_lines == ("run-1-worker-0:", "no")
 
 
 def test_groups_of_finished_and_suspended_jobs_have_no_position(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_groups_of_finished_and_suspended_jobs_have_no_position(tmp_path: Path) 
         prices.load(),
         NOW,
     )
-    places = {run.name: (run.position, run.held) for run in found}
+    places = {run.name: (run.position, run.waiting_reason) for run in found}
     assert places.pop("waits")[0] == 1
     assert places == {"over": (None, ""), "held": (None, "ml/held: suspended")}
 
@@ -171,11 +173,11 @@ def test_a_failed_run_is_kept_where_a_recorder_is(tmp_path: Path) -> None:
     recorder = pod("recorder")
     recorder["metadata"]["labels"] = standard_labels(RECORDER, RECORDER)
     found = read_runs(cluster_of(tmp_path, failed, well, recorder), prices.load(), NOW)
-    kept = {run.name: run.kept for run in found}
+    kept = {run.name: run.failure_log_command for run in found}
     shown = "python3 -m recorder show a"
     assert kept == {"a": f"kubectl exec -n ml deploy/failure-recorder -- {shown}", "b": ""}
     [alone] = read_runs(cluster_of(tmp_path, failed), prices.load(), NOW)
-    assert alone.kept == ""
+    assert alone.failure_log_command == ""
 
 
 def test_completed_runs_come_last(tmp_path: Path) -> None:

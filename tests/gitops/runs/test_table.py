@@ -94,13 +94,13 @@ def test_reasons_of_waiting_and_failed_runs_are_below() -> None:
         RUN,
         state=State.WAITING,
         position=2,
-        held="ml/digits-1a2b3c4d in queue vision: 0 of 2 pods have a node",
+        waiting_reason="ml/digits-1a2b3c4d in queue vision: 0 of 2 pods are scheduled",
         reasons=("queue [b]vision[/b] is full",),
     )
     text = shown(waiting)
     assert "waiting, position 2" in text
-    assert "in queue vision: 0 of 2 pods have a node\n  queue [b]vision[/b] is full" in text
-    failed = dataclasses.replace(RUN, state=State.FAILED, last_words=("no data",))
+    assert "in queue vision: 0 of 2 pods are scheduled\n  queue [b]vision[/b] is full" in text
+    failed = dataclasses.replace(RUN, state=State.FAILED, last_log_lines=("no data",))
     assert "ml/digits-1a2b3c4d has failed:\n  no data" in shown(failed)
 
 
@@ -126,9 +126,11 @@ def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
     command = (
         "kubectl exec -n ml deploy/failure-recorder -- python3 -m recorder show digits-1a2b3c4d"
     )
-    failed = dataclasses.replace(RUN, state=State.FAILED, last_words=("no memory",), kept=command)
+    failed = dataclasses.replace(
+        RUN, state=State.FAILED, last_log_lines=("no memory",), failure_log_command=command
+    )
     other = dataclasses.replace(
-        RUN, name="gang-2", kept=command.replace("digits-1a2b3c4d", "gang-2")
+        RUN, name="gang-2", failure_log_command=command.replace("digits-1a2b3c4d", "gang-2")
     )
     assert shown(failed, other).splitlines()[3:] == [
         "",
@@ -138,8 +140,8 @@ def test_a_failed_run_names_the_command_that_shows_its_record() -> None:
         "last log lines and events of the failures of digits-1a2b3c4d, gang-2:",
         f"  {command.replace('digits-1a2b3c4d', 'RUN')}",
     ]
-    assert failed.as_json()["kept"] == command
-    assert RUN.as_json()["kept"] is None
+    assert failed.as_json()["failureLogCommand"] == command
+    assert RUN.as_json()["failureLogCommand"] is None
 
 
 def test_the_picture_of_a_terminal_has_the_text_and_fetches_no_font() -> None:

@@ -94,7 +94,7 @@ def test_a_job_waits_for_gpus_that_are_in_use() -> None:
     busy = (group("busy", least=1), pod("busy", on="n"))
     found = only(node(), node(), queue(), *busy, group("late"), pod("late"), pod("late"))
     assert found.name == "ml/late in queue vision"
-    assert found.state == "0 of 2 pods have a node, it needs 2 at once"
+    assert found.state == "0 of 2 pods are scheduled (minimum to start: 2)"
     assert found.reasons == (f"requests 16 {GPU}, but only 8 of 16 are free", f"Volcano: {MISSING}")
 
 
@@ -118,7 +118,7 @@ def test_a_job_that_its_queue_is_too_small_for() -> None:
 def test_capacity_that_other_queues_deserve() -> None:
     others = (queue("language"), group("other", "language", least=1), pod("other", on="n"))
     found = only(node(64), queue(), *others, group("late"), pod("late"), pod("late"))
-    assert any("not within the share of queue vision" in why for why in found.reasons)
+    assert any("queue vision has used its share" in why for why in found.reasons)
     assert any(why.endswith("language") for why in found.reasons)
 
 
@@ -163,7 +163,7 @@ def test_queues_that_are_closed_or_do_not_exist() -> None:
 def test_an_elastic_job_that_runs_with_less_than_it_could_have() -> None:
     pods = (pod("elastic", on="n"), pod("elastic", on="n"), pod("elastic"))
     found = only(node(16), queue(), group("elastic"), *pods)
-    assert found.state == "2 of 3 pods have a node, it runs and can grow"
+    assert found.state == "2 of 3 pods are scheduled (running, can scale up)"
     assert f"requests 8 {GPU}, but only 0 of 16 are free" in found.reasons
 
 
@@ -221,5 +221,6 @@ def test_a_placed_job_and_a_pod_without_a_group() -> None:
     alone = pod(None, said="0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
     found = only(node(), queue(), group("runs", least=1), pod("runs", on="n"), alone)
     assert str(found) == (
-        "ml/None-0: the pod has no node\n  0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        "ml/None-0: the pod is not scheduled\n"
+        "  0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     )

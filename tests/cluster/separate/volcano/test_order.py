@@ -23,7 +23,7 @@ def test_an_urgent_job_preempts_a_whole_gang_which_restarts_later(volcano: Sched
     volcano.submit(jobs, "urgent")
     placed(volcano, urgent=1)
     assert "long" in volcano.evicted("preempt")
-    assert "ml/long in queue vision: 0 of 3 pods have a node, it needs 3 at once" in (
+    assert "ml/long in queue vision: 0 of 3 pods are scheduled (minimum to start: 3)" in (
         volcano.devcluster("status")
     )
     volcano.delete("urgent")
@@ -51,7 +51,7 @@ def test_an_elastic_job_shrinks_for_others_and_grows_again(volcano: Scheduling) 
     placed(volcano, elastic=1, urgent=2)
     assert volcano.phase("elastic") == "Running"
     status = volcano.devcluster("status")
-    assert "ml/elastic in queue vision: 1 of 3 pods have a node, it runs and can grow" in status
+    assert "ml/elastic in queue vision: 1 of 3 pods are scheduled (running, can scale up)" in status
     volcano.delete("urgent")
     placed(volcano, elastic=3)
     assert "retryCount" not in volcano.job("elastic")["status"]

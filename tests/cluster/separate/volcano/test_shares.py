@@ -21,7 +21,7 @@ def test_two_queues_share_by_weight_and_waiting_jobs_show_the_reason(
     queues = [name.partition("-")[0] for name in volcano.placed()]
     assert sorted(queues) == ["language", "vision", "vision"]
     status = volcano.platform.make("status")
-    assert status.count("0 of 1 pods have a node, it needs 1 at once") == 3
+    assert status.count("0 of 1 pods are scheduled (minimum to start: 1)") == 3
     assert status.count("requests 8 nvidia.com/gpu, but only 0 of 24 are free") == 3
 
 
@@ -96,6 +96,6 @@ def test_a_full_queue_and_an_unknown_topology_are_reported(volcano: Scheduling) 
     told = "didn't match Pod's node affinity/selector"
     await_(lambda: told in volcano.devcluster("status"), PATIENCE, told)
     status = volcano.devcluster("status")
-    assert "ml/waits in queue small: 0 of 1 pods have a node, it needs 1 at once" in status
+    assert "ml/waits in queue small: 0 of 1 pods are scheduled (minimum to start: 1)" in status
     assert "queue small is full: it uses 8 of 8 nvidia.com/gpu" in status
     assert f"{NAMESPACE}/full" not in status

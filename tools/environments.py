@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def environment(name: str, *, inherits: bool = False) -> Path:
-    """Return a Python interpreter with requirements/NAME.txt; reinstall changed requirements.
+    """Return a Python interpreter with requirements/NAME.txt installed, updating it if necessary.
 
-    With `inherits`, it can also import the packages of the tests, such as torch, so only the listed
-    packages are installed.
+    With `inherits`, it can also import the packages of the tests, such as torch, and only the
+    listed packages are installed.
     """
     pins = ROOT / f"requirements/{name}.txt"
     directory = Path(sys.prefix) / name

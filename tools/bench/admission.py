@@ -26,7 +26,7 @@ from tools.bench.workloads import Manifest, pod
 
 WITHOUT, WITH = "pod creation", "pod creation with admission"
 _PODS = "/api/v1/namespaces/default/pods"
-_SETTLED = 5
+_POLICY_DELAY = 5
 """Time (s) until the API server enforces new policies."""
 
 
@@ -70,10 +70,10 @@ def _create(client: httpx.Client, count: int) -> float:
 def _policies(cluster: Cluster) -> Iterator[None]:
     built = manifests(configure({}, RULES), "deny")
     _kubectl(cluster, ["apply", "--server-side", "--filename=-"], built)
-    time.sleep(_SETTLED)
+    time.sleep(_POLICY_DELAY)
     yield
     _kubectl(cluster, ["delete", "--filename=-"], built)
-    time.sleep(_SETTLED)
+    time.sleep(_POLICY_DELAY)
 
 
 def _kubectl(cluster: Cluster, arguments: Sequence[str], objects: Sequence[Manifest]) -> None:

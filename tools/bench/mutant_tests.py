@@ -1,4 +1,4 @@
-"""Test runs against single mutants, each in a fork of a warmed-up process.
+"""Test runs against single mutants. Each runs in a fork of a warmed-up process.
 
 Tests run in a copy of the checkout. A first run records which test executes which line. A mutant
 then requires only the tests that execute its lines, fastest first. Lines that gangs of training

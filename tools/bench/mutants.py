@@ -30,7 +30,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
 from tools.bench.mutant_tests import Progress, copy_checkout, outcome, record, replaced
-from tools.bench.outcome import FOLDER, Goal, conclude, say
+from tools.bench.outcome import DIRECTORY, Goal, conclude, say
 
 SOURCES = ("infra/pods.py", "infra/kinds/*.py", "policies/*.py")
 TESTS = ("tests/infra", "tests/policies", "tests/gitops", "tests/gpu_platform")
@@ -233,7 +233,7 @@ def main() -> None:
     counts = Counter(result["outcome"] for result in results)
     shown = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
     say(
-        f"of {len(mutants)} mutants {len(results)} were run: {shown}; "
+        f"{len(results)} of {len(mutants)} mutants were run: {shown}; "
         f"code no longer exists: {len(gone)}"
     )
     killed = (counts["killed"] + counts["timeout"]) / max(1, len(results))
@@ -268,9 +268,9 @@ def _measure(
         packages[2:] = ["torch", "torch._dynamo", "torch.distributed.fsdp", "sklearn.datasets"]
         tests = sorted({each.partition("::")[0] for each in chain(*modules.values())})
     for name in packages:
-        __import__(name)  # so that forks have it
-    FOLDER.mkdir(exist_ok=True)
-    log = FOLDER / ("training-mutants.log" if modules else "mutants.log")
+        __import__(name)  # so that forks inherit it
+    DIRECTORY.mkdir(exist_ok=True)
+    log = DIRECTORY / ("training-mutants.log" if modules else "mutants.log")
     log.write_text("=== no mutant\n")
     recording = record(copy, tests, files, modules, log)
     if not modules:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / ".bench"
+DIRECTORY = Path(__file__).parents[2] / ".bench"
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
 
 def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
     """Print the goals, including missed ones, and write .bench/<name>.json."""
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{name}.json"
+    DIRECTORY.mkdir(exist_ok=True)
+    path = DIRECTORY / f"{name}.json"
     result = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
@@ -72,12 +72,12 @@ def conclude(name: str, samples: dict[str, Any], goals: Sequence[Goal]) -> None:
         bound = "at most" if goal.at_most else "at least"
         met = "met" if goal.met else "MISSED"
         say(f"{met}: {goal.name}: {goal.value:.3g} (goal: {bound} {goal.goal:g})")
-    say(f"wrote {path.relative_to(FOLDER.parent)}")
+    say(f"wrote {path.relative_to(DIRECTORY.parent)}")
 
 
 def load(name: str) -> dict[str, Any]:
     """Return a result that `conclude` wrote."""
-    result: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    result: dict[str, Any] = json.loads((DIRECTORY / f"{name}.json").read_text())
     return result
 
 

@@ -78,7 +78,7 @@ def main() -> None:
     goals = [
         Goal("found_within_s", max(seconds), 10, at_most=True),
         Goal("faults_not_named", len(missed), 0, at_most=True),
-        Goal(f"false_alarms of {len(undisturbed)} starts", len(alarms), 0, at_most=True),
+        Goal(f"false alarms in {len(undisturbed)} starts", len(alarms), 0, at_most=True),
     ]
     conclude("preflight", {"undisturbed": undisturbed, "faults": faults}, goals)
 

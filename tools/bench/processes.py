@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-_EVERY = 0.1
+_INTERVAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,16 @@ class Used:
 
 def measured(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> Used:
     """Run a command and return its resource usage. Exit with its output if it fails."""
-    return measured_together([command], directory, environment, at_once=1)
+    return measured_together([command], directory, environment, concurrent=1)
 
 
 def measured_together(
-    commands: Sequence[Sequence[str]], directory: Path, environment: Mapping[str, str], at_once: int
+    commands: Sequence[Sequence[str]],
+    directory: Path,
+    environment: Mapping[str, str],
+    concurrent: int,
 ) -> Used:
-    """Run commands, `at_once` of them concurrently, and return their resource usage.
+    """Run commands, at most `concurrent` at a time, and return their resource usage.
 
     Exit with the output of the first command that fails.
     """
@@ -61,13 +64,13 @@ def measured_together(
         failed = f"{' '.join(command)} failed:\n{output[-4000:]}"
         return failed if process.returncode else None
 
-    peak, ended = [0], threading.Event()
-    watcher = threading.Thread(target=_watch, args=(running, peak, ended), daemon=True)
+    peak, finished = [0], threading.Event()
+    watcher = threading.Thread(target=_watch, args=(running, peak, finished), daemon=True)
     watcher.start()
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(concurrent) as pool:
         failures = list(pool.map(run, commands))
     seconds = time.perf_counter() - began
-    ended.set()
+    finished.set()
     watcher.join()
     if failed := next(filter(None, failures), None):
         sys.exit(failed)
@@ -75,9 +78,9 @@ def measured_together(
 
 
 def _watch(
-    running: Mapping[int, subprocess.Popen[str]], peak: list[int], ended: threading.Event
+    running: Mapping[int, subprocess.Popen[str]], peak: list[int], finished: threading.Event
 ) -> None:
-    while not ended.wait(_EVERY):
+    while not finished.wait(_INTERVAL):
         peak[0] = max(peak[0], sum(_memory(pid) for pid in list(running)))
 
 

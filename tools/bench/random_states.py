@@ -25,7 +25,7 @@ def _scheduler(**settings: str) -> str:
 
 
 DEFAULT: Final = _scheduler()
-"""Volcano configuration of a stack by default."""
+"""Default Volcano configuration of a stack."""
 SCHEDULERS: Final = [
     _scheduler(preempt=preempt, reclaim=reclaim)
     for preempt in ("gangs", "none")

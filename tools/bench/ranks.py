@@ -26,12 +26,12 @@ from training.data.manifest import TokensManifest, write_manifest
 from training.data.prepare.output import TokenWriter
 
 FEW, MANY = 4, 16
-"""Numbers of processes."""
+"""Numbers of processes to compare."""
 
 SMALL, LARGE = 4, 16
-"""Sizes of the data set in MiB, in files of 1 MiB."""
+"""Data set sizes to compare (MiB). Each file contains 1 MiB."""
 
-PER_RANK: Final = ("peak MiB of most ranks", "files opened by a rank")
+PER_RANK: Final = ("median peak MiB per rank", "files opened per rank")
 """Figures that may grow at most half as fast as the number of ranks. Connections are not among
 them, because gloo connects all ranks pairwise."""
 
@@ -143,10 +143,10 @@ def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dic
         sys.exit(f"the gang exited with {launcher.returncode}:\n{output.read_text()[-4000:]}")
     ordered, memory = sorted(connections.values()), sorted(peaks.values())
     return {
-        "connections of most ranks": ordered[len(ordered) // 2],
-        "most connections": ordered[-1],
-        "peak MiB of most ranks": round(memory[len(memory) // 2]),
-        "most peak MiB": round(memory[-1]),
+        "median connections per rank": ordered[len(ordered) // 2],
+        "maximum connections": ordered[-1],
+        "median peak MiB per rank": round(memory[len(memory) // 2]),
+        "maximum peak MiB": round(memory[-1]),
     }
 
 
@@ -191,8 +191,8 @@ def traced(traces: Path, directory: Path) -> dict[str, float]:
         )
         ranks += f"{directory}/data" in text
     return {
-        "files opened by a rank": round(sum(opened.values()) / max(1, ranks), 2),
-        "most opens of one file": max(opened.values(), default=0),
+        "files opened per rank": round(sum(opened.values()) / max(1, ranks), 2),
+        "maximum opens of one file": max(opened.values(), default=0),
         "MiB of data read": round(read / 2**20, 2),
     }
 

@@ -32,8 +32,8 @@ _WINDOW: Final = 10.0
 class Attempt:
     """One attempt of the run. Times are seconds since the run's first line."""
 
-    began: float
-    ended: float
+    start: float
+    end: float
     resumed_at: int
     """Step from which the attempt resumed."""
     seconds: tuple[float, ...]
@@ -103,10 +103,10 @@ def draw(found: list[Attempt], path: Path) -> None:
 
 def _fault(loss: Axes, rate: Axes, before: Attempt, after: Attempt) -> None:
     for axes in (loss, rate):
-        axes.axvspan(before.ended, after.seconds[0], color=_RED, alpha=0.15, lw=0)
-    took = after.seconds[0] - before.ended
+        axes.axvspan(before.end, after.seconds[0], color=_RED, alpha=0.15, lw=0)
+    took = after.seconds[0] - before.end
     label = f"killed; resumed {took:.0f} s later\nafter step {after.resumed_at}"
-    position = (before.ended, 0.97)
+    position = (before.end, 0.97)
     loss.annotate(
         label, position, xycoords=loss.get_xaxis_transform(), ha="left", va="top", fontsize="small"
     )
@@ -118,8 +118,8 @@ def _attempt(start: Started, part: list[tuple[float, AnyEvent]], origin: float) 
     epochs = [(at - origin, event) for at, event in part if isinstance(event, Epoch)]
     points = steps or epochs
     return Attempt(
-        began=part[0][0] - origin,
-        ended=part[-1][0] - origin,
+        start=part[0][0] - origin,
+        end=part[-1][0] - origin,
         resumed_at=start.step,
         seconds=tuple(at for at, _ in points),
         samples=tuple(_count(event) * (event.samples or batch) for _, event in points),

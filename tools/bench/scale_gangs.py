@@ -21,8 +21,8 @@ class Gangs:
     """Bindings by gang, in the order of their events. A complete gang has `size` pods.
 
     Each pod is bound by a separate request, so the bindings of a gang arrive one after another,
-    interleaved with those of other gangs. A gang is partial if only some of its pods have nodes
-    while no pod is being bound.
+    interleaved with those of other gangs. A gang is partial if only some of its pods are
+    scheduled while no pod is being bound.
     """
 
     size: int
@@ -30,7 +30,7 @@ class Gangs:
     events: int = 0
     """Number of events."""
 
-    def note(self, gang: str, pod: str, node: str | None, moment: float) -> None:
+    def record(self, gang: str, pod: str, node: str | None, moment: float) -> None:
         """Record an event of a pod. `moment` is a time in seconds."""
         self.events += 1
         if node is not None:
@@ -38,7 +38,7 @@ class Gangs:
 
     @property
     def count(self) -> int:
-        """Number of pods that have a node."""
+        """Number of scheduled pods."""
         return sum(len(pods) for pods in list(self.bound.values()))
 
     def partial(self, rest: float) -> set[str]:
@@ -133,4 +133,4 @@ class PodWatch:
             metadata = pod["metadata"]
             gang = metadata.get("labels", {}).get(RUN_LABEL, "")
             node = pod["spec"].get("nodeName")
-            self._gangs.note(gang, metadata["name"], node, time.monotonic())
+            self._gangs.record(gang, metadata["name"], node, time.monotonic())

@@ -76,7 +76,7 @@ def _round(
                     watch.problem or f"{observed.count} of {total} pods after {_TIMEOUT:.0f} s"
                 )
                 sys.exit(f"{name}: {problem}")
-            say(f"  {observed.count} of {total} pods have nodes")
+            say(f"  {observed.count} of {total} pods are scheduled")
             time.sleep(2)
     finally:
         watch.stop()

@@ -30,13 +30,13 @@ from tools.bench.scale_cluster import (
 )
 
 KUBECTL = "kubectl apply --server-side"
-PULUMI, ONE_STACK = "pulumi up, stacks at once", "pulumi up, one stack"
+PULUMI, ONE_STACK = "pulumi up, concurrent stacks", "pulumi up, one stack"
 LARGEST_STACK = 100
 """Number of jobs of the largest measured stack."""
 MAX_RATIO = 3.0
 MAX_GROWTH = 2.0
 _PODS = 8
-_AT_ONCE = max(1, len(os.sched_getaffinity(0)))
+_CONCURRENT = max(1, len(os.sched_getaffinity(0)))
 ENGINE = {"GOGC": "400"}
 """Variables that docs/scale.md recommends for large updates: more memory, less time."""
 PROGRAM = '''
@@ -98,7 +98,7 @@ def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any
                         f"of CPU time, {used.peak_mib:.0f} MiB"
                     )
                     delete_all(cluster, VOLCANO_JOBS)
-    return {"jobsPerStack": per_stack, "stacksAtOnce": _AT_ONCE, "samples": samples}
+    return {"jobsPerStack": per_stack, "stacksAtOnce": _CONCURRENT, "samples": samples}
 
 
 def _methods(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int], Used]]:
@@ -161,6 +161,6 @@ def _pulumi(cluster: Cluster, directory: Path, size: int, *, per_stack: int) -> 
     # The first stack creates files that all stacks of a project share. Only updates are measured.
     measured([*init, "--stack=team-0"], directory, environment)
     rest = [[*init, f"--stack={stack}"] for stack in list(stacks)[1:]]
-    measured_together(rest, directory, environment, _AT_ONCE)
+    measured_together(rest, directory, environment, _CONCURRENT)
     commands = [[*update, f"--stack={stack}"] for stack in stacks]
-    return measured_together(commands, directory, environment, _AT_ONCE)
+    return measured_together(commands, directory, environment, _CONCURRENT)

@@ -39,7 +39,7 @@ from tools.bench.outcome import Goal, conclude, say
 from tools.bench.random_states import DEFAULT, SCHEDULERS, random_plan, random_state
 
 _REAL_PERIOD: Final = 1.0
-_SAME: Final = 0.95
+_MIN_AGREEMENT: Final = 0.95
 _TOLERANCE: Final = 0.2
 _MAX_NODES: Final = 200
 _SIZES: Final = [
@@ -67,7 +67,7 @@ def main() -> None:
     goals: list[Goal] = []
     result: dict[str, Any] = {}
     if options.states:
-        result["truth"] = _truth(options.states, options.horizon, options.seed)
+        result["truth"] = _accuracy(options.states, options.horizon, options.seed)
         goals += result["truth"].pop("goals")
     if not options.no_speed:
         for nodes, gangs, scheduler, goal in _SIZES:
@@ -108,7 +108,7 @@ class Compared:
 
 
 @dataclass
-class Stated:
+class Predictions:
     """Answers of several simulations, compared with the results of another cluster."""
 
     gangs: int = 0
@@ -129,9 +129,9 @@ class Stated:
     certain_victims_same: int = 0
     """Gangs that all simulations and the other cluster evict."""
     starts: int = 0
-    """Gangs that start later in the other cluster, and at any time in at least one simulation."""
+    """Gangs that start later in the other cluster and start in at least one simulation."""
     near_starts: int = 0
-    """Of these gangs, those that start in the range of all simulations, extended by 20 %."""
+    """Such gangs whose start is in the range of all simulations, extended by 20 %."""
     misses: dict[str, int] = field(default_factory=dict)
     """Number of gangs whose verdict occurs in no simulation, by reason."""
     differences: list[str] = field(default_factory=list)
@@ -171,7 +171,7 @@ class Stated:
         self.differences.append(text)
 
     def goals(self) -> list[Goal]:
-        """Return the shares of statements that are true in the other cluster."""
+        """Return the shares of predictions that are correct in the other cluster."""
         shares = {
             "most frequent verdict, share of gangs": (self.frequent, self.gangs),
             "certain verdict, share of gangs with one": (self.certain_same, self.certain),
@@ -181,7 +181,8 @@ class Stated:
             "start in the range, share of gangs that wait": (self.near_starts, self.starts),
         }
         return [
-            Goal(name, a / b if b else 1.0, _SAME, at_most=False) for name, (a, b) in shares.items()
+            Goal(name, a / b if b else 1.0, _MIN_AGREEMENT, at_most=False)
+            for name, (a, b) in shares.items()
         ]
 
 
@@ -199,10 +200,10 @@ def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str])
     return "other order or node"
 
 
-def _truth(states: int, horizon: int, seed: int) -> dict[str, Any]:
+def _accuracy(states: int, horizon: int, seed: int) -> dict[str, Any]:
     """Simulate each state three times, and compare the results with other simulations."""
     singles = {name: Compared(name) for name in ("repeated", "shuffled", "slower", "applied")}
-    stated = Stated()
+    stated = Predictions()
     for number, state, runs in _simulated(states, horizon, seed):
         predictions, repeated, slower, applied = runs
         others = (repeated, predictions[1], slower, applied)

@@ -79,22 +79,22 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for seed in SEEDS:
         with (
-            tempfile.TemporaryDirectory() as directory,
-            programs(Path(directory) / "runs") as started,
+            tempfile.TemporaryDirectory() as scratch,
+            programs(Path(scratch) / "runs") as started,
         ):
             for minutes in EPOCH_MINUTES:
-                folder = Path(directory) / f"{minutes}"
-                found += _searches(seed, minutes, folder, started)
+                directory = Path(scratch) / f"{minutes}"
+                found += _searches(seed, minutes, directory, started)
     _conclude(found)
 
 
 def _searches(
-    seed: int, minutes: int, folder: Path, started: "Programs"
+    seed: int, minutes: int, directory: Path, started: "Programs"
 ) -> Iterator[dict[str, Any]]:
     """Yield the results of all searches; the first one sets the accuracy for the others."""
     target = 0.0
     for name, changes in SEARCHES.items():
-        searched = Search(sweep(seed, name, changes), folder / name, started, 60.0 * minutes)
+        searched = Search(sweep(seed, name, changes), directory / name, started, 60.0 * minutes)
         reached = searched.until(target if name != FIRST else None)
         target = target or reached.accuracy
         missed = f" (not {target:.4f})" if reached.missed else ""
@@ -278,7 +278,7 @@ def _train(flags: list[str], directory: str) -> None:
 
 @dataclass
 class Gang:
-    """A trial in the simulated cluster: seconds until its pod starts and ends, and of training."""
+    """A trial in the simulated cluster, with the seconds until its pod starts and ends."""
 
     job: dict[str, Any]
     starts: float = START_SECONDS
@@ -296,7 +296,7 @@ class Gang:
 
 
 @dataclass
-class Reached:
+class BestResult:
     """Best accuracy of finished trials, and the resources that the search had used until then."""
 
     accuracy: float = 0.0
@@ -322,12 +322,12 @@ class Search:
     gangs: dict[str, Gang] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
 
-    def until(self, accuracy: float | None) -> Reached:
+    def until(self, accuracy: float | None) -> BestResult:
         """Search until an accuracy is reached or the sweep ends, and return the best result."""
         api: Any = self
         client: Client = api
         controller = Controller(self.sweep, self.claim, client, INTERVAL, lambda: self.now)
-        reached = Reached()
+        reached = BestResult()
         while True:
             while controller.step():
                 pass
@@ -335,7 +335,7 @@ class Search:
             best = max((row["value"] for row in finished), default=0.0)
             over = self.summary["state"] != "running"
             if best > reached.accuracy:
-                reached = Reached(best, self.summary["gpu_hours"], len(self.gangs))
+                reached = BestResult(best, self.summary["gpu_hours"], len(self.gangs))
             if over or (accuracy is not None and best >= accuracy):
                 break
             self._advance()

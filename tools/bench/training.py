@@ -3,7 +3,7 @@
 Two processes on the CPU train the same model on the same data from the same seed, alternately with
 our program, a minimal hand-written loop, Lightning Fabric and Hugging Face Accelerate, so that
 other load on the host affects all equally. All use our data loader. The benchmark also measures
-bytes on the wire with and without compression; the time for which a checkpoint blocks a step, and
+bytes on the wire with and without compression; the time for which a checkpoint blocks training, and
 the step rate while it is written, both compared with dcp.async_save; and the time from a killed
 worker to the next step. It writes all samples to .bench/training.json.
 """

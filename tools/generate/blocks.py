@@ -43,11 +43,11 @@ def filled(pages: Mapping[Path, str], root: Path) -> dict[Path, str]:
 
 
 def kinds_table() -> str:
-    """Return the table of job kinds: objects, requirements, and behaviour after a fault."""
+    """Return the table of job kinds: objects, requirements, and behaviour after a failure."""
     rows = [
         (f"`{name}`", kind.objects, _needs(kind), kind.after_fault) for name, kind in KINDS.items()
     ]
-    return _table(("kind", "made of", "needs", "after a fault"), rows)
+    return _table(("kind", "objects", "requirements", "after a failure"), rows)
 
 
 def _needs(kind: Kind) -> str:
@@ -92,12 +92,12 @@ def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[
 
 def team_rights_table() -> str:
     """Return a table with the permissions of members and viewers of a team."""
-    return _table(("what", "request", *rights.GROUPS), rights.team_rows())
+    return _table(("permission", "request", *rights.GROUPS), rights.team_rows())
 
 
 def pipeline_rights_table() -> str:
     """Return a table with the permissions of pipelines."""
-    return _table(("what", "request", "previews", "updates"), rights.pipeline_rows())
+    return _table(("permission", "request", "previews", "updates"), rights.pipeline_rows())
 
 
 def attributes_table() -> str:

@@ -98,8 +98,8 @@ skipped; everything else is checked. If a rule itself fails, the failure is repo
 ## Custom kinds
 
 [kind-known](#kind-known) rejects an object of an unknown kind that contains a pod, a container, an
-image, an accelerator or a manifest as text. Add a record of the kind to the configuration file, by
-`Kind.group`:
+image, an accelerator or a manifest as text. Add a record of the kind to the configuration file,
+keyed by `Kind.group`:
 
 ```json
 {
@@ -140,7 +140,7 @@ role:
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an
-InferenceService is always `serving`. A bare Pod with one GPU that ends is `batch`.
+InferenceService is always `serving`. A bare Pod with one GPU that runs to completion is `batch`.
 
 The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or the
 resource selects one of the possible roles (`componentRoles`): `training`, `batch`, `inference` or
@@ -228,7 +228,7 @@ about the whole stack, such as its cost, do not support exemptions; raise the li
 - Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
   Only the part in the object is checked.
-- Objects outside of the stack. List them in the configuration (`existingQueues`,
+- Objects outside the stack. List them in the configuration (`existingQueues`,
   `existingNamespaces`, `existingObjects`). [Admission policies](admission.md) check every pod.
 """
 
@@ -332,7 +332,7 @@ def _section(rule: Rule[Any]) -> str:
             "\nImplements " + "; ".join(_control(control) for control in rule.controls) + "."
         )
     if rule.remedy:
-        lines.append("With `enforcementLevel: remediate` the pack applies this change itself.")
+        lines.append("With `enforcementLevel: remediate`, the pack applies this change itself.")
     settings = _settings(rule.config)
     shared = [f"`{key}`" for key in settings if key in _settings(RoleConfig)]
     own = {key: value for key, value in settings.items() if f"`{key}`" not in shared}

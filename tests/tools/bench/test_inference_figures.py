@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tools.bench.inference.figures import Records, Window, figures, pooled
-from tools.bench.inference.measure import LONGEST, overloaded_after
+from tools.bench.inference.measure import MAX_OVERLOAD_SECONDS, overloaded_after
 
 
 def records(*rows: tuple[float, float, int]) -> Records:
@@ -42,7 +42,7 @@ def test_unanswered_requests_count_as_slow():
 def test_refusals_and_errors_are_counted_separately_without_latency():
     rows = records((0, 0.1, 200), (0.5, 9, 429), (1, 9, 503), (1, 9, 0))
     found = figures(rows, deadline=1, window=ALL)
-    assert (found.requests, found.refused, found.errors) == (4, 1, 2)
+    assert (found.requests, found.rejected, found.errors) == (4, 1, 2)
     assert found.p99 == pytest.approx(0.1)
     assert found.codes == {"200": 1, "429": 1, "503": 1, "0": 1}
 
@@ -81,7 +81,8 @@ def test_runs_without_answers_have_no_percentiles():
 
 
 @pytest.mark.parametrize(
-    ("capacity", "deadline", "seconds"), [(10_000, 0.05, 0.3), (100, 0.1, 6.4), (1, 1.25, LONGEST)]
+    ("capacity", "deadline", "seconds"),
+    [(10_000, 0.05, 0.3), (100, 0.1, 6.4), (1, 1.25, MAX_OVERLOAD_SECONDS)],
 )
 def test_overload_begins_when_queues_are_full_or_too_long(
     capacity: float, deadline: float, seconds: float

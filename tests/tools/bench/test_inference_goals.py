@@ -13,15 +13,15 @@ from tools.bench.outcome import Goal
 
 
 def series(
-    rate: float, p99: float | None = 0.1, goodput: float = 0.0, refused: int = 0, errors: int = 0
+    rate: float, p99: float | None = 0.1, goodput: float = 0.0, rejected: int = 0, errors: int = 0
 ) -> Series:
     def turn(**given: Any) -> dict[str, Any]:
-        return {"throughput": rate, "goodput": rate, "refused": 0, "errors": 0} | given
+        return {"throughput": rate, "goodput": rate, "rejected": 0, "errors": 0} | given
 
     levels = {
         "64 clients": [turn(), turn()],
         "80% load": [turn(throughput=rate * 0.8), turn(throughput=rate * 0.8)],
-        "120% load": [turn(goodput=goodput, refused=refused, errors=errors)] * 2,
+        "120% load": [turn(goodput=goodput, rejected=rejected, errors=errors)] * 2,
     }
     return Series(levels=levels, pools={"80% load": {"p99": p99}})
 
@@ -74,7 +74,7 @@ def test_resnet_is_compared_with_the_bare_loop_of_its_backend():
 
 
 def test_overload_needs_goodput_and_refusals_and_no_other_answers():
-    goals = found("no-op", {OURS: series(100, goodput=95, refused=7)}, {})
+    goals = found("no-op", {OURS: series(100, goodput=95, rejected=7)}, {})
     assert all(goal.met for goal in goals)
     bad = found("no-op", {OURS: series(100, goodput=80, errors=1)}, {})
     assert [goal.met for goal in bad] == [False, False, False]

@@ -21,8 +21,8 @@ SECOND = [
 
 def test_attempts_are_separated_in_any_order_of_files() -> None:
     first, second = attempts([*SECOND, *FIRST])
-    assert (first.resumed_at, first.ended, len(first.losses)) == (0, 18.0, 8)
-    assert (second.resumed_at, second.began, second.losses) == (6, 30.0, (2.0, 1.0))
+    assert (first.resumed_at, first.end, len(first.losses)) == (0, 18.0, 8)
+    assert (second.resumed_at, second.start, second.losses) == (6, 30.0, (2.0, 1.0))
 
 
 def test_throughput_is_in_samples_of_all_processes() -> None:

@@ -20,16 +20,16 @@ def bound(*bindings: tuple[str, float]) -> Gangs:
     """Gangs of two, seen being bound."""
     seen = Gangs(2)
     for number, (gang, moment) in enumerate(bindings):
-        seen.note(gang, f"pod-{number}", "node", moment)
+        seen.record(gang, f"pod-{number}", "node", moment)
     return seen
 
 
 def test_a_pod_is_bound_when_it_is_first_seen_with_a_node() -> None:
     seen = Gangs(2)
-    seen.note("a", "a-0", None, 1.0)
-    seen.note("a", "a-0", "node-0", 2.0)
-    seen.note("a", "a-0", "node-0", 2.5)
-    seen.note("a", "a-1", "node-1", 3.25)
+    seen.record("a", "a-0", None, 1.0)
+    seen.record("a", "a-0", "node-0", 2.0)
+    seen.record("a", "a-0", "node-0", 2.5)
+    seen.record("a", "a-1", "node-1", 3.25)
     assert seen.count == 2
     assert seen.spreads() == [1.25]
 
@@ -183,20 +183,20 @@ time.sleep(0.5)
 
 def test_concurrent_commands_are_measured_together(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEETS, "3"]
-    used = measured_together([command, command, command], tmp_path, {}, at_once=3)
+    used = measured_together([command, command, command], tmp_path, {}, concurrent=3)
     assert used.peak_mib > 3 * 64
 
 
 def test_sequential_commands_share_no_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEETS, "1"]
-    used = measured_together([command, command], tmp_path, {}, at_once=1)
+    used = measured_together([command, command], tmp_path, {}, concurrent=1)
     assert 64 < used.peak_mib < 2 * 64
 
 
 def test_the_failed_one_of_several_commands_is_named(tmp_path: Path) -> None:
     fine, wrong = [sys.executable, "-c", ""], [sys.executable, "-c", "raise SystemExit('no stack')"]
     with pytest.raises(SystemExit, match="no stack"):
-        measured_together([fine, wrong, fine], tmp_path, {}, at_once=2)
+        measured_together([fine, wrong, fine], tmp_path, {}, concurrent=2)
 
 
 def test_goals_without_a_measurement_are_left_out() -> None:

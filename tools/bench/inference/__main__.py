@@ -27,7 +27,7 @@ from tools.bench.inference.load import Generator, generator
 from tools.bench.inference.measure import Bench
 from tools.bench.inference.report import draw, inserted, report
 from tools.bench.inference.workloads import WORKLOADS
-from tools.bench.outcome import FOLDER, Goal, conclude, load, say
+from tools.bench.outcome import DIRECTORY, Goal, conclude, load, say
 
 PARTS: Final = ("servers", "json", "backends", "http")
 PAGE: Final = CHECKOUT / "docs" / "inference-benchmark.md"
@@ -80,9 +80,9 @@ def main() -> None:
 def _write(docs: bool) -> None:
     result = load("inference")
     text = report(result)
-    (FOLDER / "inference.md").write_text(text)
+    (DIRECTORY / "inference.md").write_text(text)
     if result["servers"]:
-        draw(result, FOLDER / "inference-load.svg")
+        draw(result, DIRECTORY / "inference-load.svg")
     if docs:
         shown = f"![Latency against load for every server]({CHART.name})\n\n{text}"
         PAGE.write_text(inserted(PAGE.read_text(), shown))
@@ -105,7 +105,7 @@ def _options() -> argparse.Namespace:
         "--seconds",
         type=float,
         default=0.5,
-        help="duration of a measurement, multiplied by a factor of the model; default: 0.5",
+        help="duration (s) of a measurement, multiplied by a per-model factor; default: 0.5",
     )
     parser.add_argument("--server-core", type=int, default=cores[0])
     parser.add_argument("--load-core", type=int, default=cores[-1])

@@ -135,7 +135,7 @@ CONTESTANTS: Final = {
             _ours,
             {"raw": forms.v2_binary, "json": forms.v2_json},
             {"raw": forms.from_v2, "json": forms.from_v2},
-            "V2 over REST, bytes as binary tensors; one worker process",
+            "V2 over REST with binary tensors; one worker process",
         ),
         Contestant(
             "mosec",
@@ -153,7 +153,7 @@ CONTESTANTS: Final = {
             _program("litserve_server"),
             {"raw": forms.raw, "json": forms.values},
             {"raw": forms.from_raw, "json": forms.from_list},
-            "fast_queue, one API server, one worker process; it has no bound on its queue",
+            "fast_queue; one API server; one worker process; unbounded queue",
         ),
         Contestant(
             "BentoML",
@@ -162,7 +162,7 @@ CONTESTANTS: Final = {
             _bentoml,
             {"raw": forms.raw, "json": forms.batch_of_values},
             {"raw": forms.from_list, "json": forms.from_list},
-            "one worker; its batches adapt and have no fixed delay; raw bytes in, JSON out",
+            "one worker; adaptive batching without a fixed delay; raw bytes in, JSON out",
         ),
         Contestant(
             "MLServer",
@@ -171,8 +171,8 @@ CONTESTANTS: Final = {
             _mlserver,
             {"raw": forms.v2_base64, "json": forms.v2_json},
             {"raw": forms.from_v2, "json": forms.from_v2},
-            "V2 over REST, bytes as base64; parallel_workers 0: no process in between; "
-            "it has no bound on its queue",
+            "V2 over REST with base64-encoded bytes; `parallel_workers: 0` (inference runs in the "
+            "server process); unbounded queue",
         ),
         Contestant(
             "FastAPI",
@@ -181,8 +181,8 @@ CONTESTANTS: Final = {
             _program("fastapi_server"),
             {"raw": forms.raw, "json": forms.values},
             {"raw": forms.from_raw, "json": forms.from_list},
-            "uvicorn with uvloop and httptools; no batches; the model computes in the event loop; "
-            "it has no bound on its queue",
+            "uvicorn with uvloop and httptools; no batching; inference runs in the event loop; "
+            "unbounded queue",
         ),
     )
 }

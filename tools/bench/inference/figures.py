@@ -42,7 +42,7 @@ class Figures:
     p95: float | None
     p99: float | None
     requests: int
-    refused: int
+    rejected: int
     """Requests rejected with 429."""
     errors: int
     """Requests with any status other than 200 and 429."""
@@ -61,11 +61,11 @@ class Window:
         inside = rows[(rows[:, 0] >= self.begin) & (rows[:, 0] <= self.end)]
         return inside if len(inside) else rows
 
-    def ended(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the requests whose responses ended in the window, and its length in seconds.
+    def completed(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """Return the requests whose responses completed in the window, and its length in seconds.
 
         The edges move to the end of the last response shortly before them, if there is one. Only a
-        few batches of a slow server end in a window, so a single batch would affect the result.
+        few batches of a slow server complete in a window, so one batch would affect the result.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10
@@ -76,17 +76,17 @@ class Window:
 def figures(records: Records, deadline: float, window: Window) -> Figures:
     """Compute the figures of a window.
 
-    Rates count the responses that ended in the window, and latencies the requests that were due in
-    it. All status codes are counted. Responses after the end of the load and queued requests are
+    Rates count the responses that completed in the window, and latencies the requests that were due
+    in it. All status codes are counted. Responses after the end of the load and queued requests are
     ignored. Raise ValueError if no request was sent.
     """
     if not len(records.rows):
         raise ValueError("no request was sent")
     due = Records(window.due(records.rows))
-    good, seconds = window.ended(records.answered)
+    good, seconds = window.completed(records.answered)
     p50, p95, p99 = _percentiles(due.answered[:, 1])
     codes = Counter(str(code) for code in records.codes)
-    refused = codes[str(TOO_MANY)]
+    rejected = codes[str(TOO_MANY)]
     return Figures(
         throughput=len(good) / seconds,
         goodput=float((good[:, 1] <= deadline).sum()) / seconds,
@@ -95,8 +95,8 @@ def figures(records: Records, deadline: float, window: Window) -> Figures:
         p95=p95,
         p99=p99,
         requests=len(records.rows),
-        refused=refused,
-        errors=len(records.rows) - len(records.answered) - refused,
+        rejected=rejected,
+        errors=len(records.rows) - len(records.answered) - rejected,
         codes=dict(codes),
     )
 

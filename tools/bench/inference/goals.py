@@ -8,7 +8,7 @@ from tools.bench.inference.measure import CLIENTS, Series, at_load_of, closed, o
 from tools.bench.inference.workloads import Workload
 from tools.bench.outcome import Goal, ratios, spread
 
-MOST: Final = closed(CLIENTS[-1])
+MAX_LOAD: Final = closed(CLIENTS[-1])
 TO_BEST_PEER: Final = {"simple-cnn": 1.2}
 """Required ratio at 64 clients; 1 by default."""
 
@@ -22,7 +22,7 @@ def goals_of(
     title, ours = workload.title, series[OURS]
     found = []
     if peers := {name: one for name, one in series.items() if name != OURS}:
-        best = max(peers, key=lambda name: peers[name].median(MOST, "throughput"))
+        best = max(peers, key=lambda name: peers[name].median(MAX_LOAD, "throughput"))
         to_best = ratios(_rates(ours), _rates(peers[best]))
         found.append(
             Goal(
@@ -80,13 +80,13 @@ def _overload(title: str, ours: Series) -> list[Goal]:
     ]
     good = ratios([turn["goodput"] for turn in ours.levels[level]], peaks)
     errors = sum(turn["errors"] for turns in ours.levels.values() for turn in turns)
-    refused = sum(turn["refused"] for turn in ours.levels[level])
+    rejected = sum(turn["rejected"] for turn in ours.levels[level])
     return [
         Goal(f"{title}: goodput ratio at 120% load: ours / own peak", spread(good)["median"], 0.9),
-        Goal(f"{title}: requests refused with 429 at 120% load", refused, 1),
+        Goal(f"{title}: requests rejected with 429 at 120% load", rejected, 1),
         Goal(f"{title}: responses other than 200 and 429", errors, 0, at_most=True),
     ]
 
 
 def _rates(series: Series) -> list[float]:
-    return [turn["throughput"] for turn in series.levels[MOST]]
+    return [turn["throughput"] for turn in series.levels[MAX_LOAD]]

@@ -24,22 +24,22 @@ SHARES: Final = (0.5, 0.8, 1.2)
 SAME_LOAD: Final = 0.8
 """Share of each peer's capacity at which our server is also measured."""
 
-LONGER: Final = {0.8: 2, 1.2: 2}
+DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
 """Factors for the duration of a level: tail latencies need many requests."""
 
 FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
 """Number of requests after which a server with a bounded queue begins to reject requests."""
 
-LONGEST: Final = 15.0
+MAX_OVERLOAD_SECONDS: Final = 15.0
 """Maximum duration (s) of overload before a measurement."""
 
-WARM_UPS: Final = 6
+MAX_WARM_UPS: Final = 6
 """Maximum number of warm-up measurements after a pause; the minimum is two."""
 
-FASTER: Final = 1.1
+WARM_UP_SPEEDUP: Final = 1.1
 """The warm-up continues while a measurement is faster than the previous ones by this factor."""
 
-FEWEST: Final = 30
+MIN_REQUESTS: Final = 30
 """Minimum average number of requests per measurement, for slow servers."""
 
 WARM_UP: Final = 0.15
@@ -181,7 +181,7 @@ def measure(
     shares: Sequence[float],
 ) -> None:
     """Measure one turn of a server: increasing numbers of clients, then shares of its capacity."""
-    target, base = server.target, bench.seconds * workload.patience
+    target, base = server.target, bench.seconds * workload.duration_factor
     warm_up(bench, target, base / 2)
     capacity = 0.0
     for count in clients:
@@ -189,9 +189,9 @@ def measure(
         window = Window(WARM_UP * base, base)
         capacity = series.add(closed(count), records, window, workload.deadline)
     for share in shares:
-        seconds = base * LONGER.get(share, 1)
+        seconds = base * DURATION_FACTORS.get(share, 1)
         rate = max(share * capacity, 1)
-        seconds = max(seconds, min(FEWEST / rate, 10))
+        seconds = max(seconds, min(MIN_REQUESTS / rate, 10))
         begin = WARM_UP * seconds
         if share > 1:
             begin = overloaded_after(capacity, share, workload.deadline)
@@ -204,15 +204,15 @@ def at_loads_of_peers(
     bench: Bench, server: Running, workload: Workload, series: dict[str, Series]
 ) -> None:
     """Measure our server at the peers' rates in the same turn, if it can handle them."""
-    base = bench.seconds * workload.patience
-    seconds = base * LONGER.get(SAME_LOAD, 1)
+    base = bench.seconds * workload.duration_factor
+    seconds = base * DURATION_FACTORS.get(SAME_LOAD, 1)
     warm_up(bench, server.target, base / 2)
     own = series[OURS]
     for peer, one in series.items():
         rate = SAME_LOAD * capacity_of(one)
         if peer == OURS or rate >= capacity_of(own):
             continue
-        seconds = max(seconds, min(FEWEST / rate, 10))
+        seconds = max(seconds, min(MIN_REQUESTS / rate, 10))
         records = bench.generator.run(server.target, Load(seconds, rate=rate))
         window = Window(WARM_UP * seconds, seconds)
         own.at_peer_load.setdefault(peer, []).append((records, window))
@@ -226,10 +226,10 @@ def capacity_of(series: Series) -> float:
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:
     """Send load until throughput is stable, since the system reclaims pages of paused servers."""
     best = 0.0
-    for _ in range(WARM_UPS):
+    for _ in range(MAX_WARM_UPS):
         records = bench.generator.run(target, Load(seconds, clients=16))
         rate = figures(records, 1, Window(0, seconds)).throughput
-        if rate < FASTER * best:
+        if rate < WARM_UP_SPEEDUP * best:
             return
         best = max(best, rate)
 
@@ -238,7 +238,7 @@ def overloaded_after(capacity: float, share: float, deadline: float) -> float:
     """Return the seconds until a bounded queue is full or an unbounded one exceeds the deadline."""
     filled = FILLED / max((share - 1) * capacity, 1)
     outgrown = deadline * share / (share - 1)
-    return min(max(filled, outgrown), LONGEST)
+    return min(max(filled, outgrown), MAX_OVERLOAD_SECONDS)
 
 
 def _rotated(

@@ -167,10 +167,10 @@ def wait_for(
 ) -> None:
     """Send requests until one succeeds. Raise ServerError on a timeout or if the server exits."""
     deadline = time.monotonic() + READY_SECONDS
-    last = "no answer"
+    last = "no response"
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise ServerError(f"{name} ended: {_tail(log)}")
+            raise ServerError(f"{name} exited: {_tail(log)}")
         with contextlib.suppress(httpx.HTTPError):
             response = httpx.post(url, content=request.body, headers=request.headers, timeout=10)
             if response.status_code == 200:

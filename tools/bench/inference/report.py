@@ -62,7 +62,11 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     if bare := result["bare"].get(name):
         rates = ", ".join(f"{_range(rates)} ({kind})" for kind, rates in bare.items())
         lines.append(f"Samples per second of the bare loop with batches of {MAX_BATCH}: {rates}.")
-    head = ["server", *(f"{count} clients, 1/s" for count in CLIENTS), "p50/p95/p99 of 64, ms"]
+    head = [
+        "server",
+        *(f"{count} client{'s' if count > 1 else ''}, requests/s" for count in CLIENTS),
+        f"p50/p95/p99 with {CLIENTS[-1]} clients, ms",
+    ]
     rows = [
         [
             server,
@@ -73,13 +77,13 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     ]
     lines.append(_table(head, rows))
     head = ["server", *(f"p50/p95/p99 at {share:.0%}, ms" for share in SHARES)]
-    head += ["goodput at 120% to peak", "429", "errors", "memory, MiB"]
+    head += ["goodput at 120% / peak", "429", "errors", "memory, MiB"]
     rows = [
         [
             server,
             *(_tails(one["pooled"][opened(share)]) for share in SHARES),
             _goodput(one),
-            str(sum(_column(one, opened(SHARES[-1]), "refused"))),
+            str(sum(_column(one, opened(SHARES[-1]), "rejected"))),
             str(sum(sum(_column(one, level, "errors")) for level in one["levels"])),
             f"{max(one['memoryBytes']) / 2**20:.0f}",
         ]
@@ -129,7 +133,7 @@ def _forms(result: Mapping[str, Any]) -> str:
 
 
 def _backends(result: Mapping[str, Any]) -> str:
-    head = ["model", "backend", "64 clients, 1/s", "1 client, p50 ms", "largest deviation"]
+    head = ["model", "backend", "64 clients, requests/s", "1 client, p50 ms", "largest deviation"]
     rows = [
         [WORKLOADS[name].title, backend, _range(one["throughput"]), _ms(one["p50"]),
          f"{one['difference']:.1g}"]
@@ -142,15 +146,15 @@ def _backends(result: Mapping[str, Any]) -> str:
 def _http(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     sizes = list(next(iter(found.values())))
     rows = [[name, *(_range(one[size]) for size in sizes)] for name, one in found.items()]
-    head = ["HTTP server", *(f"{size}, 1/s" for size in sizes)]
-    return "### HTTP servers alone, 64 clients, the body is echoed\n\n" + _table(head, rows)
+    head = ["HTTP server", *(f"{size}, requests/s" for size in sizes)]
+    return "### HTTP servers alone: 64 clients, echo\n\n" + _table(head, rows)
 
 
 def _goals(goals: Iterable[Mapping[str, Any]]) -> str:
     rows = [
         [
             goal["name"],
-            f"{goal['value']:.3g}",
+            _number(goal["value"]),
             f"{'at most' if goal['at_most'] else 'at least'} {goal['goal']:g}",
             "yes" if goal["met"] else "**no**",
         ]
@@ -183,7 +187,16 @@ def _tails(pool: Mapping[str, float | None]) -> str:
 
 
 def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.3g}"
+    """Format a duration in milliseconds with three significant digits."""
+    if seconds is None:
+        return "-"
+    return _number(seconds * 1000)
+
+
+def _number(value: float) -> str:
+    """Format a number with three significant digits and without an exponent."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -28,8 +28,8 @@ from tools.bench.outcome import Goal, say
 from training.export import code_version
 from workload.manifest import MANIFEST_FILE
 
-MOST: Final = closed(CLIENTS[-1])
-FORMS_MODEL: Final = "simple-cnn"
+MAX_LOAD: Final = closed(CLIENTS[-1])
+JSON_MODEL: Final = "simple-cnn"
 
 
 def servers(
@@ -53,7 +53,7 @@ def servers(
             def ceiling(
                 loops: dict[str, Loop] = loops,
                 bare: dict[str, list[float]] = bare,
-                seconds: float = bench.seconds * workload.patience,
+                seconds: float = bench.seconds * workload.duration_factor,
             ) -> None:
                 for name, loop in loops.items():
                     bare[name].append(loop.rate(seconds))
@@ -71,14 +71,14 @@ def json(
     result: dict[str, Any],
 ) -> None:
     """Measure the same requests in JSON format, for one model."""
-    workload = WORKLOADS[FORMS_MODEL]
+    workload = WORKLOADS[JSON_MODEL]
     if workload not in workloads:
         return
     series = _fewest_and_most_clients(bench, contestants, workload, "json")
     result["json"] = {
         "workload": workload.name,
         "throughput": {name: _throughput(one) for name, one in series.items()},
-        "pooled": {name: one.pools[MOST] for name, one in series.items()},
+        "pooled": {name: one.pools[MAX_LOAD] for name, one in series.items()},
     }
 
 
@@ -114,7 +114,7 @@ def exported(workload: Workload) -> Path:
 
 
 def answers(workload: Workload, directory: Path) -> Array:
-    """Return the outputs of plain PyTorch, computed one sample after another.
+    """Return the outputs of plain PyTorch, computed one sample at a time.
 
     Raise ValueError if two outputs are too similar to detect a mix-up.
     """
@@ -136,7 +136,7 @@ def _fewest_and_most_clients(
 
 
 def _throughput(series: Series) -> list[float]:
-    return [turn["throughput"] for turn in series.levels[MOST]]
+    return [turn["throughput"] for turn in series.levels[MAX_LOAD]]
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ class Workload:
     shape: tuple[int, ...]
     deadline: float
     """Deadline in seconds, longer than it takes to serve 64 clients one after another."""
-    patience: float = 1
+    duration_factor: float = 1
     """Factor for the duration of a measurement, for models with fewer responses per second."""
 
     @property
@@ -54,8 +54,8 @@ class Workload:
 WORKLOADS: Final = {
     workload.name: workload
     for workload in (
-        Workload("no-op", "no-op", (16,), deadline=0.05, patience=1.5),
-        Workload("SimpleCNN", "simple-cnn", (3, 32, 32), deadline=0.1, patience=2),
-        Workload("ResNet-18", "resnet18", (3, 32, 32), deadline=1.25, patience=6),
+        Workload("no-op", "no-op", (16,), deadline=0.05, duration_factor=1.5),
+        Workload("SimpleCNN", "simple-cnn", (3, 32, 32), deadline=0.1, duration_factor=2),
+        Workload("ResNet-18", "resnet18", (3, 32, 32), deadline=1.25, duration_factor=6),
     )
 }

@@ -7,7 +7,7 @@ from inference.engine.interface import TensorSpec
 
 
 class NoOp(Handler):
-    """A custom handler without a network."""
+    """A custom handler that runs no neural network."""
 
     def load(self, source: Source) -> None:
         """Read the shapes."""

@@ -75,7 +75,7 @@ class Platform:
 
         Raises:
             PlatformError: If the stack does not have the outputs of this project, or the provider
-                uses another cluster than the platform.
+                does not use the cluster of the platform.
         """
         reference = pulumi.StackReference(name or stack, stack, opts)
         names = PlatformOutputs.__annotations__
@@ -272,8 +272,8 @@ def unpinned(image: object) -> Iterator[Problem]:
 
 def _raise(key: str, problems: Iterator[Problem]) -> None:
     if found := [f"  - {problem.key} {problem.reason}." for problem in problems]:
-        raise PlatformError("\n".join([f"{key!r} does not fit the platform:", *found]))
+        raise PlatformError("\n".join([f"the platform does not support {key!r}:", *found]))
 
 
 def _mismatch(kind: str) -> str:
-    return "is missing" if kind == "missing" else "has another type than this version expects"
+    return "is missing" if kind == "missing" else "does not have the type that this version expects"

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         for line in _ACTIONS[options.action](options):
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
-    except promotion.RefusedError as error:
+    except promotion.RejectedError as error:
         sys.stderr.write(f"rejected: {error}\n")
         return BLOCKED
     return 0

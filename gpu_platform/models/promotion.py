@@ -20,7 +20,7 @@ from workload.manifest import Manifest
 from workload.promotion import Condition, violations
 
 
-class RefusedError(GitopsError):
+class RejectedError(GitopsError):
     """A model that must not be promoted."""
 
 
@@ -95,7 +95,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     """Verify the signature of all files, and return the manifest of the export.
 
     Raises:
-        RefusedError: If a file, the manifest of the artifact or the lineage was changed after it
+        RejectedError: If a file, the manifest of the artifact or the lineage was changed after it
             was signed, or was signed as another model.
     """
     location = repository.reference.at(version.digest)
@@ -104,18 +104,18 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
         directory = Path(temporary, "export")
         for layer in version.layers:
             if (directory / layer.path).exists():
-                raise RefusedError(f"{location} contains the file {layer.path} twice")
+                raise RejectedError(f"{location} contains the file {layer.path} twice")
             repository.download(layer.digest, directory / layer.path)
         try:
             signing.verify(directory, bundle, key, location)
             export = artifact.Files(directory).export()
         except GitopsError as error:
-            raise RefusedError(str(error)) from None
+            raise RejectedError(str(error)) from None
         layers = artifact.Files(directory).layers()
     if artifact.digest_of(artifact.manifest(version.lineage, export, layers)) != version.digest:
-        raise RefusedError(f"{location}: the manifest was not written by `models publish`")
+        raise RejectedError(f"{location}: the manifest was not written by `models publish`")
     if version.lineage.model != repository.reference.repository:
-        raise RefusedError(f"{location} was published as {version.lineage.model}")
+        raise RejectedError(f"{location} was published as {version.lineage.model}")
     return export
 
 
@@ -132,7 +132,7 @@ def promote(
     Return the entry of the ConfigMap.
 
     Raises:
-        RefusedError: If the version must not be promoted. The message lists every reason.
+        RejectedError: If the version must not be promoted. The message lists every reason.
         GitopsError: If the registry or the cluster rejects a change.
     """
     location = repository.reference.at(version.digest)
@@ -145,7 +145,7 @@ def promote(
             incumbent = read(repository, stage).lineage.metrics
         problems += violations(conditions, lineage.metrics, incumbent)
     if problems:
-        raise RefusedError(
+        raise RejectedError(
             "\n".join([f"{location} is not promoted:", *(f"  - {p}" for p in problems)])
         )
     admitted = entry(

@@ -111,7 +111,7 @@ class Repository:
 
     def tags(self) -> list[str]:
         """Return all tags except signature tags; empty if the repository does not exist."""
-        with self._errors("has tags that cannot be listed"):
+        with self._errors("did not return its tags"):
             response = self._request(f"{self._root}tags/list")
             if response.status_code == 404:
                 return []
@@ -147,7 +147,7 @@ class Repository:
 
     def push_blob(self, content: Path, layer: Descriptor) -> None:
         """Upload a file unless the repository already contains it."""
-        with self._errors(f"does not accept {content.name}"):
+        with self._errors(f"did not accept {content.name}"):
             self._client._check_200_response(
                 self._client.upload_blob(str(content), self._container, layer)
             )
@@ -155,7 +155,7 @@ class Repository:
     def push_manifest(self, content: bytes, version: str) -> None:
         """Upload a manifest under a digest or a tag. An existing tag is moved."""
         headers = {"Content-Type": json.loads(content).get("mediaType", MANIFEST_TYPE)}
-        with self._errors(f"does not accept {version}"):
+        with self._errors(f"did not accept {version}"):
             url = f"{self._root}manifests/{version}"
             self._client._check_200_response(self._request(url, "PUT", content, headers))
 
@@ -180,7 +180,7 @@ class Repository:
         content = hashlib.sha256()
         if not re.fullmatch(DIGEST, digest):
             raise GitopsError(f"{self.reference.name}: {digest!r} is not a digest")
-        with self._errors(f"lacks {digest}"):
+        with self._errors(f"did not return {digest}"):
             response = self._request(f"{self._root}blobs/{digest}", stream=True)
             self._client._check_200_response(response)
             for chunk in response.iter_content(_CHUNK_BYTES):

@@ -26,7 +26,7 @@ def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Mode
         return model.model_validate(nested)
     except ValidationError as error:
         names = set(_names(values))
-        raise refused(
+        raise invalid_properties(
             (
                 dotted(
                     camel_case(part) if isinstance(part, str) else part
@@ -39,7 +39,7 @@ def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Mode
         ) from None
 
 
-def refused(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
+def invalid_properties(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
     """Return an error for pairs of a key and the reason why its value is rejected."""
     details: list[InputPropertyErrorDetails] = [
         # An empty path means the resource's name, which becomes part of object names.

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import pulumi
 
 from gpu_platform.platform_stack import Platform, Problem, unpinned
-from gpu_platform.plugin.checking import checked, refused, with_integers
+from gpu_platform.plugin.checking import checked, invalid_properties, with_integers
 from infra import (
     failure_recorder,
     gpu_stack,
@@ -148,7 +148,7 @@ class GpuStack(Deferred):
     """NVIDIA's device plugin and the runtime class, for clusters without them."""
 
     gpu_nodes: pulumi.Output[Values]
-    """How pods request GPUs, for the argument `gpuNodes` of jobs and services."""
+    """Resource and nodes of GPU pods, for the argument `gpuNodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -321,7 +321,7 @@ async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
             images=stack.images,
         )
     if missing := [key for key in ("namespace", "claims") if key not in values]:
-        raise refused((key, "is missing: set it, or set platform") for key in missing)
+        raise invalid_properties((key, "is missing: set it, or set platform") for key in missing)
     return Platform(
         namespace=values["namespace"],
         claims=values["claims"],
@@ -351,7 +351,7 @@ def _pod(values: Values) -> tuple[Values, Values]:
 def _raise_if_any(problems: Any) -> None:
     found: list[Problem] = list(problems)
     if found:
-        raise refused((problem.key, problem.reason) for problem in found)
+        raise invalid_properties((problem.key, problem.reason) for problem in found)
 
 
 def _nodes_output(nodes: GpuNodes) -> Values:

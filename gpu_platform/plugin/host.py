@@ -70,14 +70,14 @@ class Provider(ComponentProvider):
         )
         return secret.apply(
             lambda is_secret: (
-                _refuse_secrets(component_def.name, inputs)
+                _reject_secrets(component_def.name, inputs)
                 if is_secret
                 else given.apply(map_known, run_with_unknowns=True)
             )
         )
 
 
-async def _refuse_secrets(component: str, inputs: Any) -> None:
+async def _reject_secrets(component: str, inputs: Any) -> None:
     named = inputs.items() if isinstance(inputs, dict) else ()
     found = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
     raise pulumi.RunError(

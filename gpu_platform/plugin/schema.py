@@ -1,4 +1,4 @@
-"""Arguments of the plugin's components: the settings, and the place where a workload runs."""
+"""Arguments of the plugin's components: settings, and the platform on which a workload runs."""
 
 import re
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def _type(name: str, description: str) -> PropertyDefinition:
 
 
 _IMAGE: Final = _text("Image of the pods, pinned by digest (`…@sha256:…`).", optional=False)
-_PLACE: Final = {
+_PLATFORM: Final = {
     "platform": _text(
         "Stack of this project, such as `organization/gpu-platform/prod`. Its outputs are the "
         "defaults of namespace, claims and GPU nodes."
@@ -80,7 +80,8 @@ _PLACE: Final = {
     ),
     "gpu_nodes": _type(
         "GpuNodes",
-        "How pods request GPUs. The default without `platform` is `nvidia.com/gpu` on any node.",
+        "Resource and nodes of GPU pods. The default without `platform` is `nvidia.com/gpu` on "
+        "any node.",
     ),
     "service_account": _text("Service account of the pods."),
 }
@@ -91,7 +92,7 @@ _ISOLATED: Final = PropertyDefinition(
 )
 _RECORDER: Final = {
     "image": _text("Image of recorder/Dockerfile, pinned by digest.", optional=False),
-    "gpu_nodes": _PLACE["gpu_nodes"],
+    "gpu_nodes": _PLATFORM["gpu_nodes"],
     "isolated": _ISOLATED,
 }
 _GPU_NODES: Final = {
@@ -108,7 +109,7 @@ _GPU_NODES: Final = {
     "runtime_class": _text("Runtime class of GPU pods. Omit it if they do not need one."),
 }
 COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
-    "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACE}),
+    "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLATFORM}),
     "InferenceService": (
         InferenceServiceSettings,
         {
@@ -116,7 +117,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
             "canary_image": _text(
                 "Image of the canary, pinned by digest. The default is the service's image."
             ),
-            **_PLACE,
+            **_PLATFORM,
             "domain": _text("DNS domain of the cluster's services, by default `cluster.local`."),
         },
     ),
@@ -153,7 +154,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
         {
             "namespace": _text("Namespace of the workloads.", optional=False),
             "volcano_namespace": _text("Namespace of Volcano, by default `volcano-system`."),
-            "gpu_nodes": _PLACE["gpu_nodes"],
+            "gpu_nodes": _PLATFORM["gpu_nodes"],
             "ports": PropertyDefinition(
                 optional=True,
                 type=PropertyType.ARRAY,
@@ -174,7 +175,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
         component: additional | _properties(component, schema_of(model), types, schema_of(model))
         for component, (model, additional) in COMPONENTS.items()
     }
-    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "How pods request GPUs.")
+    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "Resource and nodes of GPU pods.")
     return components, types
 
 
@@ -187,7 +188,7 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
             name, _properties(name, section, types, root), section["description"]
         )
     built = {
-        "GpuStack": {"gpuNodes": _type("GpuNodes", "How pods request GPUs.")},
+        "GpuStack": {"gpuNodes": _type("GpuNodes", "Resource and nodes of GPU pods.")},
         "TrainingJob": {"summary": _type(_RUN, "The run as an output of a stack.")},
         "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
     }

@@ -8,7 +8,7 @@ from typing import NoReturn
 from gitops.errors import FAILED, USAGE
 from gpu_platform.models.arguments import add_models
 
-REFUSED = 3
+REJECTED = 3
 _EPILOG = f"""\
 examples:
   python -m gpu_platform run job.yaml --namespace vision --dry-run
@@ -35,8 +35,8 @@ adding it to the stack later keeps the run.
 exit status:
   0   done
   {FAILED}   the file is invalid, the cluster reported an error, or the followed run has failed
-  {REFUSED}   a mandatory policy rejects the run, or a model is not promoted; nothing was changed
-  {USAGE}  wrong arguments
+  {REJECTED}   a mandatory policy rejects the run, or a model is not promoted; nothing was changed
+  {USAGE}  invalid arguments
   130 interrupted; a run that was created remains
 """
 

@@ -46,7 +46,7 @@ class Member:
         if done.returncode != 0:
             raise GitopsError(
                 f"the platform of namespace {self.namespace} cannot be read: "
-                f"{done.stderr.strip()}. Its stack grants this to tenancy.groups.members "
+                f"{done.stderr.strip()}. Its stack grants permission to tenancy.groups.members "
                 "(docs/teams.md)"
             )
         if not done.stdout:
@@ -126,7 +126,7 @@ class Member:
                 self._run_or_raise("patch", resource.name, name, "--type=merge", change)
 
     def _create_again(self, job: Mapping[str, Any]) -> None:
-        """Delete a Job and its pods, and create the Job again. Raise GitopsError if it runs."""
+        """Delete a Job and its pods, and re-create the Job. Raise GitopsError if it is active."""
         name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
         if state is None or not (state.over or state is State.SUSPENDED):
             raise GitopsError(f"{name} cannot be resumed, because it is not suspended")
@@ -163,7 +163,7 @@ class Member:
         since: datetime | None = None
         announced = False
         while True:
-            final_state = self._ended(run)
+            final_state = self._final_state(run)
             pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
             # kubectl fails if a container of one of the pods has not started.
             if pods and all(map(_has_started, pods)):
@@ -171,13 +171,13 @@ class Member:
                 self._print_logs(run, "--follow", since=since)
                 since, announced = now, False
             elif not final_state and not announced:
-                sys.stderr.write(f"{run} waits for its pods; Ctrl-C leaves it in the queue\n")
+                sys.stderr.write(f"{run} is waiting for its pods; Ctrl-C leaves it in the queue\n")
                 announced = True
             if final_state:
                 return final_state
             time.sleep(_POLL_SECONDS)
 
-    def _ended(self, run: str) -> State | None:
+    def _final_state(self, run: str) -> State | None:
         """Return the final state of a run, or None if it has not finished."""
         states = [
             resource.state(item.get("status", {}))

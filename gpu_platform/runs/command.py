@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import policies
 from gitops.errors import FAILED, GitopsError
-from gpu_platform.runs.arguments import REFUSED, parser
+from gpu_platform.runs.arguments import REJECTED, parser
 
 if TYPE_CHECKING:
     from gpu_platform.runs.cluster import Member
@@ -58,8 +58,8 @@ def _run(options: argparse.Namespace) -> int:
             f"{description.platform.namespace}, not {options.namespace}: use that namespace"
         )
     runs = list(submission.submissions(jobs, description))
-    if _refused(options, runs, description):
-        return REFUSED
+    if _violates_policies(options, runs, description):
+        return REJECTED
     for run in runs:
         _report_cost(options, member, run, description)
     if options.dry_run:
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         if member.create(run.manifests):
             sys.stderr.write(f"{run.name}: submitted\n")
         else:
-            sys.stderr.write(f"{run.name}: already exists, nothing was started\n")
+            sys.stderr.write(f"{run.name}: already exists; nothing was started\n")
         sys.stdout.write(f"{run.name}\n")
         sys.stdout.flush()
     if options.follow:
@@ -116,7 +116,7 @@ def _follow(member: Member, run: str) -> int:
     return 0 if state == "succeeded" else FAILED
 
 
-def _refused(
+def _violates_policies(
     options: argparse.Namespace, runs: Sequence[Submission], description: Description
 ) -> bool:
     """Print policy violations, and return whether a mandatory rule is violated."""
@@ -124,15 +124,15 @@ def _refused(
 
     file = options.policy_config or _CONFIGURATIONS / f"{description.stack}.json"
     settings = findings.read_settings(file) if options.policy_config or file.exists() else {}
-    refused = False
+    violated = False
     for run in runs:
         for found in submission.violations(run, description.platform, settings):
             level = "rejected" if found.mandatory else "advice"
             sys.stderr.write(
                 f"{run.name}: {level} by {found.rule}: {found.message}. {found.remediation}\n"
             )
-            refused |= found.mandatory
-    return refused
+            violated |= found.mandatory
+    return violated
 
 
 def _report_cost(
@@ -169,8 +169,8 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
     found = member.queue(queue, resource)
     if found is None:
         return (
-            f"the free {resource} of queue {queue} is unknown, because you may not read the queue "
-            "or Volcano has not set its status yet"
+            f"the number of free {resource} in queue {queue} is unknown, because you may not read "
+            "the queue or Volcano has not set its status yet"
         )
     allocated, limit = found
     if limit is None:

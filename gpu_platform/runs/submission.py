@@ -52,7 +52,7 @@ class Description(BaseModel):
 
     @property
     def platform(self) -> Platform:
-        """The platform on which the runs are placed. GitopsError is raised if it is not usable."""
+        """The platform on which the runs are placed. Raise GitopsError if it is not usable."""
         try:
             return Platform.of(self.stack, {"runs": {}, "inference": {}, **self.outputs})
         except PlatformError as error:

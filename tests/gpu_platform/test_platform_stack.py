@@ -105,7 +105,7 @@ def test_a_stack_of_another_project_is_refused_with_what_it_lacks() -> None:
     values = {key: value for key, value in OUTPUTS.items() if key != "gpuNodes"}
     with pytest.raises(PlatformError, match="its output gpuNodes is missing") as found:
         Platform.of(STACK, {**values, "queues": "research"})
-    assert "its output queues has another type" in str(found.value)
+    assert "its output queues does not have the type" in str(found.value)
     assert STACK in str(found.value)
 
 
@@ -116,7 +116,7 @@ def test_everything_that_does_not_fit_is_reported_with_the_existing_names() -> N
     with pytest.raises(PlatformError) as found:
         platform.training_job("digits", wrong, image="registry.example.com/training:1.0")
     assert str(found.value).splitlines() == [
-        "'digits' does not fit the platform:",
+        "the platform does not support 'digits':",
         "  - queue is 'langauge', but the platform has only the queues research, vision: "
         "use one of them.",
         "  - datasets is 'datasets', but the platform has only the claims checkpoints: "

@@ -167,7 +167,7 @@ def test_ctrl_c_while_following_leaves_the_run(
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (None, "the free nvidia.com/gpu of queue research is unknown"),
+        (None, "the number of free nvidia.com/gpu in queue research is unknown"),
         (("12", None), "has allocated 12 nvidia.com/gpu and has no limit"),
         (("16", "16"), "0 of 16 nvidia.com/gpu are left in queue research, so the run waits"),
         (

@@ -75,7 +75,7 @@ def test_a_run_states_what_its_queue_leaves_if_the_member_may_read_it(
     cluster: Platform, member: Member, run: str
 ) -> None:
     unread = cluster.shell(f"{member('run job.yaml --dry-run')} 2>&1 >/dev/null")
-    assert f"{run}: the free nvidia.com/gpu of queue research is unknown" in unread
+    assert f"{run}: the number of free nvidia.com/gpu in queue research is unknown" in unread
     cluster.shell(
         "kubectl create clusterrole vision-queues --verb=get"
         " --resource=queues.scheduling.volcano.sh --resource-name=research"

@@ -137,7 +137,7 @@ def _down(options: argparse.Namespace) -> int:
     for kind in _kinds(options.nodes):
         layout = Layout.of(kind)
         if not layout.state.exists():
-            if launcher.end_orphans(kind):
+            if launcher.stop_orphans(kind):
                 print(f"stopped the {kind} cluster, whose state directory is missing")
             continue
         with exclusive(layout.lock, "devcluster down"):

@@ -1,4 +1,4 @@
-"""Process 1 of the cluster. All other processes are its children and are killed with it.
+"""PID 1 of the cluster. All other processes are its children and are killed with it.
 
 With real nodes, it runs the network switch and a supervised process per node, in separate
 namespaces. With simulated nodes, it runs the control plane and Volcano on the host's loopback
@@ -72,7 +72,7 @@ def run_simulated(
         volcano = (layout.kubeconfig, binaries, layout.scheduler_configuration)
         for service in volcano_services(*volcano, layout.state / "klog"):
             supervisor.start(service)
-        events.add("control-plane", "Volcano runs", ready=True)
+        events.add("control-plane", "Volcano is running", ready=True)
     except (OSError, subprocess.CalledProcessError) as error:
         events.add("control-plane", "failed", error=str(error))
         raise

@@ -169,7 +169,7 @@ def kill(process: psutil.Process) -> None:
         psutil.wait_procs(children, timeout=0.05)
 
 
-def end_orphans(kind: Kind) -> int:
+def stop_orphans(kind: Kind) -> int:
     """Stop every cluster of a kind that has no record, and return their number.
 
     Their state directories were removed, or their start was interrupted before the record was

@@ -72,8 +72,8 @@ def up(
     record = launcher.running(layout)
     if record is None:
         launcher.stop(layout)
-        if ended := launcher.end_orphans(spec.kind):
-            reporter.say(f"stopped {ended} cluster without a state directory")
+        if stopped := launcher.stop_orphans(spec.kind):
+            reporter.say(f"stopped {stopped} cluster without a state directory")
         if real and (message := image_stores.free_space(layout)):
             reporter.say(message)
         host.check(spec, layout)
@@ -236,7 +236,7 @@ def down(kind: Kind, *, purge: bool) -> list[str]:
     """Stop the cluster; with `purge`, delete its state. Return the groups that remain."""
     layout = Layout.of(kind)
     left = launcher.stop(layout)
-    launcher.end_orphans(kind)
+    launcher.stop_orphans(kind)
     if purge and layout.state.exists():
         for path in layout.state.iterdir():
             if path != layout.lock:

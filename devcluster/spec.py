@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The cluster. Both kinds run the same API server."""
+    """The embedded cluster. Clusters of both node kinds run the same API server."""
 
     kind: Kind
     simulated_nodes: int
@@ -60,7 +60,7 @@ class ClusterSpec:
 
     @property
     def context(self) -> str:
-        """Name of the kubectl context, which stacks check."""
+        """Name of the kubectl context. Stacks verify it before they deploy."""
         return "gpu-platform-dev" if self.kind is Kind.REAL else "gpu-platform-simulated"
 
     @property

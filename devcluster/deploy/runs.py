@@ -20,9 +20,9 @@ from kube.names import TASK_LABEL
 
 POLL_SECONDS = 1.0
 # A restarting API server is unavailable for a while.
-SILENCE_SECONDS = 60.0
+OUTAGE_SECONDS = 60.0
 _LAST_LINES: Final = 15
-_ENDED: Final = {"paused", "succeeded", "failed"}
+_IDLE: Final = {"paused", "succeeded", "failed"}
 """Phases in which a trial holds no GPUs."""
 
 
@@ -53,7 +53,7 @@ class Run:
 
 
 def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> RunStatus:
-    """Wait until a run has succeeded or, if it is a notebook, until it runs or is suspended.
+    """Wait until a run has succeeded or, if it is a notebook, until it is running or suspended.
 
     Raises:
         DevclusterError: If the run fails, is suspended or is removed.
@@ -66,7 +66,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
             snapshot = cluster.snapshot()
             status = _status(cluster, snapshot, run)
         except GitopsError as error:
-            if time.monotonic() - answered > SILENCE_SECONDS:
+            if time.monotonic() - answered > OUTAGE_SECONDS:
                 raise
             report(str(error))
             time.sleep(POLL_SECONDS)
@@ -130,7 +130,7 @@ def wait_for_sweep(
         if summary.get("winner") is not None:
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
-        if summary and summary["state"] != "running" and phases <= _ENDED:
+        if summary and summary["state"] != "running" and phases <= _IDLE:
             raise DevclusterError(f"the sweep {key} ended, but no trial has finished")
         time.sleep(POLL_SECONDS)
 

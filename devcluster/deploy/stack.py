@@ -150,7 +150,7 @@ def _explain(command: str, text: str, log: Path) -> str:
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(("Diagnostics:", "Policies:"))]
     shown = "\n".join(lines[min(starts) :] if starts else lines[-30:])
-    return f"`pulumi {command}` failed; its log is {log}\n{shown}"
+    return f"`pulumi {command}` failed; see the log at {log}\n{shown}"
 
 
 class EventFollower:

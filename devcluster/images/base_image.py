@@ -86,18 +86,18 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
     work = images / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    workshop = _Workshop(work, uv, log)
+    builder = _LayerBuilder(work, uv, log)
     try:
         if base is PYTORCH:
-            layers: list[Path | Layer] = [*workshop.all_of(base)]
+            layers: list[Path | Layer] = [*builder.base_layers(base)]
         else:
             root, site = Layout(images / PYTORCH.name).layers()
             differs = base.requirements != PYTORCH.requirements
-            layers = [root, workshop.site(base) if differs else site]
+            layers = [root, builder.site(base) if differs else site]
             if base.added:
-                layers.append(workshop.added(base, root))
+                layers.append(builder.added(base, root))
             if base.python:
-                layers.append(workshop.site(replace(base, requirements=base.python)))
+                layers.append(builder.site(replace(base, requirements=base.python)))
         layout.write(layers, _WITH_SCRIPTS if base.python else CONFIG)
     except subprocess.CalledProcessError as error:
         raise DevclusterError(
@@ -113,14 +113,14 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
 
 
 @dataclass(frozen=True)
-class _Workshop:
+class _LayerBuilder:
     """Builds layers as tar files in the scratch directory `work`."""
 
     work: Path
     uv: Path
     log: Path
 
-    def all_of(self, base: Base) -> list[Path]:
+    def base_layers(self, base: Base) -> list[Path]:
         """Return both layers. Debian's is built in the background, because it mostly downloads."""
         tar = self.work / "root.tar"
         debian = self._start_debian(DEBIAN_PACKAGES, tar)
@@ -137,8 +137,8 @@ class _Workshop:
         """Return the layer of Python packages."""
         packages = self.work / "packages"
         _install(base, packages, self.uv, self.log)
-        for folder in base.headers:
-            shutil.rmtree(packages / folder, ignore_errors=True)
+        for directory in base.headers:
+            shutil.rmtree(packages / directory, ignore_errors=True)
         if base.requirements == PYTORCH.requirements:
             torch_cpu.cut(packages)
         if base.python:
@@ -169,7 +169,7 @@ class _Workshop:
 
 
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
-    """Install from the user's cache, else from a cache that is deleted with the scratch files.
+    """Install from the user's cache, or from a cache that is deleted with the scratch files.
 
     This keeps a gigabyte of packages that only the image needs out of the user's cache.
     """
@@ -179,7 +179,7 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
         ["--offline", "--link-mode=copy"],
         ["--link-mode=hardlink", f"--cache-dir={downloads}"],
     )
-    # Compiled here: a container with a read-only root would compile all imports at each start.
+    # A container with a read-only root filesystem would compile all imports at each start.
     options = ["--no-deps", "--require-hashes", "--compile-bytecode", f"--target={packages}"]
     target = [f"--python={PYTHON}", "--python-platform=x86_64-manylinux_2_28"]
     files = [part for file in base.requirements for part in ("-r", str(file))]
@@ -188,7 +188,7 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
         with log.open("ab") as out:
             done = subprocess.run(
                 [str(uv), "pip", "install", *source, *options, *target, *files],
-                # By hash and unchecked (PEP 552): layers do not keep the modification times.
+                # Unchecked hashes (PEP 552), because layers do not keep the modification times.
                 env={**os.environ, "PYC_INVALIDATION_MODE": "UNCHECKED_HASH"},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -200,9 +200,9 @@ def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
     shutil.rmtree(downloads, ignore_errors=True)
 
 
-def _adapt_scripts(folder: Path) -> None:
+def _adapt_scripts(directory: Path) -> None:
     """Make scripts run with the image's Python instead of the one that installed them."""
-    for script in folder.iterdir():
+    for script in directory.iterdir():
         first, _, rest = script.read_bytes().partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:
             script.write_bytes(b"#!/usr/bin/python3\n" + rest)
@@ -217,20 +217,20 @@ def _pack(packages: Path, tar: Path) -> Path:
 
 
 def write_difference(larger: Path, smaller: Path, to: Path) -> None:
-    """Write the members of the tar file `larger` that `smaller` lacks or has with other contents.
+    """Write the members of the tar file `larger` that are missing from `smaller` or differ there.
 
     Files have the modification time from their package, so the same size and time mean the same
-    contents. Members that only `smaller` has are ignored: packages are only added.
+    contents. Members that exist only in `smaller` are ignored, because packages are only added.
     """
     with tarfile.open(smaller) as archive:
-        known = {member.name: _facts(member) for member in archive}
+        known = {member.name: _metadata(member) for member in archive}
     with tarfile.open(larger) as source, tarfile.open(to, "w", format=tarfile.PAX_FORMAT) as target:
         for member in source:
-            if known.get(member.name) != _facts(member):
+            if known.get(member.name) != _metadata(member):
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
 
 
-def _facts(member: tarfile.TarInfo) -> tuple[object, ...]:
+def _metadata(member: tarfile.TarInfo) -> tuple[object, ...]:
     # Directories and links have the time of the installation.
     time = member.mtime if member.isreg() else None
     owner = (member.uid, member.gid, member.mode)

@@ -1,8 +1,8 @@
 """A reduced PyTorch for machines without a GPU: 0.5 GB instead of 5 GB.
 
-The package index has only the CUDA build, whose libraries need all of CUDA's at import. Here the
-missing ones are replaced by stubs whose functions abort with a message. The GPU code is cut out of
-the libraries, and headers, symbols and profilers are removed. Training, DDP with gloo, saving and
+The package index contains only the CUDA build, which needs all of CUDA's libraries at import. This
+module replaces them with stubs whose functions abort with a message, cuts the GPU code out of
+PyTorch's libraries, and removes headers, symbols and profilers. Training, DDP with gloo, saving and
 loading work; torch.compile and everything on a GPU do not.
 """
 
@@ -34,8 +34,8 @@ STRIPPED = (
     "libtorch_python.so",
 )
 GPU_CODE: Final = ".nv_fatbin"
-# Prefixes of the names of stubbed libraries, and of their functions. The driver's libcuda.so.1 is
-# loaded on demand only: a stub of it would make torch detect a GPU.
+# Prefixes of the names of stubbed libraries, and of their functions. The driver's libcuda.so.1 has
+# no stub, because it is loaded on demand, and a stub would make torch detect a GPU.
 LIBRARIES = ("libcu", "libnv", "libnccl")
 FUNCTIONS = (
     "cublas",
@@ -64,7 +64,7 @@ def cut(packages: Path) -> None:
         drop_section(libraries / name, GPU_CODE)
 
 
-def _stub(folder: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
+def _stub(directory: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
     """Compile stubs of the libraries that are needed and missing."""
     there = {path.name for path in present} | {path.name for path in elsewhere}
     needed: set[str] = set()
@@ -78,13 +78,13 @@ def _stub(folder: Path, present: Sequence[Path], elsewhere: set[Path]) -> None:
         defined |= _symbols("--defined-only", library)
     missing = sorted(n for n in needed - there if n != "libcuda.so.1" and n.startswith(LIBRARIES))
     functions = sorted(name for name in undefined - defined if name.startswith(FUNCTIONS))
-    source = folder / "stub.c"
+    source = directory / "stub.c"
     source.write_text(stub_source(functions))
     for name in missing:
         # All functions are in the first library; the others only have to exist.
         text = str(source) if name == missing[0] else "/dev/null"
         flags = ["-shared", "-fPIC", "-O1", "-w", "-fno-builtin", f"-Wl,-soname,{name}"]
-        subprocess.run(["gcc", *flags, "-o", str(folder / name), "-x", "c", text], check=True)
+        subprocess.run(["gcc", *flags, "-o", str(directory / name), "-x", "c", text], check=True)
     source.unlink()
 
 
@@ -150,8 +150,9 @@ _LOAD, _NOTE, _NO_BITS = 1, 4, 8
 def drop_section(library: Path, name: str) -> None:
     """Remove a read-only section from the file of an ELF library; in memory it becomes zeros.
 
-    The segment around it is split in two, and the program header of the second half takes the
-    place of the build ID's: the table cannot grow. A library without either stays as it is.
+    The surrounding segment is split in two. The program header of the second half replaces that of
+    the build ID, because the table cannot grow. A library without the section or without a build ID
+    is left unchanged.
     """
     content = bytearray(library.read_bytes())
     header = _Header.from_buffer(content)

@@ -1,4 +1,4 @@
-"""Process 1 of a real node, which sets up mounts and network, and supervises all services.
+"""PID 1 of a real node, which sets up mounts and the network and supervises all services.
 
 `cluster_init` starts it in separate namespaces. Killing it is like a power failure of the node.
 """
@@ -77,7 +77,7 @@ class Node:
 
         Their containers were killed with the nodes, and the kubelet rejects pods with GPUs until
         the device plugin has started. If all pods of a gang failed before Volcano's controllers
-        run, the gang would never be restarted.
+        are running, the gang would never be restarted.
         """
         names = [node.name for node in self.spec.real_nodes]
         found = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")
@@ -109,20 +109,18 @@ class Node:
         self.supervisor.start(self.services.gpus())
         self.supervisor.start(self.services.kubelet())
         self.supervisor.start(self.services.kube_proxy())
-        self._await_node("create")
-        self._await_node("condition=Ready")
+        self._await_node("create", "registered")
+        self._await_node("condition=Ready", "Ready")
         self.events.add(self.node.name, "node is Ready", ready=True)
 
-    def _await_node(self, condition: str) -> None:
+    def _await_node(self, condition: str, state: str) -> None:
         deadline = time.monotonic() + READY_TIMEOUT
         wait = ("wait", f"--for={condition}", f"node/{self.node.name}", "--timeout=5s")
         while not self._kubectl(*wait, check=False):
             # Until the node exists, nothing else restarts a kubelet that has exited.
             self.supervisor.restart_ended()
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"the node did not reach {condition} within {READY_TIMEOUT:.0f} s"
-                )
+                raise TimeoutError(f"the node was not {state} within {READY_TIMEOUT:.0f} s")
             time.sleep(0.1)
 
     def _kubectl(self, *arguments: str, text: str = "", check: bool = True) -> bool:

@@ -18,8 +18,9 @@ def main() -> int:
         choices=("auto", *GROUPS),
         nargs="?",
         default="auto",
-        help="engine (Pulumi), simulated (also the control plane), real (also the nodes), or auto "
-        "(default): real if this host supports real nodes, else simulated",
+        help="tools to install: engine (only Pulumi), simulated (adds the control plane) or real "
+        "(adds the nodes); auto, the default, selects real if this host supports real nodes, "
+        "otherwise simulated",
     )
     parser.add_argument(
         "--languages",

@@ -133,9 +133,9 @@ class Builder:
             built = {p.name: out / _executable(module, p) for p in order.programs if p.package}
 
             def tick(events: Path) -> None:
-                begun = list(go.begun(events))
+                started = list(go.started_packages(events))
                 meter.linked([name for name, file in built.items() if file.exists()])
-                meter.compiled([_counter_name(module, path) for path in begun], *begun[-1:])
+                meter.compiled([_counter_name(module, path) for path in started], *started[-1:])
 
             tool = self._go.with_cgo(module.cgo)
             for packages in _batches(order.packages):

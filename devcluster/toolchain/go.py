@@ -1,4 +1,4 @@
-"""The Go command with separate caches and settings, so that builds ignore the user's settings."""
+"""The Go command, run with separate caches and without the user's settings."""
 
 import json
 import os
@@ -21,7 +21,7 @@ Tick = Callable[[], None]
 
 POLL_SECONDS = 0.5
 DOWNLOAD_ATTEMPTS = 3
-WAIT_SECONDS = 2.0
+RETRY_SECONDS = 2.0
 """Time (s) between two attempts of a download, which Go itself does not retry."""
 GIB = 2**30
 
@@ -191,7 +191,7 @@ class Go:
             messages = compiler_messages(events)
             raise DevclusterError(
                 f"{self._damage(work)}{messages or error.messages}\n"
-                f"`go build` of {work.name} failed; its log is {log}"
+                f"`go build` of {work.name} failed; see the log at {log}"
             ) from error
 
     def _download(
@@ -201,7 +201,7 @@ class Go:
         attempts = Retrying(
             retry=retry_if_exception_type(_FailedError),
             stop=stop_after_attempt(DOWNLOAD_ATTEMPTS),
-            wait=wait_fixed(WAIT_SECONDS),
+            wait=wait_fixed(RETRY_SECONDS),
             reraise=True,
         )
         return attempts(self._run, arguments, work, log, tick)
@@ -271,7 +271,9 @@ class _FailedError(DevclusterError):
     def __init__(self, arguments: Sequence[str], log: Path, output: str) -> None:
         lines = [line for line in output.splitlines() if not line.startswith("go: downloading ")]
         self.messages = "\n".join(lines)
-        super().__init__(f"{self.messages}\n`go {' '.join(arguments)}` failed; its log is {log}")
+        super().__init__(
+            f"{self.messages}\n`go {' '.join(arguments)}` failed; see the log at {log}"
+        )
 
 
 def _download_error(answers: Path) -> str:
@@ -293,8 +295,8 @@ def compiler_messages(events: Path) -> str:
     return "".join(lines).rstrip()
 
 
-def begun(events: Path) -> Iterable[str]:
-    """Yield the packages whose compilation has begun, in order."""
+def started_packages(events: Path) -> Iterable[str]:
+    """Yield the packages whose compilation has started, in order."""
     for event in _events(events):
         if event.get("Output") == f"{event.get('ImportPath')}\n":
             yield event["ImportPath"]

@@ -11,18 +11,18 @@ from pathlib import Path
 from devcluster.toolchain import files
 from devcluster.toolchain.pins import Program
 
-ASK_SECONDS = 20
+TIMEOUT_SECONDS = 20
 
 
-def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Path]:
+def find(programs: Iterable[Program], cache: Path, cache_file: Path) -> dict[str, Path]:
     """Return the executables of programs that are installed in the pinned version, by name.
 
-    Executables in `cache` were built by this project and are skipped. The file `memory` caches the
+    Executables in `cache` were built by this project and are skipped. `cache_file` stores the
     result for each tool until the tool changes, because some tools take half a second to print
     their version.
     """
     programs = list(programs)
-    answers = files.read_json(memory)
+    answers = files.read_json(cache_file)
     known = len(answers)
     found: dict[str, Path] = {}
     for program in programs:
@@ -35,7 +35,7 @@ def find(programs: Iterable[Program], cache: Path, memory: Path) -> dict[str, Pa
         if file:
             found[program.name] = file
     if len(answers) > known:
-        files.write(memory, json.dumps(answers, indent=1))
+        files.write(cache_file, json.dumps(answers, indent=1))
     return found | _companions(programs, found)
 
 
@@ -64,7 +64,7 @@ def _has_pinned_version(executable: str, program: Program) -> bool:
             stdin=subprocess.DEVNULL,
             text=True,
             errors="replace",
-            timeout=ASK_SECONDS,
+            timeout=TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

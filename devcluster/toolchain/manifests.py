@@ -106,7 +106,7 @@ def _packed(directory: Path, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class OperatorFiles:
-    """Manifests of one module. `root` is named after version and digest, and complete or absent."""
+    """Manifests of one module, in the directory `root`, which is complete or absent."""
 
     module: Module
     root: Path

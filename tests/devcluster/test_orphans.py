@@ -50,20 +50,20 @@ def note(state: Path, pid: int) -> None:
 def test_a_cluster_with_its_record_is_left_alone(tmp_path: Path, start: Start):
     process = start(tmp_path)
     note(tmp_path, process.pid)
-    assert launcher.end_orphans(KIND) == 0
+    assert launcher.stop_orphans(KIND) == 0
     assert process.poll() is None
 
 
 def test_a_cluster_whose_state_is_gone_is_ended(tmp_path: Path, start: Start):
     process = start(tmp_path / "removed")
-    assert launcher.end_orphans(KIND) == 1
+    assert launcher.stop_orphans(KIND) == 1
     assert not psutil.pid_exists(process.pid)
 
 
 def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: Start):
     first, second = start(tmp_path), start(tmp_path)
     note(tmp_path, second.pid)
-    assert launcher.end_orphans(KIND) == 1
+    assert launcher.stop_orphans(KIND) == 1
     assert not psutil.pid_exists(first.pid)
     assert second.poll() is None
 
@@ -71,9 +71,9 @@ def test_a_cluster_whose_record_names_another_is_ended(tmp_path: Path, start: St
 def test_a_cluster_started_by_another_process_is_not_stopped(tmp_path: Path, start: Start):
     process = start(tmp_path)  # its record is not written yet
     with exclusive(tmp_path / KIND / "lock", "make up"):
-        assert launcher.end_orphans(KIND) == 0
+        assert launcher.stop_orphans(KIND) == 0
     assert process.poll() is None
-    assert launcher.end_orphans(KIND) == 1
+    assert launcher.stop_orphans(KIND) == 1
 
 
 def test_processes_of_an_unrecorded_start_are_ended(
@@ -82,7 +82,7 @@ def test_processes_of_an_unrecorded_start_are_ended(
     monkeypatch.setenv("GPU_PLATFORM_STATE", str(tmp_path))
     process = start(tmp_path)
     with exclusive(tmp_path / KIND / "lock", "make up"):
-        assert launcher.end_orphans(KIND) == 1
+        assert launcher.stop_orphans(KIND) == 1
     assert not psutil.pid_exists(process.pid)
 
 
@@ -96,6 +96,6 @@ def test_other_processes_are_not_clusters(tmp_path: Path):
     command = ["sh", "-c", "read line", "-m", "devcluster.cluster_init", KIND]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert launcher.running_elsewhere(KIND) == []
-        assert launcher.end_orphans(KIND) == 0
+        assert launcher.stop_orphans(KIND) == 0
         assert process.poll() is None
         process.kill()

@@ -255,7 +255,7 @@ def test_a_damaged_module_cache_is_recognised_with_its_remedy(world: World):
 
 def outages(world: World, monkeypatch: pytest.MonkeyPatch, *, count: int) -> None:
     """Let the next downloads of a module fail."""
-    monkeypatch.setattr(go, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(go, "RETRY_SECONDS", 0.0)
     (world.fake / "outages").write_text(" ".join(["down"] * count) + "\n")
 
 

@@ -285,7 +285,7 @@ def test_a_briefly_unreachable_cluster_is_awaited(world: World):
 
 
 def test_waiting_ends_if_the_cluster_stays_silent(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(runs, "OUTAGE_SECONDS", 0.05)
     (world.folder / "silent").touch()
     with pytest.raises(GitopsError, match="connection refused"):
         world.wait()

@@ -162,7 +162,7 @@ def test_a_policy_violation_is_reported_from_its_diagnostics(
         stack.preview().finish(lambda _: None)
     first, *rest = str(caught.value).splitlines()
     log = layout.logs / "pulumi-preview.log"
-    assert first == f"`pulumi preview` failed; its log is {log}"
+    assert first == f"`pulumi preview` failed; see the log at {log}"
     assert rest == REFUSED.splitlines()[2:]
 
 

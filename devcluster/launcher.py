@@ -159,7 +159,7 @@ def stop(layout: Layout) -> list[str]:
 
 def kill(process: psutil.Process) -> None:
     """Kill a cluster's process and all its children, and wait until they have exited."""
-    # unshare ignores SIGTERM. With --kill-child, process 1 of the namespaces is killed with it.
+    # unshare ignores SIGTERM. With --kill-child, PID 1 of the namespaces is killed with it.
     children = process.children(recursive=True)
     process.kill()
     with contextlib.suppress(psutil.TimeoutExpired, ChildProcessError):
@@ -175,7 +175,7 @@ def stop_orphans(kind: Kind) -> int:
     Their state directories were removed, or their start was interrupted before the record was
     written.
     """
-    ended = 0
+    stopped = 0
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
             layout = Layout(Path(), _state(process) / kind)
@@ -185,10 +185,10 @@ def stop_orphans(kind: Kind) -> int:
             record = read_record(layout)
             if record is None or record.pid != process.pid:
                 kill(process)
-                ended += 1
+                stopped += 1
     if kind is Kind.REAL and not any(_clusters(kind)):
         _remove_groups(kind)
-    return ended
+    return stopped
 
 
 def running_elsewhere(kind: Kind) -> list[Path]:

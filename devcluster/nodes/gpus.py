@@ -84,20 +84,20 @@ class Gpus:
 
     def _sample(self) -> None:
         now = time.monotonic()
-        passed, self._sampled = now - self._sampled, now
+        elapsed, self._sampled = now - self._sampled, now
         seconds: dict[psutil.Process, float] = {}
         use: dict[str, float] = defaultdict(float)
         memory: dict[str, float] = defaultdict(float)
-        for process, held in self._processes():
+        for process, assigned in self._processes():
             # A process that exits in the meantime is not counted.
             with contextlib.suppress(psutil.Error):
                 times, resident = process.cpu_times(), process.memory_info()
                 spent = seconds[process] = times.user + times.system
                 # CPU time before the first sample of a process is not counted.
                 new = spent - self._seconds.get(process, spent)
-                for uuid in held:
-                    use[uuid] += 100 * new / passed / len(held)
-                    memory[uuid] += (resident.rss - resident.shared) / 2**20 / len(held)
+                for uuid in assigned:
+                    use[uuid] += 100 * new / elapsed / len(assigned)
+                    memory[uuid] += (resident.rss - resident.shared) / 2**20 / len(assigned)
         self._seconds = seconds
         self._measured = [self._fields(use[uuid], memory[uuid]) for uuid in self._hardware.uuids]
 
@@ -105,8 +105,8 @@ class Gpus:
         known = set(self._hardware.uuids)
         for process in psutil.process_iter(["environ"]):
             environment: Mapping[str, str] = process.info["environ"] or {}
-            if held := known.intersection(environment.get(VISIBLE, "").split(",")):
-                yield process, held
+            if assigned := known.intersection(environment.get(VISIBLE, "").split(",")):
+                yield process, assigned
 
     def _fields(self, use: float, memory_mib: float) -> Fields:
         use, used = min(use, 100.0), min(round(memory_mib), self._hardware.memory_mib)

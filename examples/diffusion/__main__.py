@@ -1,4 +1,4 @@
-"""A fine-tune in the style of SDXL: diffusers' UNet, started by accelerate.
+"""Fine-tuning of diffusers' UNet in the configuration of SDXL, launched by accelerate.
 
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
@@ -32,7 +32,7 @@ def parser() -> Parser:
         prog="accelerate launch -m examples.diffusion",
         description="Fine-tune a UNet of SDXL's type on synthetic images. An interrupted run "
         "resumes from its last checkpoint if it is restarted with the same run-dir. "
-        "Exit codes: 0 done, 64 wrong input (do not retry), 75 interrupted after saving (retry).",
+        "Exit codes: 0 done, 64 invalid input (do not retry), 75 interrupted after saving (retry).",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
@@ -65,7 +65,7 @@ def positive(text: str) -> int:
 
 
 def main() -> int:
-    """Run the fine-tune and return its exit code."""
+    """Run the fine-tuning and return its exit code."""
     try:
         options = parser().parse_args()
         check_run_dir(options.run_dir)

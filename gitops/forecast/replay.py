@@ -35,14 +35,15 @@ forever."""
 
 
 @dataclass
-class Run:
+class SimulatedGang:
     """A gang in the simulated cluster. Times are seconds since the snapshot."""
 
     name: str
     gang: Gang
-    left: float | None
+    remaining: float | None
+    """Remaining time (s) at the start; None if it is unknown."""
     start: float | None = None
-    before: bool = False
+    started_before: bool = False
     """True if the gang has been running since before the snapshot."""
     end: float | None = None
     attempt: int = 0
@@ -51,17 +52,17 @@ class Run:
     """Scheduled pods."""
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """True if the gang has started and has not finished."""
         return self.start is not None and self.end is None
 
     @property
     def expected_end(self) -> float | None:
         """Time of the end if the gang keeps running; None if it is unknown."""
-        return None if self.start is None or self.left is None else self.start + self.left
+        return None if self.start is None or self.remaining is None else self.start + self.remaining
 
     @property
-    def last(self) -> float | None:
+    def final_time(self) -> float | None:
         """Actual or expected time of the end; None if it is unknown."""
         return self.expected_end if self.end is None else self.end
 
@@ -103,7 +104,7 @@ class Replay:
             shuffle.shuffle(gangs)
         ordered = sorted(gangs, key=lambda gang: gang.created)
         self.runs = [
-            Run(f"gang-{sandbox.generation}-{n:05}", gang, gang.remaining(state.taken))
+            SimulatedGang(f"gang-{sandbox.generation}-{n:05}", gang, gang.remaining(state.taken))
             for n, gang in enumerate(ordered)
         ]
 
@@ -114,7 +115,7 @@ class Replay:
             self._submit(self.runs)
         for run in self.runs:
             if run.gang.state == "running":
-                run.start, run.before = 0.0, True
+                run.start, run.started_before = 0.0, True
         self._decide()
         for run in self.runs:
             if run.start is None:
@@ -122,7 +123,7 @@ class Replay:
 
     def advance(self) -> bool:
         """Jump to the next known end and let the scheduler decide; return False without one."""
-        ending = [run for run in self.runs if run.runs and run.expected_end is not None]
+        ending = [run for run in self.runs if run.is_running and run.expected_end is not None]
         if not ending:
             return False
         run = min(ending, key=lambda each: (each.expected_end, each.name))
@@ -133,7 +134,7 @@ class Replay:
         gone = (objects.NAMESPACE, run.name)
         self._all = [pod for pod in self._all if group_of(pod) != gone]
         run.pods = []
-        if any(not other.runs and other.end is None for other in self.runs):
+        if any(not other.is_running and other.end is None for other in self.runs):
             self._decide(_placement(self._all))
         return True
 
@@ -144,7 +145,7 @@ class Replay:
             found[run.gang.queue] += run.used
         return found
 
-    def _submit(self, runs: list[Run]) -> None:
+    def _submit(self, runs: list[SimulatedGang]) -> None:
         self._sandbox.create_groups([objects.group(run.name, run.gang) for run in runs])
         pods = [pod for run in runs for pod in objects.pods(run.name, run.gang, run.attempt)]
         self._sandbox.create_pods(pods)
@@ -163,10 +164,10 @@ class Replay:
 
     def _settle(self, last: Placement | None = None) -> None:
         """Wait until the placement of pods is stable. `last` is the last known placement."""
-        begun = time.monotonic()
-        since, changed = self._sandbox.sessions(), begun
+        started = time.monotonic()
+        since, changed = self._sandbox.sessions(), started
         required: int | None = None
-        while time.monotonic() < begun + _TIMEOUT:
+        while time.monotonic() < started + _TIMEOUT:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
@@ -221,7 +222,12 @@ class Replay:
                 continue
             key = run.gang.queue, run.gang.priority
             if key not in left:
-                stays = (pod for other in present if not _yields(other, run) for pod in other.pods)
+                stays = (
+                    pod
+                    for other in present
+                    if not _may_be_preempted(other, run)
+                    for pod in other.pods
+                )
                 left[key] = free(self.state.nodes, stays)
             if may_fit(left[key], run.gang.pods, missing):
                 return True
@@ -245,21 +251,21 @@ class Replay:
             if len(run.pods) < run.gang.minimum:
                 self._sandbox.end(run.name, pods_only=True)
                 if run.gang.deadline_seconds is not None and run.gang.left_seconds is None:
-                    run.left = run.gang.deadline_seconds
+                    run.remaining = run.gang.deadline_seconds
                 run.start = None
             else:
                 again = again[-missing:]
             self._sandbox.create_pods(again)
         return found
 
-    def _unsaved(self, run: Run, start: float) -> float | None:
+    def _unsaved(self, run: SimulatedGang, start: float) -> float | None:
         """Return the seconds since the last checkpoint of a running gang; None if unknown."""
-        if run.before:
+        if run.started_before:
             return run.gang.unsaved(self.state.taken, self.now)
         every = run.gang.saves_every_seconds
         return self.now - start if every is None else min(self.now - start, every)
 
-    def _record_victim(self, run: Run, missing: int) -> None:
+    def _record_victim(self, run: SimulatedGang, missing: int) -> None:
         gang = run.gang
         restarts = len(run.pods) < gang.minimum
         pods = gang.size if restarts else missing
@@ -275,10 +281,10 @@ class Replay:
                     gpu_hours=hours,
                 )
             )
-        run.before = run.before and not restarts
+        run.started_before = run.started_before and not restarts
 
 
-def _yields(run: Run, other: Run) -> bool:
+def _may_be_preempted(run: SimulatedGang, other: SimulatedGang) -> bool:
     """Return whether a gang may be preempted by another one in its queue."""
     gang, preemptor = run.gang, other.gang
     return (
@@ -318,7 +324,7 @@ def _placement(pods: list[dict[str, Any]]) -> Placement:
     return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods}
 
 
-def _reason(run: Run, pods: list[dict[str, Any]]) -> str:
+def _reason(run: SimulatedGang, pods: list[dict[str, Any]]) -> str:
     """Return the most frequent scheduling message of a gang's pods, or an empty string."""
     messages: Counter[str] = Counter()
     for pod in pods:

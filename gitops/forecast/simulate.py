@@ -10,7 +10,7 @@ from typing import Final
 from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer, Victim
 from gitops.forecast.capacity import fragmented, free, free_devices
 from gitops.forecast.combine import combine
-from gitops.forecast.replay import Replay, Run, evicts
+from gitops.forecast.replay import Replay, SimulatedGang, evicts
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.state import State
 from gitops.runs.snapshot import devices
@@ -131,19 +131,19 @@ def _verdicts(replay: Replay, without: Replay | None) -> Iterator[GangAnswer]:
                 "verdict": _verdict(run),
                 "verdicts": {_verdict(run): 1},
                 "start_seconds": run.start,
-                "end_seconds": run.last,
+                "end_seconds": run.final_time,
                 "start_without_seconds": same and same.start,
-                "end_without_seconds": same and same.last,
+                "end_without_seconds": same and same.final_time,
                 "added": without is not None and same is None,
                 "reason": run.reason,
             }
         )
 
 
-def _verdict(run: Run) -> str:
+def _verdict(run: SimulatedGang) -> str:
     if run.start is None:
         return "waits"
-    if run.before:
+    if run.started_before:
         return "runs"
     return "starts later" if run.start > 0 else "starts at once"
 
@@ -186,7 +186,7 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
         version = "an unknown version of Volcano" if state.volcano is None else state.volcano
         found.append(f"the target runs {version}, the simulation Volcano {replay.volcano}")
     found.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
-    endless = sum(run.left is None for run in replay.runs)
+    endless = sum(run.remaining is None for run in replay.runs)
     if endless:
         found.append(f"{endless} gangs have no known end and run beyond the horizon")
     found.append(

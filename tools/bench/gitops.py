@@ -143,7 +143,7 @@ def _ratio(samples: Samples, other: str, unit: str = "clock") -> dict[str, float
     """Return the median, minimum and maximum ratio of runs in the same turn."""
     pairs = zip(samples[REPORT][unit], samples[other][unit], strict=True)
     ratios = [first / second for first, second in pairs]
-    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+    return {"median": statistics.median(ratios), "minimum": min(ratios), "maximum": max(ratios)}
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -154,8 +154,8 @@ def _print(result: dict[str, Any]) -> None:
             say(f"{name}, {what}: {median:.2f} s ({min(values):.2f} to {max(values):.2f})")
     for name, ratios in result["ratios"].items():
         for what, spread in ratios.items():
-            least, most = spread["least"], spread["most"]
-            say(f"{name}, {what}: {spread['median']:.3f} ({least:.3f} to {most:.3f})")
+            minimum, maximum = spread["minimum"], spread["maximum"]
+            say(f"{name}, {what}: {spread['median']:.3f} ({minimum:.3f} to {maximum:.3f})")
     if install := result.get("install"):
         shown = ", ".join(f"{what} {value:.1f} s" for what, value in install["seconds"].items())
         say(f"installation of requirements.txt: {shown}, {install['megabytes']} MB")

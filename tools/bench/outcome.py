@@ -47,8 +47,8 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
     """Return the median, minimum and maximum."""
     return {
         "median": statistics.median(samples),
-        "least": min(samples),
-        "most": max(samples),
+        "minimum": min(samples),
+        "maximum": max(samples),
     }
 
 

@@ -198,7 +198,7 @@ def _print(result: dict[str, Any]) -> None:
         say(f"{name + ':':29} {median:7.4f} s ({min(values):.4f} to {max(values):.4f})")
     for name in ("emptyToNone", "oursToEmpty", "admissionToNone"):
         found = result[name]
-        say(f"{name}: {found['median']:.3f} ({found['least']:.3f} to {found['most']:.3f})")
+        say(f"{name}: {found['median']:.3f} ({found['minimum']:.3f} to {found['maximum']:.3f})")
     alone = result["packAloneMicroseconds"]
     say(f"pack alone: {alone['perResource']:.0f} µs per resource, of which the SDK takes")
     say(f"  {alone['perResourceEmptyPack']:.0f} µs; {alone['perResourceAndRule']:.1f} µs per rule")

@@ -72,7 +72,7 @@ def main() -> None:
     seconds = [each["seconds"] for found in faults.values() for each in found]
     for name, found in {"undisturbed": undisturbed, **faults}.items():
         took = spread([each["seconds"] for each in found])
-        say(f"{name}: {took['median']:.1f} s ({took['least']:.1f} to {took['most']:.1f})")
+        say(f"{name}: {took['median']:.1f} s ({took['minimum']:.1f} to {took['maximum']:.1f})")
     for each in [*alarms, *missed]:
         say(f"wrong: {each['found'] or 'nothing'}")
     goals = [

@@ -77,7 +77,7 @@ class Gangs:
             "partialGangs": len(self.partial(rest)),
             "secondsFromFirstToLastPodOfAGang": {
                 "median": round(statistics.median(spreads), 3),
-                "most": round(max(spreads), 3),
+                "maximum": round(max(spreads), 3),
             },
         }
 

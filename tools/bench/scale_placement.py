@@ -96,6 +96,6 @@ def _print(found: dict[str, Any]) -> None:
     say(
         f"  {found['podsPerSecond']} pods/s "
         f"({found['podsPerSecondFromFirstBinding']} after the first binding); from first to last "
-        f"pod of a gang {spread['median']} s, at most {spread['most']} s; "
+        f"pod of a gang {spread['median']} s, at most {spread['maximum']} s; "
         f"{found['partialGangs']} gangs were partially bound while nothing was being bound"
     )

@@ -67,8 +67,8 @@ def main() -> None:
     goals: list[Goal] = []
     result: dict[str, Any] = {}
     if options.states:
-        result["truth"] = _accuracy(options.states, options.horizon, options.seed)
-        goals += result["truth"].pop("goals")
+        result["accuracy"] = _accuracy(options.states, options.horizon, options.seed)
+        goals += result["accuracy"].pop("goals")
     if not options.no_speed:
         for nodes, gangs, scheduler, goal in _SIZES:
             kind = "default scheduler" if scheduler == DEFAULT else "with preemption"
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 @dataclass
-class Compared:
+class Comparison:
     """Single predictions, compared with other simulations of the same states."""
 
     title: str
@@ -98,9 +98,9 @@ class Compared:
             self.verdicts += 1
             self.same_verdicts += gang.verdict == real.verdict
             if gang.verdict == real.verdict == "starts later":
-                at, really = gang.start_seconds or 0.0, real.start_seconds or 0.0
+                at, real_start = gang.start_seconds or 0.0, real.start_seconds or 0.0
                 self.starts += 1
-                self.near_starts += abs(at - really) <= _TOLERANCE * really
+                self.near_starts += abs(at - real_start) <= _TOLERANCE * real_start
         victims, real_victims = _victims(predicted), _victims(other)
         if victims or real_victims:
             self.preempting += 1
@@ -136,16 +136,16 @@ class Predictions:
     """Number of gangs whose verdict occurs in no simulation, by reason."""
     differences: list[str] = field(default_factory=list)
 
-    def add(self, state: int, stated: Answer, applied: Answer) -> None:
+    def add(self, state: int, predicted: Answer, applied: Answer) -> None:
         """Compare the answers about one state."""
         others = {gang.title: gang for gang in applied.gangs}
-        victims, certain = _victims(stated), _victims(stated, certain=True)
+        victims, certain = _victims(predicted), _victims(predicted, certain=True)
         evicted = _victims(applied)
         self.victims += len(evicted)
         self.possible_victims += len(evicted & victims)
         self.certain_victims += len(certain)
         self.certain_victims_same += len(certain & evicted)
-        for gang in stated.gangs:
+        for gang in predicted.gangs:
             real = others[gang.title]
             self.gangs += 1
             self.frequent += gang.verdict == real.verdict
@@ -157,12 +157,14 @@ class Predictions:
                 self.misses[reason] = self.misses.get(reason, 0) + 1
                 self._note(f"state {state}: {gang.title} {gang.outcome}, {real.verdict}: {reason}")
             if real.verdict == "starts later" and gang.start_range is not None:
-                really, found = real.start_seconds or 0.0, gang.start_range
+                real_start, found = real.start_seconds or 0.0, gang.start_range
                 least, most = found.least * (1 - _TOLERANCE), found.most * (1 + _TOLERANCE)
                 self.starts += 1
-                self.near_starts += least <= really <= most
-                if not least <= really <= most:
-                    self._note(f"state {state}: {gang.title} {durations(found)}, {really:.0f} s")
+                self.near_starts += least <= real_start <= most
+                if not least <= real_start <= most:
+                    self._note(
+                        f"state {state}: {gang.title} {durations(found)}, {real_start:.0f} s"
+                    )
         for name in sorted((evicted - victims) | (certain - evicted)):
             self._note(f"state {state}: {name} {'is' if name in evicted else 'is not'} evicted")
 
@@ -202,22 +204,22 @@ def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str])
 
 def _accuracy(states: int, horizon: int, seed: int) -> dict[str, Any]:
     """Simulate each state three times, and compare the results with other simulations."""
-    singles = {name: Compared(name) for name in ("repeated", "shuffled", "slower", "applied")}
-    stated = Predictions()
+    singles = {name: Comparison(name) for name in ("repeated", "shuffled", "slower", "applied")}
+    predicted = Predictions()
     for number, state, runs in _simulated(states, horizon, seed):
         predictions, repeated, slower, applied = runs
         others = (repeated, predictions[1], slower, applied)
         for compared, other in zip(singles.values(), others, strict=True):
             compared.add(predictions[0], other)
-        stated.add(number, combine(predictions), applied)
+        predicted.add(number, combine(predictions), applied)
         say(f"{number}: {len(state.nodes)} nodes, {len(state.gangs)} gangs")
         say(", ".join(f"{n} {c.same_verdicts}/{c.verdicts}" for n, c in singles.items()))
     return {
         "states": states,
         "horizon": horizon,
         "single": [asdict(compared) for compared in singles.values()],
-        "combined": asdict(stated),
-        "goals": stated.goals(),
+        "combined": asdict(predicted),
+        "goals": predicted.goals(),
     }
 
 

@@ -155,7 +155,7 @@ def _show(
 
 def _range(values: Sequence[float], form: str) -> str:
     found = spread(values)
-    return f"{found['median']:{form}} ({found['least']:{form}} to {found['most']:{form}})"
+    return f"{found['median']:{form}} ({found['minimum']:{form}} to {found['maximum']:{form}})"
 
 
 def _free_port() -> int:

@@ -53,8 +53,8 @@ STACK: Final = (
 
 PIPELINE_REQUESTS: Final = {
     "create objects of the stack's kinds": "create deployments.apps",
-    "change them": "patch deployments.apps",
-    "delete them": "delete deployments.apps",
+    "change objects of the stack": "patch deployments.apps",
+    "delete objects of the stack": "delete deployments.apps",
     "create objects of other kinds": "create jobs.batch",
     "change a queue of the stack": "patch queues.scheduling.volcano.sh/research",
     "change another queue": "patch queues.scheduling.volcano.sh/other",
@@ -63,7 +63,9 @@ PIPELINE_REQUESTS: Final = {
     "read an admission policy of the stack": (
         "get validatingadmissionpolicies.admissionregistration.k8s.io/rules"
     ),
-    "change it": "patch validatingadmissionpolicies.admissionregistration.k8s.io/rules",
+    "change an admission policy of the stack": (
+        "patch validatingadmissionpolicies.admissionregistration.k8s.io/rules"
+    ),
     "read a Secret of the stack": "get secrets/registry",
     "read another Secret": "get secrets/other",
     "list Secrets": "list secrets",

@@ -22,9 +22,9 @@ def test_ratios_compare_runs_of_the_same_turn():
     samples = {"no pack": [10.0, 20.0, 10.0], "empty pack": [20.0, 20.0, 30.0]}
     pods = {WITHOUT: [0.002, 0.002, 0.004], WITH: [0.004, 0.003, 0.004]}
     found = _ratios({**samples, **pods, "ours": [22.0, 26.0, 30.0]})
-    assert found["oursToEmpty"] == {"median": 1.1, "least": 1.0, "most": 1.3}
-    assert found["emptyToNone"] == {"median": 2.0, "least": 1.0, "most": 3.0}
-    assert found["admissionToNone"] == {"median": 1.5, "least": 1.0, "most": 2.0}
+    assert found["oursToEmpty"] == {"median": 1.1, "minimum": 1.0, "maximum": 1.3}
+    assert found["emptyToNone"] == {"median": 2.0, "minimum": 1.0, "maximum": 3.0}
+    assert found["admissionToNone"] == {"median": 1.5, "minimum": 1.0, "maximum": 2.0}
 
 
 @pytest.mark.parametrize(("ratio", "seconds", "met"), [(1.1, 3.0, True), (1.11, 3.1, False)])

@@ -179,7 +179,7 @@ def _column(one: Mapping[str, Any], level: str, figure: str) -> list[Any]:
 
 def _range(values: Sequence[float]) -> str:
     found = spread(values)
-    return f"{found['median']:,.0f} ({found['least']:,.0f}-{found['most']:,.0f})"
+    return f"{found['median']:,.0f} ({found['minimum']:,.0f}-{found['maximum']:,.0f})"
 
 
 def _tails(pool: Mapping[str, float | None]) -> str:

@@ -26,7 +26,7 @@ START_TIMEOUT = 300.0
 """Timeout (s) of a start, which takes 15 s on an idle machine, and more than 120 s on two cores
 with a load of 15."""
 
-LISTENING = (20_000, 32_768)
+PORT_RANGE = (20_000, 32_768)
 """Port range for control planes, below Linux's ephemeral ports (ip(7))."""
 
 NO_DEMANDS = Demands()
@@ -146,7 +146,7 @@ def _free_port(layout: Layout) -> int:
     """
     kept = layout.state / "api-port"
     if not kept.exists():
-        blocks = list(range(*LISTENING, PORTS))
+        blocks = list(range(*PORT_RANGE, PORTS))
         random.shuffle(blocks)
         kept.write_text(str(next(port for port in blocks if _port_in_use(port) is None)))
     first = int(kept.read_text())

@@ -13,7 +13,7 @@ from workload.configuration import problem_sentences
 
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
-WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
+WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 """Resources whose unit is a whole GPU. The price table defines the fraction for all others."""
 HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]
@@ -83,7 +83,7 @@ class Prices(_Settings):
 
     def share(self, resource: str) -> Decimal | None:
         """Return the fraction of a GPU that a device of this resource represents, or None."""
-        return Decimal(1) if resource in WHOLE else self.shares.get(resource)
+        return Decimal(1) if resource in WHOLE_GPUS else self.shares.get(resource)
 
     def of_product(self, product: str, purchase: Purchase) -> Decimal | None:
         """Return the hourly price of a GPU, or None if it is unknown."""

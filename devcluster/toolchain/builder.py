@@ -14,7 +14,7 @@ from devcluster.toolchain.go import Go, Package
 from devcluster.toolchain.pins import Module, Program
 from devcluster.toolchain.progress import Meter, Report
 
-SEPARATE = 2
+SEPARATE_PACKAGES = 2
 """Number of packages per module that are built separately. pins.toml lists the largest first."""
 
 
@@ -171,8 +171,8 @@ def _batches(packages: Sequence[str]) -> list[Sequence[str]]:
 
     This saves disk space, because Go keeps a second copy of compiled packages until a build ends.
     """
-    first = [packages[at : at + 1] for at in range(min(SEPARATE, len(packages)))]
-    rest = packages[SEPARATE:]
+    first = [packages[at : at + 1] for at in range(min(SEPARATE_PACKAGES, len(packages)))]
+    rest = packages[SEPARATE_PACKAGES:]
     return [*first, rest] if rest else first
 
 

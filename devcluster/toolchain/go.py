@@ -241,7 +241,7 @@ class Go:
             print("$ go", *arguments, file=messages, flush=True)
             begin = messages.tell()
             process = subprocess.Popen(
-                [*_end_with_parent(), "go", *arguments],
+                [*_kill_with_parent(), "go", *arguments],
                 cwd=work,
                 env=self.environment | {"GOTMPDIR": str(temporary)},
                 stdin=subprocess.DEVNULL,
@@ -329,7 +329,7 @@ def _size(directory: Path, files: Sequence[str]) -> int:
     return sum((directory / name).stat().st_size for name in files)
 
 
-def _end_with_parent() -> list[str]:
+def _kill_with_parent() -> list[str]:
     """Return a command prefix that kills a build with its parent; empty without setpriv."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 

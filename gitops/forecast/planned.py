@@ -20,7 +20,7 @@ from policies.workloads import Pod
 
 _SCHEDULER: Final = "volcano"
 _BATCH: Final = "batch.volcano.sh"
-_LATER: Final = "flow.volcano.sh"
+_JOB_FLOW: Final = "flow.volcano.sh"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def planned(views: Iterable[View], created: datetime) -> Planned:
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if _is_scheduled(workload, pod)]
         resource = workload.resource
-        if pods and resource.group != _LATER and not resource.kind.startswith("Cron"):
+        if pods and resource.group != _JOB_FLOW and not resource.kind.startswith("Cron"):
             gangs += _gangs(stack, workload, pods, created)
         elif any("/" in name for pod in workload.pods for name in pod_shape_of(pod, 1).requests):
             omitted.append(resource.title)

@@ -19,7 +19,7 @@ _INTERVAL = 0.1
 
 
 @dataclass(frozen=True)
-class Used:
+class ResourceUsage:
     """Resource usage of commands: wall-clock and CPU seconds, and peak memory in MiB.
 
     Memory is the proportional set size of all processes, sampled ten times per second.
@@ -30,7 +30,9 @@ class Used:
     peak_mib: float
 
 
-def measured(command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> Used:
+def measured(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str]
+) -> ResourceUsage:
     """Run a command and return its resource usage. Exit with its output if it fails."""
     return measured_together([command], directory, environment, concurrent=1)
 
@@ -40,7 +42,7 @@ def measured_together(
     directory: Path,
     environment: Mapping[str, str],
     concurrent: int,
-) -> Used:
+) -> ResourceUsage:
     """Run commands, at most `concurrent` at a time, and return their resource usage.
 
     Exit with the output of the first command that fails.
@@ -74,7 +76,7 @@ def measured_together(
     watcher.join()
     if failed := next(filter(None, failures), None):
         sys.exit(failed)
-    return Used(round(seconds, 3), round(_cpu() - before, 3), round(peak[0] / 2**20, 1))
+    return ResourceUsage(round(seconds, 3), round(_cpu() - before, 3), round(peak[0] / 2**20, 1))
 
 
 def _watch(

@@ -52,7 +52,7 @@ def simulated_cluster(nodes: int) -> Iterator[Cluster]:
             # The first start writes kwok's stages, which kwok reads when it starts again.
             lifecycle.up(bare, reporter)
             lifecycle.down(Kind.SIMULATED, purge=False)
-            _let_pods_last(layout)
+            _keep_pods_running(layout)
             cluster = lifecycle.up(bare, reporter)
             say(f"{nodes} simulated nodes")
             simulated_nodes.ensure(nodes, complete.gpu_product, cluster.kubectl)
@@ -96,7 +96,7 @@ def _await_volcano(cluster: Cluster) -> None:
     sys.exit(f"Volcano did not start within a minute; see {cluster.layout.logs}")
 
 
-def _let_pods_last(layout: Layout) -> None:
+def _keep_pods_running(layout: Layout) -> None:
     (file,) = layout.control_plane.rglob("kwok.yaml")
     stages = list(yaml.safe_load_all(file.read_text()))
     (completing,) = (s for s in stages if s["metadata"].get("name") == "pod-complete")

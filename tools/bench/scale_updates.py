@@ -18,7 +18,7 @@ from devcluster.environment import variables
 from devcluster.lifecycle import Cluster
 from devcluster.paths import CHECKOUT
 from tools.bench.outcome import Goal, say
-from tools.bench.processes import Used, measured, measured_together
+from tools.bench.processes import ResourceUsage, measured, measured_together
 from tools.bench.scale_cluster import (
     VOLCANO_JOBS,
     create,
@@ -101,8 +101,8 @@ def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any
     return {"jobsPerStack": per_stack, "stacksAtOnce": _CONCURRENT, "samples": samples}
 
 
-def _methods(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int], Used]]:
-    methods: dict[str, Callable[[Cluster, Path, int], Used]] = {
+def _methods(size: int, per_stack: int) -> dict[str, Callable[[Cluster, Path, int], ResourceUsage]]:
+    methods: dict[str, Callable[[Cluster, Path, int], ResourceUsage]] = {
         KUBECTL: _kubectl,
         PULUMI: partial(_pulumi, per_stack=per_stack),
     }
@@ -131,7 +131,7 @@ def _median(samples: Samples, size: int, method: str) -> float:
     return statistics.median(used["seconds"] for used in samples[size][method])
 
 
-def _kubectl(cluster: Cluster, directory: Path, size: int) -> Used:
+def _kubectl(cluster: Cluster, directory: Path, size: int) -> ResourceUsage:
     objects = gangs(settings_of(size, _PODS))
     file = directory / "jobs.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
@@ -139,7 +139,7 @@ def _kubectl(cluster: Cluster, directory: Path, size: int) -> Used:
     return measured(command, directory, os.environ)
 
 
-def _pulumi(cluster: Cluster, directory: Path, size: int, *, per_stack: int) -> Used:
+def _pulumi(cluster: Cluster, directory: Path, size: int, *, per_stack: int) -> ResourceUsage:
     runtime = {"name": "python", "options": {"virtualenv": str(CHECKOUT / ".venv")}}
     (directory / "Pulumi.yaml").write_text(yaml.safe_dump({"name": "scale", "runtime": runtime}))
     (directory / "__main__.py").write_text(PROGRAM)

@@ -17,7 +17,7 @@ from torchtitan.tools import utils
 
 Schema = dict[str, Any]
 
-DECIDED: Final = {
+MANAGED: Final = {
     "dump_folder",
     "checkpoint.enable",
     "checkpoint.folder",
@@ -84,7 +84,7 @@ def define(section: Any, path: str, definitions: dict[str, Schema]) -> str:
     properties = {}
     for field in dataclasses.fields(section):
         value, key = getattr(section, field.name), f"{path}{field.name}"
-        if key in DECIDED or tyro.conf.Suppress in getattr(hints[field.name], "__metadata__", ()):
+        if key in MANAGED or tyro.conf.Suppress in getattr(hints[field.name], "__metadata__", ()):
             continue
         if subcommands := alternatives(hints[field.name]):
             properties[field.name] = {"enum": subcommands, "$comment": "subcommand"}

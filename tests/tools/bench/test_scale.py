@@ -9,7 +9,7 @@ import pytest
 
 from kube.names import RUN_LABEL
 from simulation.nodes import GPUS
-from tools.bench.processes import Used, measured, measured_together
+from tools.bench.processes import ResourceUsage, measured, measured_together
 from tools.bench.scale_cluster import NAMESPACE, PODS, gangs, plain_pods, settings_of
 from tools.bench.scale_gangs import Gangs, PodWatch
 from tools.bench.scale_placement import VOLCANO, placement_goals
@@ -154,7 +154,7 @@ def test_the_slowest_round_is_compared_with_the_goals(rate: float, partial: int,
 
 
 def used(seconds: float) -> dict[str, float]:
-    return vars(Used(seconds, seconds, 100.0))
+    return vars(ResourceUsage(seconds, seconds, 100.0))
 
 
 @pytest.mark.parametrize(("hundred", "thousand", "met"), [(9.0, 180.0, True), (9.1, 183.0, False)])

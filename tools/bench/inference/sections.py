@@ -74,7 +74,7 @@ def json(
     workload = WORKLOADS[JSON_MODEL]
     if workload not in workloads:
         return
-    series = _fewest_and_most_clients(bench, contestants, workload, "json")
+    series = _min_and_max_clients(bench, contestants, workload, "json")
     result["json"] = {
         "workload": workload.name,
         "throughput": {name: _throughput(one) for name, one in series.items()},
@@ -88,7 +88,7 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
     for workload in workloads:
         if not workload.computes:
             continue
-        series = _fewest_and_most_clients(bench, all_backends(), workload, "raw")
+        series = _min_and_max_clients(bench, all_backends(), workload, "raw")
         result["backends"][workload.name] = {
             name: {
                 "throughput": _throughput(one),
@@ -126,7 +126,7 @@ def answers(workload: Workload, directory: Path) -> Array:
     return rows
 
 
-def _fewest_and_most_clients(
+def _min_and_max_clients(
     bench: Bench, contestants: Sequence[Contestant], workload: Workload, form: Any
 ) -> dict[str, Series]:
     directory = exported(workload)

@@ -157,7 +157,7 @@ def load(file: Path) -> State:
         raise GitopsError(f"cannot read the snapshot {file}: {error}") from None
     if not isinstance(document, Mapping) or "version" not in document:
         raise GitopsError(
-            f"{file} is not a snapshot: write one with `python -m gitops snapshot --out {file}`"
+            f"{file} is not a snapshot: create one with `python -m gitops snapshot --out {file}`"
         )
     if document["version"] != VERSION:
         raise GitopsError(

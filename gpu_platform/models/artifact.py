@@ -184,7 +184,7 @@ class Model(BaseModel):
 
     @classmethod
     def parse(cls, content: bytes, location: str) -> Self:
-        """Parse the manifest of a model. Raise GitopsError if it has another type."""
+        """Parse the manifest of a model. Raise GitopsError if it is not a model."""
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:

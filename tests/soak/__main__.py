@@ -29,7 +29,7 @@ from tests.soak.churn import Churn, model_url, question
 from tests.soak.goals import goals_of
 from tests.soak.memory import Sampler, cluster_processes
 from tests.soak.plot import draw
-from tools.bench.outcome import FOLDER, conclude, load, say
+from tools.bench.outcome import DIRECTORY, conclude, load, say
 
 CLIENTS, PAUSE = 4, 0.2
 EVERY = 5.0
@@ -64,7 +64,7 @@ def main() -> None:
     result["leftOnHost"] = HostState.now().added_since(before)
     goals = goals_of(result)
     conclude("soak", {"minutes": minutes, **result}, goals)
-    draw(load("soak"), FOLDER / "soak.svg")
+    draw(load("soak"), DIRECTORY / "soak.svg")
     sys.exit(0 if all(goal.met for goal in goals) else 1)
 
 

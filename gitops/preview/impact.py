@@ -83,8 +83,8 @@ def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
 
 
 def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact | None:
-    if _is_halted(change):
-        return Impact(_RUNS, f"{_word(change.resource)} `{change.resource.name}` {_HALTED}")
+    if _is_suspension(change):
+        return Impact(_RUNS, f"{_word(change.resource)} `{change.resource.name}` {_SUSPENDED}")
     if (text := claims.shrunk(change)) is not None:
         return Impact(_DATA, text)
     if _is_termination(change):
@@ -100,7 +100,7 @@ def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact 
     return Impact(rank, " ".join([_head(change, resource), *sentences, *_protection(change)]))
 
 
-def _is_halted(change: Change) -> bool:
+def _is_suspension(change: Change) -> bool:
     if change.step.operation != "update" or change.old is None or change.new is None:
         return False
     return is_suspended(change.new.resource) and not is_suspended(change.old.resource)
@@ -208,7 +208,7 @@ def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     return _OTHER, []
 
 
-_HALTED = (
+_SUSPENDED = (
     "is suspended: its pods are terminated, and the work since the last checkpoint is lost. It "
     "keeps its name and continues when it is resumed."
 )

@@ -114,12 +114,13 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
     started = [c.new for c in found if c.new and c.step.operation in ("create", "replace")]
     new = planned(started, state.taken)
     assumptions = [not_simulated(title) for title in new.omitted]
-    gone, halted, resumed = _ended(found), set(_halted(found)), _resumed(found, state.taken)
+    removed, suspended = _removed_gangs(found), set(_suspended_gangs(found))
+    resumed = _resumed_gangs(found, state.taken)
     gangs: list[Gang] = []
     for gang in state.gangs:
-        if gang.key in gone:
+        if gang.key in removed:
             continue
-        if gang.key in halted:
+        if gang.key in suspended:
             gangs.append(gang.model_copy(update={"state": "suspended"}))
         else:
             gangs.append(resumed.get(gang.key, gang))
@@ -154,19 +155,19 @@ def _queues_and_classes(found: Iterable[Change], state: State) -> dict[str, Any]
     return {"queues": [*queues.values()], "priority_classes": [*classes.values()]}
 
 
-def _ended(found: Iterable[Change]) -> set[tuple[str, str]]:
+def _removed_gangs(found: Iterable[Change]) -> set[tuple[str, str]]:
     """Return the gangs that the plan deletes, replaces or terminates."""
-    ended = set()
+    removed = set()
     for change in found:
         if change.old is not None and (
             change.step.operation == "replace"
             or (change.step.operation == "delete" and not change.is_retained)
         ):
-            ended |= _gang_keys([change.old])
+            removed |= _gang_keys([change.old])
         if change.new is not None and _terminates(change.new.resource):
             command = change.new.resource
-            ended.add((command.namespace or "", command.root["target"]["name"].text or ""))
-    return ended
+            removed.add((command.namespace or "", command.root["target"]["name"].text or ""))
+    return removed
 
 
 def _terminates(resource: Resource) -> bool:
@@ -174,13 +175,13 @@ def _terminates(resource: Resource) -> bool:
     return is_command and resource.root["action"].text == "TerminateJob"
 
 
-def _halted(found: Iterable[Change]) -> Iterator[tuple[str, str]]:
+def _suspended_gangs(found: Iterable[Change]) -> Iterator[tuple[str, str]]:
     for change in found:
         if change.step.operation == "update" and change.new and is_suspended(change.new.resource):
             yield from _gang_keys([change.new])
 
 
-def _resumed(found: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
+def _resumed_gangs(found: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
     changes = [c for c in found if c.step.operation == "update" and c.old and c.new]
     views = [c.new for c in changes if c.old and is_suspended(c.old.resource)]
     gangs = planned([view for view in views if view is not None], now).gangs
@@ -239,4 +240,4 @@ def _count(answer: Answer, simulations: int) -> str:
 
 
 def _horizon(answer: Answer) -> str:
-    return f"{duration(answer.horizon_seconds)} (ends of other gangs: {answer.ends})"
+    return f"{duration(answer.horizon_seconds)} (gangs that finish by then: {answer.ends})"

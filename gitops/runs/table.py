@@ -67,7 +67,7 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
 
 
 def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """Return the table, the reasons of waiting runs and the last log lines of failed runs."""
+    """Return the table, why runs are waiting, and the last log lines of failed runs."""
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))

@@ -176,5 +176,5 @@ def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
         raise GitopsError(
             f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {done.stderr.strip()}. "
             "The stack creates the ConfigMap together with the admission policies, and the Role "
-            f"{PROMOTER} grants the permission (docs/model-registry.md). Then run the command again"
+            f"{PROMOTER} grants the permission (docs/model-registry.md). Then rerun the command"
         )

@@ -56,11 +56,11 @@ def throughput(directory: Path, world: World, turns: int) -> dict[str, Any]:
         # Rotated, so that each loop goes first equally often.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             dist.barrier()
-            begun = time.perf_counter()
+            started = time.perf_counter()
             for _ in range(steps):
                 next(loops[name])
             dist.barrier()
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - started
             if turn >= 0:
                 samples[name].append(steps * BATCH * world.size / seconds)
     return samples
@@ -126,11 +126,11 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
     rate in that time.
     """
     dist.barrier()
-    begun, ends = time.perf_counter(), list[float]()
+    started, ends = time.perf_counter(), list[float]()
     saving = start()
-    paused = time.perf_counter() - begun
+    paused = time.perf_counter() - started
     if saving is not None:
-        saving.add_done_callback(lambda _: ends.append(time.perf_counter() - begun))
+        saving.add_done_callback(lambda _: ends.append(time.perf_counter() - started))
     count, unfinished = 0, torch.ones(1)
     while unfinished.item() or count < MIN_STEPS:
         next(loop)
@@ -138,7 +138,7 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
         # All processes compute the same number of steps.
         unfinished.fill_(float(saving is not None and not ends))
         dist.all_reduce(unfinished, dist.ReduceOp.MAX)
-    rate = count / (time.perf_counter() - begun - paused)
+    rate = count / (time.perf_counter() - started - paused)
     return {"pause": paused, "write": max(ends, default=paused), "steps per second": rate}
 
 

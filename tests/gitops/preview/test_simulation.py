@@ -170,7 +170,7 @@ def test_rules_are_advisory_by_default(simulated: Path) -> None:
         (
             "plan-fits",
             False,
-            "ml/urgent does not start within 1h00m (ends of other gangs: 1). 0/3 nodes are "
+            "ml/urgent does not start within 1h00m (gangs that finish by then: 1). 0/3 nodes are "
             "available",
         ),
         (
@@ -181,7 +181,8 @@ def test_rules_are_advisory_by_default(simulated: Path) -> None:
         (
             "plan-waits-at-most",
             False,
-            "ml/urgent waits longer than 1h00m (ends of other gangs: 1), and the limit is 24h00m.",
+            "ml/urgent waits longer than 1h00m (gangs that finish by then: 1), and the limit is "
+            "24h00m.",
         ),
     ]
 
@@ -222,11 +223,13 @@ def test_the_worst_of_several_simulations_counts(
         message for *_, message in found(simulated, {"plan-waits-at-most": {"minutes": 45}})[1]
     ]
     assert messages == [
-        "ml/urgent does not start within 1h00m (ends of other gangs: 1) in 1 of 3 simulations. "
+        "ml/urgent does not start within 1h00m (gangs that finish by then: 1) in 1 of 3 "
+        "simulations. "
         "0/3 nodes are available",
         "ml/a in queue vision is preempted after 0m in 1 of 3 simulations and loses at most 48.0 "
         "GPU-hours.",
-        "ml/urgent waits longer than 1h00m (ends of other gangs: 1) in 1 of 3 simulations, and the "
+        "ml/urgent waits longer than 1h00m (gangs that finish by then: 1) in 1 of 3 "
+        "simulations, and the "
         "limit "
         "is 45m.",
         "ml/late waits up to 1h00m, and the limit is 45m.",

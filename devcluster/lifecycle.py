@@ -46,7 +46,7 @@ class Cluster:
         return [str(self.toolchain.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
 
 
-OnAnswer = Callable[[Cluster], object]
+OnApiServer = Callable[[Cluster], object]
 """Callback that is called when the API server is available. Nodes and images may not be ready."""
 
 
@@ -54,11 +54,11 @@ def up(
     spec: ClusterSpec,
     reporter: Reporter,
     demands: Demands = NO_DEMANDS,
-    on_answer: OnAnswer | None = None,
+    on_api_server: OnApiServer | None = None,
 ) -> Cluster:
     """Start the cluster unless it is running, and add the operators and images that a stack needs.
 
-    `on_answer` is called only if the cluster has to be started.
+    `on_api_server` is called only if the cluster has to be started.
 
     Raises:
         DevclusterError: If a step fails. The message contains a remedy.
@@ -88,7 +88,7 @@ def up(
     cluster = Cluster(spec, layout, toolchain)
     if record is None:
         with reporter.step("cluster") as step:
-            _start(cluster, step, on_answer)
+            _start(cluster, step, on_api_server)
     else:
         reporter.say("cluster: already running")
     if base is not None:
@@ -109,7 +109,7 @@ def _uv() -> Path:
     return Path(found)
 
 
-def _start(cluster: Cluster, step: Step, on_answer: OnAnswer | None) -> None:
+def _start(cluster: Cluster, step: Step, on_api_server: OnApiServer | None) -> None:
     spec, layout, toolchain = cluster.spec, cluster.layout, cluster.toolchain
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
@@ -122,7 +122,7 @@ def _start(cluster: Cluster, step: Step, on_answer: OnAnswer | None) -> None:
         port = _free_port(layout)
         launcher.launch(spec.kind, layout, toolchain.bin, toolchain.volcano.root, port)
     try:
-        _follow(cluster, events, step, on_answer)
+        _follow(cluster, events, step, on_api_server)
     except BaseException:
         launcher.stop(layout)
         raise
@@ -171,7 +171,7 @@ def _port_in_use(first: int) -> int | None:
 
 
 def _follow(
-    cluster: Cluster, events: EventLog, step: Step, on_answer: OnAnswer | None = None
+    cluster: Cluster, events: EventLog, step: Step, on_api_server: OnApiServer | None = None
 ) -> None:
     began = time.monotonic()
     expected = max(1, len(cluster.spec.real_nodes))
@@ -183,9 +183,9 @@ def _follow(
             )
         if received:
             step.update(f"{received[-1].node}: {received[-1].step}")
-        if on_answer is not None and any(event.step == API_ANSWERS for event in received):
-            on_answer(cluster)
-            on_answer = None
+        if on_api_server is not None and any(event.step == API_ANSWERS for event in received):
+            on_api_server(cluster)
+            on_api_server = None
         if sum(event.ready for event in received) >= expected:
             return
         if launcher.running(cluster.layout) is None:

@@ -60,18 +60,18 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
         GitopsError: If the cluster is unavailable for a minute.
     """
     cluster = Cluster(kubectl)
-    answered = time.monotonic()
+    last_response = time.monotonic()
     while True:
         try:
             snapshot = cluster.snapshot()
             status = _status(cluster, snapshot, run)
         except GitopsError as error:
-            if time.monotonic() - answered > OUTAGE_SECONDS:
+            if time.monotonic() - last_response > OUTAGE_SECONDS:
                 raise
             report(str(error))
             time.sleep(POLL_SECONDS)
             continue
-        answered = time.monotonic()
+        last_response = time.monotonic()
         if status is None:
             raise DevclusterError(f"the run {run.name} no longer exists in {run.namespace}")
         report(describe(status))

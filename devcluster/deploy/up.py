@@ -63,14 +63,14 @@ class Deployment:
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self._begun: tuple[stack.Stack, stack.Operation] | None = None
+        self._started: tuple[stack.Stack, stack.Operation] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._begun is not None:
-            self._begun[1].end()
+        if self._started is not None:
+            self._started[1].end()
 
     def begin(self, cluster: Cluster) -> tuple[stack.Stack, stack.Operation]:
         """Start the preview; return the stack and the preview."""
@@ -85,12 +85,12 @@ class Deployment:
         target.select()
         if recovered := recover(target, cluster.kubectl):
             self._reporter.say(f"recovered {recovered} pending operations of an interrupted update")
-        self._begun = target, target.preview()
-        return self._begun
+        self._started = target, target.preview()
+        return self._started
 
     def finish(self, cluster: Cluster, summary: Summary) -> None:
         """Wait for the preview, starting it if necessary, and update the stack."""
-        target, preview = self._begun or self.begin(cluster)
+        target, preview = self._started or self.begin(cluster)
         title = f"pulumi preview of stack {target.name} with the policy pack"
         with self._reporter.step(title) as step:
             summary.changes = preview.finish(step.update)
@@ -161,9 +161,9 @@ def render(cluster: Cluster, summary: Summary) -> Table:
     table.add_row("resources", stack.describe(summary.changes))
     for queue in summary.outputs.get("queues", []):
         table.add_row("queue", f"{queue}: {_queue_state(cluster, queue)}")
-    for run, state, achieved in summary.runs:
+    for run, state, outcome in summary.runs:
         shape = f"{run.nodes} x {run.gpus_per_node} GPU, {run.kind}"
-        lines = filter(None, [f"{run.name} ({shape})", state, achieved])
+        lines = filter(None, [f"{run.name} ({shape})", state, outcome])
         table.add_row("training run", "\n".join(lines))
     for service in summary.services:
         table.add_row("inference", service)

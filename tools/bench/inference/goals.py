@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tools.bench.inference.contestants import OURS
-from tools.bench.inference.measure import CLIENTS, Series, at_load_of, closed, opened
+from tools.bench.inference.measure import CLIENTS, Series, at_load_of, closed_loop, open_loop
 from tools.bench.inference.workloads import Workload
 from tools.bench.outcome import Goal, ratios, spread
 
-MAX_LOAD: Final = closed(CLIENTS[-1])
+MAX_LOAD: Final = closed_loop(CLIENTS[-1])
 TO_BEST_PEER: Final = {"simple-cnn": 1.2}
 """Required ratio at 64 clients; 1 by default."""
 
@@ -45,7 +45,7 @@ def goals_of(
 
 
 def _tail(title: str, ours: Series, peers: Mapping[str, Series]) -> list[Goal]:
-    level = opened(0.8)
+    level = open_loop(0.8)
     tails = {name: one.pools[level]["p99"] for name, one in peers.items() if level in one.pools}
     answered = {name: tail for name, tail in tails.items() if tail is not None}
     own = ours.pools.get(level, {}).get("p99")
@@ -71,7 +71,7 @@ def _tail_at_same_load(title: str, ours: Series, peers: Mapping[str, float]) -> 
 
 
 def _overload(title: str, ours: Series) -> list[Goal]:
-    level = opened(1.2)
+    level = open_loop(1.2)
     if level not in ours.levels:
         return []
     peaks = [

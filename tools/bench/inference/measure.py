@@ -46,12 +46,12 @@ WARM_UP: Final = 0.15
 """Share of a measurement to discard, as connections are opened and the server is still idle."""
 
 
-def closed(clients: int) -> str:
+def closed_loop(clients: int) -> str:
     """Return the name of a closed-loop level."""
     return f"{clients} clients"
 
 
-def opened(share: float) -> str:
+def open_loop(share: float) -> str:
     """Return the name of an open-loop level."""
     return f"{share:.0%} load"
 
@@ -155,7 +155,7 @@ def in_turns(
 
     At the end of a turn, our server is measured at the peers' rates.
     """
-    series = {name: Series(difference=off) for name, (_, off) in servers.items()}
+    series = {name: Series(difference=difference) for name, (_, difference) in servers.items()}
     for turn in range(bench.turns):
         each_turn()
         for name, (server, _) in _rotated(servers, turn):
@@ -187,7 +187,7 @@ def measure(
     for count in clients:
         records = bench.generator.run(target, Load(base, clients=count))
         window = Window(WARM_UP * base, base)
-        capacity = series.add(closed(count), records, window, workload.deadline)
+        capacity = series.add(closed_loop(count), records, window, workload.deadline)
     for share in shares:
         seconds = base * DURATION_FACTORS.get(share, 1)
         rate = max(share * capacity, 1)
@@ -197,7 +197,7 @@ def measure(
             begin = overloaded_after(capacity, share, workload.deadline)
             seconds += begin
         records = bench.generator.run(target, Load(seconds, rate=rate))
-        series.add(opened(share), records, Window(begin, seconds), workload.deadline)
+        series.add(open_loop(share), records, Window(begin, seconds), workload.deadline)
 
 
 def at_loads_of_peers(
@@ -220,7 +220,7 @@ def at_loads_of_peers(
 
 def capacity_of(series: Series) -> float:
     """Return the capacity in the last turn."""
-    return float(series.levels[closed(CLIENTS[-1])][-1]["throughput"])
+    return float(series.levels[closed_loop(CLIENTS[-1])][-1]["throughput"])
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:

@@ -14,8 +14,8 @@ from tools.bench.inference.measure import (
     SAME_LOAD,
     SHARES,
     at_load_of,
-    closed,
-    opened,
+    closed_loop,
+    open_loop,
 )
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, WORKLOADS
 from tools.bench.outcome import spread
@@ -70,8 +70,8 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     rows = [
         [
             server,
-            *(_range(_column(one, closed(count), "throughput")) for count in CLIENTS),
-            _tails(one["pooled"][closed(CLIENTS[-1])]),
+            *(_range(_column(one, closed_loop(count), "throughput")) for count in CLIENTS),
+            _tails(one["pooled"][closed_loop(CLIENTS[-1])]),
         ]
         for server, one in servers.items()
     ]
@@ -81,9 +81,9 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     rows = [
         [
             server,
-            *(_tails(one["pooled"][opened(share)]) for share in SHARES),
+            *(_tails(one["pooled"][open_loop(share)]) for share in SHARES),
             _goodput(one),
-            str(sum(_column(one, opened(SHARES[-1]), "rejected"))),
+            str(sum(_column(one, open_loop(SHARES[-1]), "rejected"))),
             str(sum(sum(_column(one, level, "errors")) for level in one["levels"])),
             f"{max(one['memoryBytes']) / 2**20:.0f}",
         ]
@@ -97,7 +97,7 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
 
 def _same_load(servers: Mapping[str, Any]) -> str:
     ours = servers.get(OURS, {}).get("pooled", {})
-    level = opened(SAME_LOAD)
+    level = open_loop(SAME_LOAD)
     rows = [
         [
             peer,
@@ -113,7 +113,7 @@ def _same_load(servers: Mapping[str, Any]) -> str:
 
 
 def _goodput(one: Mapping[str, Any]) -> str:
-    level = opened(SHARES[-1])
+    level = open_loop(SHARES[-1])
     ratios = [
         turn["goodput"]
         / max(turns[number]["throughput"] for name, turns in one["levels"].items() if name != level)
@@ -218,9 +218,9 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         workload, servers = WORKLOADS[name], result["servers"][name]
         for server, one in servers.items():
             style = _style(server)
-            shares = [opened(share) for share in SHARES]
+            shares = [open_loop(share) for share in SHARES]
             axes[0, column].plot(*_points(one, shares, "offered", "p99"), **style)
-            clients = [closed(count) for count in CLIENTS]
+            clients = [closed_loop(count) for count in CLIENTS]
             axes[1, column].plot(*_points(one, clients, "throughput", "p50"), **style)
         axes[0, column].set_title(workload.title)
         axes[0, column].axhline(workload.deadline * 1000, color="black", lw=0.8, ls=":")

@@ -18,7 +18,7 @@ from tools.bench.inference.measure import (
     CLIENTS,
     Bench,
     Series,
-    closed,
+    closed_loop,
     in_turns,
     running,
 )
@@ -28,7 +28,7 @@ from tools.bench.outcome import Goal, say
 from training.export import code_version
 from workload.manifest import MANIFEST_FILE
 
-MAX_LOAD: Final = closed(CLIENTS[-1])
+MAX_LOAD: Final = closed_loop(CLIENTS[-1])
 JSON_MODEL: Final = "simple-cnn"
 
 
@@ -92,7 +92,7 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
         result["backends"][workload.name] = {
             name: {
                 "throughput": _throughput(one),
-                "p50": one.pools[closed(1)]["p50"],
+                "p50": one.pools[closed_loop(1)]["p50"],
                 "difference": one.difference,
             }
             for name, one in series.items()

@@ -13,7 +13,7 @@ DOWNLOAD_MINUTES = 1.0
 """Minutes to download and unpack the modules over a fast connection."""
 LINK = 10 * COMPILED_PER_SECOND
 """Time to link a program, as bytes of source that compile in the same time."""
-TRUSTED = 60.0
+TRUST_SECONDS = 60.0
 """Seconds after which the measured speed counts as much as the expected one."""
 
 
@@ -56,7 +56,7 @@ class Meter:
         left = sum(self._sizes.values()) - done
         expected = COMPILED_PER_SECOND * (os.cpu_count() or 1)
         passed = time.monotonic() - self._began
-        return left * (passed + TRUSTED) / (done + TRUSTED * expected)
+        return left * (passed + TRUST_SECONDS) / (done + TRUST_SECONDS * expected)
 
     def end(self) -> None:
         """Report the duration of the build."""

@@ -14,10 +14,10 @@ def combine(answers: Sequence[Answer]) -> Answer:
     each = [{gang.title: gang for gang in answer.gangs} for answer in answers]
     verdicts = {name: Counter(gangs[name].verdict for gangs in each) for name in each[0]}
 
-    def usual(gangs: dict[str, GangAnswer]) -> int:
+    def agreement(gangs: dict[str, GangAnswer]) -> int:
         return sum(verdicts[name][gang.verdict] for name, gang in gangs.items())
 
-    typical = max(range(len(answers)), key=lambda n: usual(each[n]))
+    typical = max(range(len(answers)), key=lambda n: agreement(each[n]))
     order = [typical, *(n for n in range(len(answers)) if n != typical)]
     gangs = [_gang([each[n][name] for n in order]) for name in each[0]]
     found = answers[typical].model_copy(

@@ -18,18 +18,24 @@ _MILLI: Final = Decimal("0.001")
 def requests(spec: Mapping[str, Any]) -> Amounts:
     """Return a pod's requests: the sum over its containers, or its largest init container."""
     sidecars: dict[str, Decimal] = {}
-    most: dict[str, Decimal] = {}
+    largest: dict[str, Decimal] = {}
     for container in spec.get("initContainers", ()):
         together = add(sidecars, _amounts(container))
         if container.get("restartPolicy") == "Always":
             sidecars = together
         else:
-            most = {name: max(most.get(name, _ZERO), a) for name, a in {**most, **together}.items()}
+            largest = {
+                name: max(largest.get(name, _ZERO), a)
+                for name, a in {**largest, **together}.items()
+            }
     total = sidecars
     for container in spec.get("containers", ()):
         total = add(total, _amounts(container))
     return quantities(
-        {name: max(total.get(name, _ZERO), most.get(name, _ZERO)) for name in {**total, **most}}
+        {
+            name: max(total.get(name, _ZERO), largest.get(name, _ZERO))
+            for name in {**total, **largest}
+        }
     )
 
 

@@ -69,7 +69,8 @@ def _type(name: str, description: str) -> PropertyDefinition:
 
 
 _IMAGE: Final = _text("Image of the pods, pinned by digest (`…@sha256:…`).", optional=False)
-_PLATFORM: Final = {
+_GPU_NODES_TEXT: Final = "GPU resource, node selector, tolerations and RuntimeClass of GPU pods."
+_PLACE: Final = {
     "platform": _text(
         "Stack of this project, such as `organization/gpu-platform/prod`. Its outputs are the "
         "defaults of namespace, claims and GPU nodes."
@@ -80,8 +81,7 @@ _PLATFORM: Final = {
     ),
     "gpu_nodes": _type(
         "GpuNodes",
-        "Resource and nodes of GPU pods. The default without `platform` is `nvidia.com/gpu` on "
-        "any node.",
+        f"{_GPU_NODES_TEXT} The default without `platform` is `nvidia.com/gpu` on any node.",
     ),
     "service_account": _text("Service account of the pods."),
 }
@@ -92,7 +92,7 @@ _ISOLATED: Final = PropertyDefinition(
 )
 _RECORDER: Final = {
     "image": _text("Image of recorder/Dockerfile, pinned by digest.", optional=False),
-    "gpu_nodes": _PLATFORM["gpu_nodes"],
+    "gpu_nodes": _PLACE["gpu_nodes"],
     "isolated": _ISOLATED,
 }
 _GPU_NODES: Final = {
@@ -109,7 +109,7 @@ _GPU_NODES: Final = {
     "runtime_class": _text("Runtime class of GPU pods. Omit it if they do not need one."),
 }
 COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
-    "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLATFORM}),
+    "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACE}),
     "InferenceService": (
         InferenceServiceSettings,
         {
@@ -117,7 +117,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
             "canary_image": _text(
                 "Image of the canary, pinned by digest. The default is the service's image."
             ),
-            **_PLATFORM,
+            **_PLACE,
             "domain": _text("DNS domain of the cluster's services, by default `cluster.local`."),
         },
     ),
@@ -154,7 +154,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
         {
             "namespace": _text("Namespace of the workloads.", optional=False),
             "volcano_namespace": _text("Namespace of Volcano, by default `volcano-system`."),
-            "gpu_nodes": _PLATFORM["gpu_nodes"],
+            "gpu_nodes": _PLACE["gpu_nodes"],
             "ports": PropertyDefinition(
                 optional=True,
                 type=PropertyType.ARRAY,
@@ -175,7 +175,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
         component: additional | _properties(component, schema_of(model), types, schema_of(model))
         for component, (model, additional) in COMPONENTS.items()
     }
-    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "Resource and nodes of GPU pods.")
+    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, _GPU_NODES_TEXT)
     return components, types
 
 
@@ -188,7 +188,7 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
             name, _properties(name, section, types, root), section["description"]
         )
     built = {
-        "GpuStack": {"gpuNodes": _type("GpuNodes", "Resource and nodes of GPU pods.")},
+        "GpuStack": {"gpuNodes": _type("GpuNodes", _GPU_NODES_TEXT)},
         "TrainingJob": {"summary": _type(_RUN, "The run as an output of a stack.")},
         "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
     }

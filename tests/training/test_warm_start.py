@@ -140,7 +140,7 @@ def test_other_weights_than_expected_are_refused(first: Path, train: Train) -> N
     ("damage", "problem"),
     [
         (lambda export: shutil.rmtree(export), "does not exist yet; set it to the directory"),
-        (lambda export: (export / "model.safetensors").write_bytes(b"x"), "has 1 bytes, the mani"),
+        (lambda export: (export / "model.safetensors").write_bytes(b"x"), "1 bytes, but the mani"),
     ],
 )
 def test_a_missing_or_damaged_export_is_refused(

@@ -1,7 +1,7 @@
 """Copies of downloaded files that the pods of a node share, each named by its SHA-256.
 
-Every pod with the volume can replace a copy, so a copy is used only after it has been copied to a
-directory of the pod and its digest has been verified there.
+Every pod that mounts the volume can replace these files, so a file is used only after it has been
+copied to a directory of the pod and its digest has been verified there.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from workload.report import emit
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _STALLED_SECONDS: Final = 300.0
-"""Time without progress of another pod's download after which a pod does not wait for it."""
+"""Time (s) without progress after which a pod stops waiting for another pod's download."""
 _POLL_SECONDS: Final = 0.2
 _ABANDONED_SECONDS: Final = 24 * 3600.0
-"""Age at which unfinished files and lock files are deleted."""
+"""Age (s) at which unfinished files and lock files are deleted."""
 _COPIED_BYTES: Final = 2**30
 
 
@@ -33,7 +33,7 @@ _COPIED_BYTES: Final = 2**30
 class Cache:
     """A directory with at most `capacity` bytes; the least recently used copies are deleted.
 
-    A failing cache is reported and never prevents a download.
+    Failures of the cache are reported, but never prevent a download.
     """
 
     folder: Path
@@ -91,9 +91,9 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
-        """Wait until no other pod downloads the file. Yield a function that reports progress.
+        """Wait until no other pod is downloading the file. Yield a function that reports progress.
 
-        A download without progress is not waited for.
+        A stalled download is not waited for.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -123,7 +123,7 @@ class Cache:
                     return
                 time.sleep(_POLL_SECONDS)
             except OSError as error:
-                # Not every network file system has locks.
+                # Not every network file system supports locks.
                 emit("not_locked", sha256=sha256, reason=error.strerror)
                 return
             else:
@@ -132,7 +132,7 @@ class Cache:
     def _make_space(self, size: int) -> None:
         """Delete abandoned files, and old copies until `size` bytes fit. Raise OSError on error."""
         if size > self.capacity:
-            raise OSError(0, f"{size} bytes are more than the {self.capacity} of the cache")
+            raise OSError(0, f"{size} bytes exceed the cache's capacity of {self.capacity}")
         copies: list[tuple[float, int, Path]] = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -168,7 +168,7 @@ def copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
         try:
             done = os.copy_file_range(source.fileno(), target.fileno(), amount)
         except OSError:
-            # Between different file systems.
+            # The file systems differ.
             done = os.sendfile(target.fileno(), source.fileno(), None, amount)
         if done == 0:
             return

@@ -95,7 +95,8 @@ class InferenceConfig(BaseModel):
         default=4096,
         ge=0,
         le=2**30,
-        description="Minimum rate at which a client must send a body and receive a response.",
+        description="Minimum rate (bytes/s) at which a client must send a body and receive a "
+        "response.",
     )
     stall_seconds: Seconds = Field(
         default=5.0, description="Time (s) over which the minimum rate is measured."
@@ -188,7 +189,7 @@ class InferenceConfig(BaseModel):
         default=60,
         gt=0,
         le=86400,
-        description="Time (s) for one batch after which a worker is killed and replaced.",
+        description="Maximum time (s) for one batch; a slower worker is killed and replaced.",
     )
     poll_seconds: float = Field(
         default=2, gt=0, le=300, description="Interval (s) between checks for the export."
@@ -197,7 +198,7 @@ class InferenceConfig(BaseModel):
         default=3,
         ge=0,
         le=300,
-        description="Time (s) after SIGTERM in which the server is unready but still accepts "
+        description="Time (s) after SIGTERM during which the server is unready but still accepts "
         "requests, so that load balancers can react.",
     )
     drain_seconds: int = Field(

@@ -3,9 +3,10 @@
   python -m inference.fetch oci://registry.example.com/models/digits@sha256:... /models/export
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
-workload.store describes the credentials of s3://, gs:// and az://. OCI_USERNAME and OCI_PASSWORD
-are those of a registry (OCI_PLAIN_HTTP=true is for a registry without TLS). A web server may
-redirect only to itself: another address could be one that only this machine can reach.
+workload.store describes the credentials of s3://, gs:// and az://. Those of a registry are
+OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry without TLS. Redirects of a
+web server are followed only within that server, because any other address could be one that only
+this machine can reach.
 
 With --cache, files are copied from a directory that several pods share, if it contains them.
 """
@@ -43,7 +44,7 @@ MAX_MANIFEST_BYTES: Final = 2**20
 _REPORT_SECONDS: Final = 2.0
 
 Read = Callable[[str], Iterator[bytes]]
-"""Returns the content of a file in parts."""
+"""Function that yields the content of a file in chunks."""
 
 
 class FetchError(Exception):
@@ -93,7 +94,7 @@ class _SameServer(urllib.request.HTTPRedirectHandler):
         """Raise FetchError if the redirect leaves the server."""
         if urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
             raise FetchError(
-                f"{req.full_url} redirects to {newurl.partition('?')[0]}: write the URL of that "
+                f"{req.full_url} redirects to {newurl.partition('?')[0]}: use the URL of that "
                 "server if you trust it"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -103,7 +104,7 @@ def _open(url: str, cache: Cache | None) -> Read:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or parts.username is not None or parts.query:
         raise FetchError(
-            f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: write a URL with "
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: use a URL with "
             f"{', '.join(SCHEMES)}, without a user, a password or a query"
         )
     if parts.scheme == SCHEME:
@@ -124,7 +125,7 @@ def _read_web(address: str) -> Iterator[bytes]:
         while chunk := response.read(CHUNK_BYTES):
             yield chunk
         if response.length:
-            raise FetchError(f"{address} ended {response.length} bytes too early")
+            raise FetchError(f"{address}: the response ended {response.length} bytes too early")
 
 
 def _manifest(read: Read, url: str) -> Manifest:
@@ -183,7 +184,7 @@ def _download(
 
 
 def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file and verify it. Raise ExportError if it differs, and leaves no file."""
+    """Write a file and verify it. Delete it and raise ExportError if it differs."""
     write_atomically(folder / file.file, write)
     try:
         checked_file(folder, file)
@@ -199,7 +200,7 @@ def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
         for chunk in read(file):
             done += len(chunk)
             if done > limit:
-                raise ExportError(f"{address} has more than the {limit} bytes that are allowed")
+                raise ExportError(f"{address} has more than the {limit} allowed bytes")
             yield chunk
 
 

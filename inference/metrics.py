@@ -1,7 +1,7 @@
 """Prometheus metrics of a model server.
 
-The values are plain attributes that the event loop updates, and become metrics when they are
-scraped: a request takes no lock and looks up no label.
+The values are plain attributes that the event loop updates. They become metrics only when they are
+scraped, so a request takes no lock and looks up no label.
 """
 
 from bisect import bisect_left
@@ -132,7 +132,7 @@ class Metrics(Collector, Observer):
             ("requests_in_flight", "Requests in flight", self.in_flight),
             ("buffered_bytes", "Size of bodies and unsent responses in memory", buffered),
             ("queue_depth", "Samples queued for a worker", engine.queued if engine else 0),
-            ("ready", "1 if requests should be sent here", int(not (engine and engine.reason))),
+            ("ready", "1 if the server is ready for requests", int(not (engine and engine.reason))),
         ):
             yield GaugeMetricFamily(f"inference_{name}", text, value)
         info = GaugeMetricFamily(
@@ -150,7 +150,7 @@ def _counts(
     name: str, text: str, labels: Sequence[str], counts: Counter[tuple[str, int]]
 ) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=labels)
-    # Copied, because the administration thread collects.
+    # Copied, because metrics are collected in the administration thread.
     for (label, code), count in counts.copy().items():
         family.add_metric((label, str(code)), count)
     return family

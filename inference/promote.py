@@ -2,7 +2,8 @@
 
   python -m inference.promote CANDIDATE INCUMBENT "accuracy >= incumbent - 0.002"
 
-It fails if a condition does not hold or cannot be evaluated, so that the server does not start.
+The program fails if a condition does not hold or cannot be evaluated, so that the server does not
+start.
 """
 
 import argparse
@@ -25,20 +26,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("candidate", type=Path, help="directory of the new export")
     parser.add_argument("incumbent", type=Path, help="directory of the served export")
-    parser.add_argument("conditions", nargs="+", metavar="CONDITION", help="METRIC COMPARISON")
+    parser.add_argument(
+        "conditions", nargs="+", metavar="CONDITION", help='such as "accuracy >= 0.95"'
+    )
     options = parser.parse_args(arguments)
     try:
         conditions = parse_named(options.conditions)
         candidate, incumbent = read_manifest(options.candidate), read_manifest(options.incumbent)
     except (ExportError, ValueError) as error:
-        return _refused(str(error))
+        return _rejected(str(error))
     if found := list(violations(conditions, candidate.metrics, incumbent.metrics)):
-        return _refused(f"{candidate.run} is not promoted: {'; '.join(found)}")
+        return _rejected(f"{candidate.run} is not promoted: {'; '.join(found)}")
     emit("promoted", run=candidate.run, incumbent=incumbent.run, metrics=candidate.metrics)
     return exit_codes.DONE
 
 
-def _refused(message: str) -> int:
+def _rejected(message: str) -> int:
     conclude("error", message=message, exit_code=exit_codes.FAILED)
     return exit_codes.FAILED
 

@@ -46,7 +46,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """Return the request without credentials. Raise HTTPError if it is not encrypted."""
+        """Return the request, without credentials if it goes to another server.
+
+        Raise HTTPError if that server would be reached without encryption.
+        """
         if urlsplit(newurl).scheme != "https" and not newurl.startswith(_origin(req.full_url)):
             raise urllib.error.HTTPError(req.full_url, code, f"redirect to {newurl}", headers, fp)
         found = super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -61,17 +64,17 @@ def _origin(url: str) -> str:
 
 
 class RegistryFiles:
-    """The files of one artifact. Raise OSError or ValueError if the registry refuses a request.
+    """The files of one artifact. Rejected requests raise OSError or ValueError.
 
-    Contents that differ from their digests raise ExportError, so neither the registry nor the
-    connection needs to be trusted. With a cache, manifests that it contains are not requested.
+    Content that differs from its digest raises ExportError, so neither the registry nor the
+    connection needs to be trusted. Manifests that the cache contains are not requested again.
     """
 
     def __init__(self, url: str, cache: Cache | None = None) -> None:
         found = _URL.fullmatch(url)
         if found is None:
             raise ValueError(
-                f"write {SCHEME}://registry/repository@sha256:… with the digest of the artifact"
+                f"use {SCHEME}://registry/repository@sha256:… with the digest of the artifact"
             )
         self._url, self._cache = url, cache
         scheme = "http" if os.environ.get(PLAIN_HTTP) == "true" else "https"
@@ -112,7 +115,7 @@ class RegistryFiles:
                     break
                 yield chunk
         if f"sha256:{content.hexdigest()}" != digest:
-            raise ExportError(f"{self._url}: the registry sent contents other than {digest}")
+            raise ExportError(f"{self._url}: the registry sent content that differs from {digest}")
 
     def _open(self, url: str) -> Any:
         try:

@@ -19,7 +19,7 @@ Header = Callable[[str], str | None]
 
 
 class Tracing:
-    """Creates one span per request, as a child of the caller's if a W3C traceparent names one."""
+    """Creates one span per request, as a child of the caller's span if there is a traceparent."""
 
     def __init__(self, exporter: SpanExporter, ratio: float, model: str) -> None:
         resource = Resource.create(
@@ -52,7 +52,7 @@ class Tracing:
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
 
     def answered(self, span: Span, answer: Answer) -> None:
-        """Add queueing and computing as child spans."""
+        """Add child spans for queueing and computation."""
         if not span.is_recording():
             return
         span.set_attribute("inference.batch_samples", answer.batch)

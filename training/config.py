@@ -43,9 +43,10 @@ DECISIVE_WHERE_SET: Final = (
     "init_sha256", "init_partial", "init_adapter", "lora_rank", "lora_alpha", "lora_dropout",
     "lora_targets", *LENGTHS[1:],
 )  # fmt: skip
-"""Added later: listed only if they differ from the default, so that older runs stay the same."""
+"""Settings added later. They are listed only if they differ from the default, so that the listed
+settings of older runs stay the same."""
 FORMER_DEFAULT: Final = ("precision", "fp32")
-"""A value that is not listed either, for the same reason."""
+"""Former default, which is not listed either, for the same reason."""
 
 
 class TrainingConfig(TrainingSettings):
@@ -53,8 +54,8 @@ class TrainingConfig(TrainingSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_booleans(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse YAML's `epochs: yes`, which pydantic would read as 1."""
+    def _reject_booleans(cls, value: object, info: ValidationInfo) -> object:
+        """Reject YAML's `epochs: yes`, which pydantic would read as 1."""
         field = cls.model_fields[info.field_name or ""]
         if isinstance(value, bool) and field.annotation is not bool:
             raise ValueError(
@@ -88,7 +89,7 @@ class TrainingConfig(TrainingSettings):
     @classmethod
     def _absolute(cls, value: PurePosixPath | None) -> PurePosixPath | None:
         if value is not None and (not value.is_absolute() or ".." in value.parts):
-            raise ValueError("write an absolute path without '..', such as /checkpoints/my-run")
+            raise ValueError("use an absolute path without '..', such as /checkpoints/my-run")
         return value
 
     @field_validator("metrics")
@@ -97,25 +98,25 @@ class TrainingConfig(TrainingSettings):
         names = [metric_name(each) for each in value]
         for name in names:
             if name in REPORTED or names.count(name) > 1:
-                raise ValueError(f"another value is called {name}: rename the function")
+                raise ValueError(f"another value is already named {name}: rename the function")
         return value
 
     @model_validator(mode="after")
     def _initial_weights_fit(self) -> Self:
         if self.init_from is None and (self.init_sha256 or self.init_partial):
             name = "init_sha256" if self.init_sha256 else "init_partial"
-            raise ValueError(f"{name} is set without init_from: write the directory of the weights")
+            raise ValueError(f"{name} requires init_from: set it to the directory of the weights")
         fields = type(self).model_fields
         for name in ("lora_alpha", "lora_dropout", "lora_targets"):
             if not self.lora_rank and getattr(self, name) != fields[name].default:
-                raise ValueError(f"{name} is set without lora_rank: write a rank, such as 8")
+                raise ValueError(f"{name} requires lora_rank: set it to a rank such as 8")
         for name in ("lora_rank", "init_adapter"):
             if getattr(self, name) and self.model != "gpt":
                 raise ValueError(f"{name} is set, but only model gpt has LoRA adapters")
             if getattr(self, name) and self.init_from is None:
-                raise ValueError(f"{name} is set without init_from: write the trained weights")
+                raise ValueError(f"{name} requires init_from: set it to the trained weights")
         if len(set(self.lora_targets)) < len(self.lora_targets):
-            raise ValueError("lora_targets names a layer twice")
+            raise ValueError("lora_targets lists a layer twice")
         return self
 
     @model_validator(mode="after")
@@ -126,14 +127,14 @@ class TrainingConfig(TrainingSettings):
             if url is not None and (not URL.fullmatch(url) or ".." in url):
                 schemes = ", ".join(f"{scheme}://" for scheme in STORES)
                 raise ValueError(
-                    f"{name} is not a directory in an object store: write {schemes} with a bucket "
-                    "and a path, such as s3://models/runs, without a user, a query or a "
+                    f"{name} is not a directory in an object store: use one of {schemes} with a "
+                    "bucket and a path, such as s3://models/runs, without a user, a query or a "
                     "trailing slash"
                 )
         if self.data_url is not None and self.dataset not in PREPARED:
             raise ValueError(
                 f"data_url is set, but dataset {self.dataset!r} has no manifest of its files: "
-                f"write dataset {' or '.join(PREPARED)}, or leave data_url out"
+                f"set dataset to {' or '.join(PREPARED)}, or leave data_url out"
             )
         return self
 
@@ -145,11 +146,11 @@ class TrainingConfig(TrainingSettings):
             if name in self.model_fields_set and getattr(self, name) is not None
         ]
         if len(found) > 1:
-            raise ValueError(f"{' and '.join(found)} are lengths of the run: write one of them")
+            raise ValueError(f"{' and '.join(found)} each set the run's length: keep one")
         if self.train_tokens is not None and self.dataset not in TEXTS:
             raise ValueError(
                 f"train_tokens is {self.train_tokens}, but dataset {self.dataset!r} has no tokens: "
-                "write train_samples, train_steps or epochs"
+                "set train_samples, train_steps or epochs instead"
             )
         return self
 
@@ -159,13 +160,13 @@ class TrainingConfig(TrainingSettings):
             raise ValueError("betas is set, but only adamw uses it: leave it out with sgd")
         if 0 < self.hang_timeout <= self.step_delay:
             raise ValueError(
-                f"hang_timeout {self.hang_timeout:g} is not above step_delay {self.step_delay:g}: "
-                "every step would count as a hang, so write more, or 0"
+                f"hang_timeout {self.hang_timeout:g} must exceed step_delay {self.step_delay:g}, "
+                "or every step would count as a hang: increase it, or set it to 0"
             )
         if self.parallel == "fsdp" and self.gradient_compression != "none":
             raise ValueError(
-                f"gradient_compression {self.gradient_compression} needs ddp: with fsdp write none "
-                "(precision bf16 makes fsdp send half as much)"
+                f"gradient_compression {self.gradient_compression} requires ddp: with fsdp, set it "
+                "to none (with precision bf16, fsdp already sends half as much data)"
             )
         return self
 
@@ -182,20 +183,20 @@ class TrainingConfig(TrainingSettings):
             return self
         if ":" in self.dataset and datasets != TEXTS:
             return self
-        difference = "other data"
+        difference = "different data"
         if self.dataset in IMAGES and datasets != TEXTS:
             difference = "smaller images"
         raise ValueError(
-            f"model {self.model!r} needs {difference} than dataset {self.dataset!r} has: "
-            f"with this model write dataset {' or '.join(datasets)}"
+            f"model {self.model!r} needs {difference} than dataset {self.dataset!r} provides: "
+            f"set dataset to {' or '.join(datasets)}"
         )
 
     @property
     def hang_limit(self) -> float:
-        """Return the seconds without progress that count as a hang.
+        """Return the number of seconds without progress that count as a hang.
 
-        A raised `start_timeout` or `peer_timeout` means that steps take this long; it also raises
-        the default of `hang_timeout`.
+        If `start_timeout` or `peer_timeout` is raised, steps may take that long, so the default of
+        `hang_timeout` is raised as well.
         """
         if "hang_timeout" in self.model_fields_set:
             return self.hang_timeout
@@ -210,7 +211,7 @@ class TrainingConfig(TrainingSettings):
         return "epochs", self.epochs
 
     def decisive(self) -> dict[str, str | int | float]:
-        """Return the settings that determine the result, unlike location, logging or speed."""
+        """Return the settings that determine the result, excluding location, logging and speed."""
         fields = type(self).model_fields
         length, _ = self.length
         names = [
@@ -225,7 +226,7 @@ class TrainingConfig(TrainingSettings):
         return {name: written(getattr(self, name)) for name in names}
 
     def tensorflow_problems(self) -> list[str]:
-        """Return a sentence for each setting that the program `examples.tensorflow` refuses."""
+        """Return a sentence for each setting that the program `examples.tensorflow` rejects."""
         problems = [
             f"{name} is not supported by the TensorFlow program: leave it out"
             for name in sorted(self.model_fields_set - TENSORFLOW_FIELDS)
@@ -233,7 +234,7 @@ class TrainingConfig(TrainingSettings):
         if (self.model, self.dataset) != ("digits-net", "digits"):
             problems.append(
                 f"model {self.model!r} with dataset {self.dataset!r} is not supported by the "
-                "TensorFlow program: write model digits-net and dataset digits"
+                "TensorFlow program: set model to digits-net and dataset to digits"
             )
         return problems
 
@@ -251,7 +252,7 @@ class TrainingConfig(TrainingSettings):
 
 
 def metric_name(function: str) -> str:
-    """Return the name of a metric, which is that of its function."""
+    """Return the name of a metric: the name of its function."""
     return function.rpartition(":")[2]
 
 

@@ -1,7 +1,7 @@
 """LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the file format of PEFT.
 
-The package peft itself needs transformers and cannot adapt only a part of a layer: `gpt` computes
-queries, keys and values, which are three layers of a Llama, with one matrix.
+The peft package itself needs transformers, and cannot adapt only a part of a layer. `gpt` computes
+queries, keys and values with one matrix; in a Llama, they are three layers.
 """
 
 import hashlib
@@ -45,12 +45,12 @@ _PLAIN: Final = {
     "rank_pattern": ({},),
     "alpha_pattern": ({},),
 }
-"""Values of PEFT's options with which PEFT computes the same as `Adapter`; the first is written."""
+"""Values of PEFT's options with which it computes the same as `Adapter`. The first is written."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of all adapters of a model. `targets` are layer names of a Llama."""
+    """Settings of all adapters of a model. `targets` contains layer names of a Llama."""
 
     rank: int
     alpha: float
@@ -67,7 +67,7 @@ class Lora:
 
 
 class Adapter(nn.Module):
-    """Product of two small matrices, initialized with random numbers and with zeros."""
+    """Product of two small matrices; the first is initialized randomly, the second with zeros."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class AdaptedLinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """Return an ordinary layer, with the same weight, that computes the same in evaluation."""
+        """Merge the adapters into the weight, and return an ordinary layer with this weight."""
         rows = self.weight.chunk(len(self.parts))
         for part, adapter in self.adapters.items():
             change = cast(Adapter, adapter).product()
@@ -170,9 +170,9 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
 
 
 def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
-    """Add the adapters of a PEFT directory to a model; return its digest and settings.
+    """Add the adapters of a PEFT directory to a model; return their digest and settings.
 
-    Raise ExportError if it is not an adapter of all blocks of this model.
+    Raise ExportError if they are not adapters of all blocks of this model.
     """
     settings = read_json(folder / _ADAPTER_CONFIG)
     try:
@@ -184,14 +184,14 @@ def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
     names = _names(len(model.blocks), targets)
     if not found or found.keys() != names.keys():
         different = ", ".join(sorted(found.keys() ^ names.keys())) or "no tensors"
-        raise ExportError(f"it is not an adapter of all blocks of this gpt: {different}")
+        raise ExportError(f"its tensors do not match all blocks of this gpt: {different}")
     lora = Lora(*_sizes(settings), targets)
     adapt(model, lora)
     state = model.state_dict()
     for theirs, ours in names.items():
         if found[theirs].shape != state[ours].shape:
             raise ExportError(
-                f"its {theirs} is {list(found[theirs].shape)}, not {list(state[ours].shape)}"
+                f"its {theirs} has shape {list(found[theirs].shape)}, not {list(state[ours].shape)}"
             )
         state[ours].copy_(found[theirs])
     return hashlib.sha256(content).hexdigest(), lora
@@ -203,7 +203,7 @@ def _sizes(settings: dict[str, Any]) -> tuple[int, float]:
         if settings.get(option, values[0]) not in values:
             raise ExportError(
                 f"{_ADAPTER_CONFIG} has {option} {json.dumps(settings[option])}, not "
-                f"{json.dumps(values[0])}: only a plain LoRA can be read"
+                f"{json.dumps(values[0])}: only plain LoRA is supported"
             )
     rank, alpha = settings.get("r"), settings.get("lora_alpha")
     if not isinstance(rank, int) or not isinstance(alpha, int | float) or rank < 1 or alpha <= 0:

@@ -61,11 +61,11 @@ def prepare(
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
     mirror = open_mirror(config)
-    # One more is kept while it is copied to the object store.
+    # One more checkpoint is kept while it is copied to the object store.
     keep = config.keep_checkpoints + (mirror is not None)
     on_rank0(lambda: check_free_space(Path(config.run_dir), needed, keep, config.keep_best))
     model = Parallel(network, config, device)
-    # From here on dropout differs between processes. PyTorch uses 32 bits of a seed on the CPU.
+    # From here on, dropout differs between processes. PyTorch uses 32 bits of a seed on the CPU.
     seeds = np.random.SeedSequence((config.seed, world.rank)).generate_state(1)
     torch.manual_seed(int(seeds[0]))
     return Run(
@@ -100,7 +100,7 @@ def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int 
 
 
 def open_mirror(config: TrainingConfig) -> Mirror | None:
-    """Return the copy of the run in an object store, if it has one; rank 0 checks access."""
+    """Return the run's mirror in an object store, None if it has none; rank 0 checks access."""
     url, run_dir = config.run_url, Path(config.run_dir)
     if url is None:
         return None
@@ -110,7 +110,7 @@ def open_mirror(config: TrainingConfig) -> Mirror | None:
 
 
 VERIFIED: Final = "verified.json"
-"""File in the run's directory that names the files of data whose digests have matched."""
+"""File in the run's directory that records the data files whose digests have matched."""
 
 
 def fetch_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> None:
@@ -147,6 +147,6 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
 
 
 def _report(watchdog: Watchdog, line: str) -> None:
-    """Report progress of reading data, which is not a hang."""
+    """Report progress of reading data, so that it does not count as a hang."""
     watchdog.beat()
     report_event(line)

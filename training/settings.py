@@ -29,20 +29,20 @@ CROSS_ENTROPY: Final = "cross-entropy"
 
 def _is_custom(name: str) -> str:
     if not custom.NAME.fullmatch(name):
-        raise ValueError("write package.module:function")
+        raise ValueError("use package.module:function")
     return name
 
 
 def _is_dataset(name: str) -> str:
     if name not in get_args(DatasetName) and not custom.NAME.fullmatch(name):
         known = ", ".join(get_args(DatasetName))
-        raise ValueError(f"write {known}, or a custom data set as package.module:factory")
+        raise ValueError(f"use {known}, or a custom data set as package.module:factory")
     return name
 
 
 def _is_loss(name: str) -> str:
     if name != CROSS_ENTROPY and not custom.NAME.fullmatch(name):
-        raise ValueError(f"write {CROSS_ENTROPY}, or a custom function as package.module:function")
+        raise ValueError(f"use {CROSS_ENTROPY}, or a custom function as package.module:function")
     return name
 
 
@@ -58,7 +58,7 @@ Length = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class TrainingSettings(BaseModel):
-    """Settings of one training run, each checked by itself."""
+    """Settings of one training run, each validated independently."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -70,49 +70,49 @@ class TrainingSettings(BaseModel):
 
     model: ModelName = Field(
         default="simple-cnn",
-        description="Model to train, with its input (images are enlarged to it): "
+        description="Model to train and its input (smaller images are enlarged): "
         + "; ".join(f"{name} {known.takes}" for name, known in MODELS.items())
         + "; or a custom model as package.module:factory.",
     )
     model_options: dict[str, Option] = Field(default_factory=dict)
-    """Options of the model as JSON, such as '{"layers": 6, "context": 512}' for gpt (also heads,
-    width, dropout), image_size for the resnets, any for a custom model."""
+    """Options of the model as JSON, such as '{"layers": 6, "context": 512}' for gpt, which also
+    has heads, width and dropout. ResNets have image_size; a custom model may have any option."""
     init_from: PurePosixPath | None = None
     """Directory of a finished run, of an export, or of a Hugging Face Llama (model gpt), whose
-    weights a new run starts with. A run that resumes does not read it."""
+    weights a new run starts from. A run that resumes ignores it."""
     init_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
     """Required SHA-256 of the weights of init_from: the one in its manifest or, for a Hugging Face
     directory, that of its safetensors files."""
     init_partial: bool = False
-    """Load the tensors of init_from that fit the model, and report the others; otherwise all must
-    fit."""
+    """Load only the tensors of init_from that fit the model, and report the others. If false, all
+    must fit."""
     init_adapter: PurePosixPath | None = None
     """PEFT directory of a LoRA adapter for the weights of init_from (model gpt). With lora_rank, a
     new run continues to train it; otherwise it is merged into the weights first. A run that resumes
-    does not read it."""
+    ignores it."""
     lora_rank: int = Field(default=0, ge=0, le=4096)
     """Rank of LoRA adapters, which are trained instead of the weights of init_from and merged into
-    them at the export (model gpt). 0 trains all weights."""
+    them on export (model gpt). 0 trains all weights."""
     lora_alpha: float = Field(default=16, gt=0)
-    """LoRA adapters are multiplied by lora_alpha / lora_rank."""
+    """Scale of LoRA adapters: their output is multiplied by lora_alpha / lora_rank."""
     lora_dropout: float = Field(default=0, ge=0, lt=1)
     """Dropout probability of the inputs of LoRA adapters."""
     lora_targets: tuple[LoraTarget, ...] = Field(
         default=("q_proj", "v_proj"),
         min_length=1,
-        description="Layers with a LoRA adapter, by their names in a Llama: "
+        description="Layers with a LoRA adapter, under their names in a Llama: "
         + ", ".join(get_args(LoraTarget))
         + ".",
     )
     dataset: Annotated[str, AfterValidator(_is_dataset)] = Field(
         default="digits",
-        description="Data set. digits, glyphs and photos are part of packages, synthetic is "
-        "generated from the seed; shards, text, tokens and published ones ("
+        description="Data set. digits, glyphs and photos ship with Python packages, and synthetic "
+        "is generated from the seed. shards, text, tokens and published data sets ("
         + ", ".join(PUBLISHED)
-        + ") are read from data_dir; or a custom data set as package.module:factory.",
+        + ") are read from data_dir. A custom data set is package.module:factory.",
     )
     data_dir: PurePosixPath = PurePosixPath("/data")
-    """Directory of data sets; only download writes to it."""
+    """Directory of data sets. Only download and data_url write to it."""
     data_url: str | None = None
     """Directory of the prepared data set (dataset shards or tokens) in an object store, such as
     s3://datasets/books. One process per node downloads it to data_dir, which must be writable, and
@@ -120,7 +120,8 @@ class TrainingSettings(BaseModel):
     download: bool = False
     """Download mnist, fashion-mnist, cifar10 or cifar100 to data_dir first."""
     loader_workers: int = Field(default=0, ge=0, le=256)
-    """Data loader processes per training process. 0 reads data without them."""
+    """Data loader processes per training process. 0 reads data in the training
+    process."""
     run_dir: PurePosixPath = PurePosixPath("/checkpoints/run")
     """Directory of this run on storage that all processes share. checkpoints/ and export/ are
     written there, and the run resumes from it."""
@@ -129,12 +130,12 @@ class TrainingSettings(BaseModel):
     are copied to <run_url>/<name of run_dir>, in the background. A run without an intact checkpoint
     in run_dir resumes from there."""
     epochs: PositiveInt = 10
-    """Length of the run in passes over the training data. Write at most one of epochs, train_steps,
+    """Length of the run in passes over the training data. Set at most one of epochs, train_steps,
     train_samples and train_tokens."""
     train_steps: Length | None = None
     """Length of the run in optimizer steps, instead of epochs."""
     train_samples: Length | None = None
-    """Length of the run in samples of all processes, instead of epochs. The last step may be
+    """Length of the run in samples over all processes, instead of epochs. The last step may be
     smaller."""
     train_tokens: Length | None = None
     """Length of the run in tokens of text, rounded up to complete samples, instead of epochs."""
@@ -146,7 +147,7 @@ class TrainingSettings(BaseModel):
     """Loss to minimize: cross-entropy, or a custom function as package.module:function. It takes
     logits and targets and returns one value per sample."""
     metrics: tuple[CustomName, ...] = ()
-    """Custom metrics of the held-out data, each as package.module:function, which takes logits and
+    """Custom metrics on the held-out data, each as package.module:function, which takes logits and
     targets and returns one value per sample. Their means are reported."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer; sgd uses Nesterov momentum 0.9."""
@@ -155,17 +156,17 @@ class TrainingSettings(BaseModel):
     schedule: Literal["one-cycle", "linear", "constant"] = "one-cycle"
     """Learning rate after the warm-up: cosine decay, linear decay, or constant."""
     warm_up: float = Field(default=0.2, ge=0, lt=1)
-    """Share of the run in which the learning rate rises to its peak."""
+    """Fraction of the run during which the learning rate rises to its peak."""
     weight_decay: float = Field(default=1e-4, ge=0, le=1)
     """Weight decay; decoupled with adamw."""
     weight_decay_on: Literal["all", "matrices"] = "all"
-    """Parameters with weight decay: all, or only matrices (two dimensions and more), so that biases
-    and the scales of norms have none."""
+    """Parameters with weight decay: all, or only matrices (two or more dimensions), which excludes
+    biases and the scales of norms."""
     betas: tuple[Beta, ...] = Field(default=(0.9, 0.999), min_length=2, max_length=2)
-    """Decay of the averages of the gradient and of its square (adamw)."""
+    """Decay rates of the moving averages of the gradient and of its square (adamw)."""
     ema_decay: float = Field(default=0, ge=0, lt=1)
     """Decay per step of an exponential moving average of the weights, such as 0.999, which is
-    evaluated and exported in their place. 0 keeps none."""
+    evaluated and exported in their place. 0 disables it."""
     clip_norm: float = Field(default=0, ge=0)
     """Maximum global gradient norm (clipping). 0 disables clipping."""
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -191,7 +192,7 @@ class TrainingSettings(BaseModel):
     checkpoint_steps: int = Field(default=0, ge=0)
     """Steps between two checkpoints within an epoch. 0 disables them."""
     checkpoint_async: bool = True
-    """Write checkpoints in the background; training waits only for a copy."""
+    """Write checkpoints in the background; training waits only while the state is copied."""
     keep_checkpoints: PositiveInt = 3
     """Number of newest checkpoints to keep."""
     keep_best: bool = True
@@ -204,10 +205,10 @@ class TrainingSettings(BaseModel):
     device: DeviceName = "auto"
     """Device; auto uses a GPU if one is available."""
     start_timeout: float = Field(default=600, gt=0, le=86_400)
-    """Seconds in which all processes must connect, and complete the first step, which may compile.
-    Checks of data have no timeout."""
+    """Timeout in seconds for connecting all processes and for the first step, which may include
+    compilation. Data checks have no timeout."""
     peer_timeout: float = Field(default=60, gt=0, le=86_400)
-    """Timeout of collective operations in seconds after the first step. Operations that wait for
+    """Timeout in seconds of collective operations after the first step. Operations that wait for
     files may take longer."""
     hang_timeout: float = Field(default=1800, ge=0, le=86_400)
     """Seconds without progress (a step, a batch of the evaluation, a checkpoint, …) after which a
@@ -223,13 +224,13 @@ class TrainingSettings(BaseModel):
     """Services that receive a copy of the progress lines: mlflow, wandb. Their packages must be in
     the image; environment variables configure them, such as MLFLOW_TRACKING_URI."""
     profile_steps: int = Field(default=0, ge=0, le=1000)
-    """Steps to profile; traces are written to run_dir/profile. 0 disables it."""
+    """Steps to profile; traces are written to run_dir/profile. 0 disables profiling."""
     profile_after: int = Field(default=10, ge=0)
-    """Steps of this process before profiling begins."""
+    """Number of steps of this process before profiling begins."""
     export_formats: tuple[ExportFormat, ...] = ()
     """Programs to export in addition to the weights: pt2 (torch.export)."""
     prune: float = Field(default=0, ge=0, lt=1)
-    """Share of the smallest weights to prune in a second export. 0 disables it."""
+    """Fraction of the weights (the smallest ones) to prune in a second export. 0 disables it."""
     quantize: Literal["none", "static", "dynamic", "weight-only"] = "none"
     """Also export an int8-quantized model: static for CNNs, dynamic or weight-only for linear
     layers."""

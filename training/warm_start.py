@@ -85,7 +85,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         report["differences"] = [*problems]
     problems += [f"{problem}: {', '.join(names)}" for problem, names in _misfits(report) if names]
     if problems and (not config.init_partial or not fitting):
-        remedy = "correct init_from" if not fitting else "load what fits with init_partial true"
+        remedy = "correct init_from" if not fitting else "set init_partial to load what fits"
         raise ConfigurationError(
             f"init_from {config.init_from}: {'; '.join(problems)}; train the same model, "
             f"or {remedy}"
@@ -125,7 +125,7 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
     path = Path(str(run.config.init_from))
     if (path / CONFIG_FILE).exists() and not (path / MANIFEST_FILE).exists():
         if not isinstance(model, Gpt):
-            raise ExportError(f"it has a {CONFIG_FILE}, but only gpt uses Llama weights")
+            raise ExportError(f"it contains a {CONFIG_FILE}, but only gpt can load Llama weights")
         return read_huggingface(path, model, run.watchdog.beat)
     # An export, or the run that wrote it.
     folder = path if (path / MANIFEST_FILE).exists() else path / "export"
@@ -134,7 +134,7 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
 
 
 def _differences(run: Run, manifest: Manifest) -> list[str]:
-    """Return how the model of the export differs, apart from its tensors."""
+    """Return the differences from the model of the export, apart from its tensors."""
     pairs = {
         "model": (manifest.model, run.config.model),
         "model_options": (manifest.options, run.config.model_options),
@@ -145,6 +145,6 @@ def _differences(run: Run, manifest: Manifest) -> list[str]:
 
 def _misfits(report: Report) -> list[tuple[str, list[str]]]:
     return [
-        ("tensors of this model that it lacks or has in another shape", report["missing"]),
+        ("tensors of this model that are missing or have another shape", report["missing"]),
         ("tensors that do not fit this model", report["ignored"]),
     ]

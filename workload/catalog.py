@@ -81,7 +81,7 @@ MODELS: Final = {
         "3x224x224 or another image_size",
         options=ResNetOptions,
     ),
-    "resnet50": KnownModel("workload.models.resnet:resnet50", "the same", options=ResNetOptions),
+    "resnet50": KnownModel("workload.models.resnet:resnet50", "as resnet18", options=ResNetOptions),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
 """Images are enlarged and converted to colour as needed, but never shrunk."""

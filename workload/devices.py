@@ -1,4 +1,4 @@
-"""The device on which a process computes."""
+"""Choice of the device on which a process computes."""
 
 import torch
 
@@ -12,7 +12,7 @@ def choose_device(name: DeviceName, local_rank: int) -> torch.device:
     visible = torch.cuda.device_count()
     if local_rank >= visible:
         raise ConfigurationError(
-            f"process {local_rank} of this machine needs its own GPU, but only {visible} are "
-            "visible: start as many processes per node as it has GPUs, or set --device=cpu"
+            f"process {local_rank} of this machine needs its own GPU, but the number of visible "
+            f"GPUs is {visible}: start one process per GPU of the node, or set --device=cpu"
         )
     return torch.device("cuda", local_rank)

@@ -1,4 +1,4 @@
-"""Exit codes of both programs, which a job's failure policy can act on.
+"""Exit codes of training program and model server, which a job's failure policy can act on.
 
 They follow sysexits.h where it has a suitable code. Any other code (for example after a signal) is
 a failure like FAILED: the gang is restarted and resumes from its last checkpoint.

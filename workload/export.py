@@ -73,7 +73,7 @@ def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
         case "int8":
             return _read_quantized(path, method)
         case _:
-            raise ExportError(f"{path}: artifacts of kind {kind!r} are not known here")
+            raise ExportError(f"{path}: artifact kind {kind!r} is unknown")
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ def fill(network: nn.Module, path: Path) -> nn.Module:
     """
     tensors = _read_tensors(path)
     _check_tensors(path, tensors, tensors_of(network))
-    # Not strict: the file has only one name of each shared tensor.
+    # Not strict: the file contains each shared tensor under one name only.
     network.load_state_dict(tensors, strict=False)
     return network.eval()
 
@@ -139,7 +139,7 @@ def _check_tensors(path: Path, found: dict[str, Tensor], expected: dict[str, Ten
         if (found[name].shape, found[name].dtype) != (tensor.shape, tensor.dtype):
             raise ExportError(
                 f"{path}: tensor {name} is {found[name].dtype} {list(found[name].shape)}, "
-                f"the model has {tensor.dtype} {list(tensor.shape)}"
+                f"but the model has {tensor.dtype} {list(tensor.shape)}"
             )
 
 

@@ -41,7 +41,7 @@ def create_unfinished(target: Path) -> Path:
 def publish_folder(unfinished: Path) -> Path:
     """Rename a directory of `create_unfinished`, whose files are on disk, to its target.
 
-    Returns the target, which is replaced if it exists. Raise OSError on failure.
+    Return the target, which is replaced if it exists. Raise OSError on failure.
     """
     target = unfinished.with_name(unfinished.name.removeprefix(".").removesuffix(".tmp"))
     if target.exists():
@@ -69,7 +69,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Flush a directory and all that is below it to disk. Raise OSError on failure."""
+    """Flush a directory and everything below it to disk. Raise OSError on failure."""
     for path in (folder, *folder.rglob("*")):
         sync_folder(path)
 

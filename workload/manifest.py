@@ -15,7 +15,7 @@ MANIFEST_FILE: Final = "manifest.json"
 WEIGHTS_FILE: Final = "model.safetensors"
 
 InputType = Literal["float32", "int64"]
-"""Pixels from 0 to 1 or similar, or tokens."""
+"""Type of the inputs: float32 for pixels and similar values, int64 for tokens."""
 
 
 class ExportError(Exception):
@@ -134,7 +134,7 @@ class Manifest(BaseModel):
     @model_validator(mode="after")
     def _classes_name_the_outputs(self) -> Self:
         if self.classes and len(self.classes) != self.outputs:
-            raise ValueError(f"{len(self.classes)} classes do not name {self.outputs} outputs")
+            raise ValueError(f"there are {len(self.classes)} classes for {self.outputs} outputs")
         return self
 
     @model_validator(mode="after")
@@ -207,13 +207,13 @@ def checked_file(folder: Path, file: File) -> Path:
     try:
         size = path.stat().st_size
         if size != file.size:
-            raise ExportError(f"{path} has {size} bytes, the manifest states {file.size}")
+            raise ExportError(f"{path} has {size} bytes, but the manifest states {file.size}")
         digest = sha256_of(path)
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror}") from None
     if digest != file.sha256:
         raise ExportError(
-            f"{path} has sha256 {digest[:12]}…, the manifest states {file.sha256[:12]}…: "
+            f"{path} has sha256 {digest[:12]}…, but the manifest states {file.sha256[:12]}…: "
             f"the {file.content} are not those that were exported"
         )
     return path

@@ -33,7 +33,7 @@ class Started(Event):
 
     event: Literal["start", "resume"]
     epochs: int | float | None = None
-    """Length of the run, a fraction if it ends within an epoch."""
+    """Length of the run; not an integer if it ends within an epoch."""
     done_epochs: float = 0
     """Epochs that the checkpoint contains."""
     step: int = 0

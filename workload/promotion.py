@@ -53,9 +53,9 @@ def parse_condition(text: str) -> Condition:
 
 
 def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
-    """Parse texts such as "accuracy >= 0.95"; return the conditions by metric.
+    """Parse conditions such as "accuracy >= 0.95", and return them by metric.
 
-    Raise ValueError if a text is not a condition.
+    Raise ValueError if one is invalid.
     """
     found = {}
     for argument in arguments:

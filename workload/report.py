@@ -20,16 +20,16 @@ TERMINATION_LOG: Final = Path("/dev/termination-log")
 """File that contains the pod's termination message. It exists only in pods."""
 
 MAX_MESSAGE_BYTES: Final = 4096
-"""Maximum bytes of a termination message that Kubernetes keeps."""
+"""Maximum size (bytes) of a termination message; Kubernetes truncates longer ones."""
 
 REFRESH_SECONDS: Final = 0.25
-"""Seconds between two updates of the bar; reading the loss stalls a GPU."""
+"""Seconds between two updates of the bar, because reading the loss stalls a GPU."""
 
 _terminals: list["Terminal"] = []
 
 
 class Listener(Protocol):
-    """A receiver of a copy of the lines of this process."""
+    """Receiver of a copy of this process's lines."""
 
     def receive(self, content: Mapping[str, object]) -> None:
         """Receive the fields of a line."""
@@ -88,9 +88,9 @@ def _write(content: Mapping[str, object]) -> str:
 
 
 class Bar:
-    """Progress bar, shown while entered if standard output is a terminal.
+    """Progress bar, shown within its context if standard output is a terminal.
 
-    It counts samples: `total` in the run, of which `done` before this process started.
+    It counts samples: `total` in the run, `done` of them before this process started.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:

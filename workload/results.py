@@ -87,7 +87,7 @@ def marker_of(run: Path, step: str) -> Path:
 
 
 def read_marker(run: Path, step: str) -> Mapping[str, str]:
-    """Return the outcome of a step; empty if it neither was skipped nor has a result."""
+    """Return the outcome of a step; it is empty if it was neither skipped nor has a result."""
     try:
         found: dict[str, str] = json.loads(marker_of(run, step).read_bytes())
     except FileNotFoundError:
@@ -181,7 +181,7 @@ def collect(
     """Check the outputs that a command wrote into a directory, and return them by name.
 
     Raises:
-        ValueError: If one is missing or has another type than declared.
+        ValueError: If one is missing or does not have the declared type.
     """
     parameters: dict[str, Parameter] = {}
     artifacts: dict[str, StepArtifact] = {}
@@ -233,7 +233,7 @@ def _parameter(name: str, type_: str, path: Path) -> Parameter:
     try:
         text = content.decode().removesuffix("\n")
     except UnicodeDecodeError:
-        raise ValueError(f"output {name!r} is not text in UTF-8") from None
+        raise ValueError(f"output {name!r} is not UTF-8 text") from None
     if type_ == "text":
         return text
     wanted = bool if type_ == "boolean" else (int, float)

@@ -1,10 +1,10 @@
 """Program of a step: `python3 -m workload.step --run=… --name=… -- COMMAND`.
 
 Evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the command and its
-variables, and runs the command. A step is skipped if a preceding one was, or if a condition on the
-metrics of the run's export does not hold. A step with outputs is also skipped if its result exists:
-the same image, command and variables have run with the same inputs. A skipped step counts as a
-success for Volcano.
+variables, and runs the command. A step is skipped if a preceding step was skipped, or if a
+condition on the metrics of the run's export does not hold. A step with outputs is also skipped if
+its result exists because the same image, command and variables have already run with the same
+inputs. Volcano counts a skipped step as a success.
 """
 
 import argparse
@@ -61,12 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m workload.step")
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     parser.add_argument("--name", required=True, help="name of the step")
-    parser.add_argument("--after", action="append", default=[], help="a preceding step")
+    parser.add_argument("--after", action="append", default=[], help="name of a preceding step")
     parser.add_argument("--when", action="append", default=[], help='condition: "accuracy >= 0.97"')
     parser.add_argument(
-        "--input", action="append", default=[], help="for example rows=prepare.rows"
+        "--input", action="append", default=[], help="input, such as rows=prepare.rows"
     )
-    parser.add_argument("--output", action="append", default=[], help="for example rows=number")
+    parser.add_argument("--output", action="append", default=[], help="output, such as rows=number")
     parser.add_argument("--image", default="", help="identity of the image")
     parser.add_argument(
         "--env", action="append", default=[], help="name of a variable that determines the result"
@@ -171,7 +171,7 @@ def _replaced(
 
 
 def _run(command: list[str], env: dict[str, str]) -> int:
-    """Run a command to its end, even if the pod is terminated; return its exit code."""
+    """Run a command to completion, even if the pod is terminated; return its exit code."""
     with subprocess.Popen(command, env=env) as process:
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         code = process.wait()

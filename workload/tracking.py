@@ -24,7 +24,7 @@ from workload.exit_codes import FatalError
 from workload.files import write_atomically
 
 RUNS_FILE: Final = "tracking.json"
-"""File in the directory of a run with its identifier in each service, for a resumed run."""
+"""File in a run's directory with its identifier in each service, which a resumed run reads."""
 
 CAPACITY: Final = 10_000
 """Maximum number of queued lines."""
@@ -63,8 +63,8 @@ class Line:
         """Return the parameters of the run, which its first line contains."""
         if self.event not in ("start", "resume"):
             return {}
-        left = {"event", "step", "done_epochs"}
-        return {name: str(each) for name, each in self.content.items() if name not in left}
+        excluded = {"event", "step", "done_epochs"}
+        return {name: str(each) for name, each in self.content.items() if name not in excluded}
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -132,7 +132,7 @@ class Mlflow(Service):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        # MLflow's own defaults would wait for minutes, also at the end of the process.
+        # MLflow's own defaults would wait for minutes, even when the process exits.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         # Standard output has one JSON object per line.
@@ -287,7 +287,7 @@ class Tracker:
         if missing:
             late = f"it took longer than {seconds:g} seconds ({SECONDS_VARIABLE})"
             reason = self._reason or late
-            message = f"{self._service.name} lacks {missing} lines of progress: {reason}"
+            message = f"{self._service.name} did not receive {missing} progress lines: {reason}"
             report.emit("warning", message=message)
 
     def _work(self) -> None:
@@ -324,7 +324,7 @@ class Tracker:
 
 
 def track(names: Iterable[str], directory: Path) -> None:
-    """Copy the lines of this process to services by name; called by rank 0 before the first line.
+    """Copy this process's lines to services by name. Rank 0 calls it before the first line.
 
     Raise FatalError if a service is unknown or cannot be configured.
     """

@@ -161,7 +161,7 @@ def test_a_server_that_is_down_changes_nothing_but_a_warning(tracked: Tracked) -
     assert len(digests) == 1
     [warning] = [event for event in events(results[1]) if event["event"] == "warning"]
     # A start, two epochs and the result.
-    assert warning["message"].startswith("mlflow lacks 4 lines of progress: ")
+    assert warning["message"].startswith("mlflow did not receive 4 progress lines: ")
     assert "127.0.0.1" in warning["message"]
 
 

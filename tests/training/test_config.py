@@ -54,10 +54,10 @@ def test_a_flag_overrides_its_variable() -> None:
         ({"learning_rate": 0}, "learning_rate is 0: input should be greater than 0"),
         ({"model": "resnet"}, "model is 'resnet': use digits-net, mnist-net"),
         ({"learningRate": 1}, "learningRate is not known here"),
-        ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 is not above step_delay 6"),
-        ({"run_dir": "here"}, "run_dir is 'here': write an absolute path"),
-        ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': write an absolute path"),
-        ({"model": "mnist-net", "dataset": "cifar10"}, "with this model write dataset digits or"),
+        ({"hang_timeout": 5, "step_delay": 6}, "hang_timeout 5 must exceed step_delay 6"),
+        ({"run_dir": "here"}, "run_dir is 'here': use an absolute path"),
+        ({"run_dir": "/a/../b"}, "run_dir is '/a/../b': use an absolute path"),
+        ({"model": "mnist-net", "dataset": "cifar10"}, "set dataset to digits or"),
     ],
 )
 def test_an_error_is_one_sentence(values: dict[str, object], sentence: str) -> None:
@@ -160,13 +160,13 @@ def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"model": "gpt"}, "with this model write dataset text or tokens"),
+        ({"model": "gpt"}, "set dataset to text or tokens"),
         ({"model_options": {"layers": 2}}, "model_options of simple-cnn: layers is not known here"),
         ({"model_options": "{"}, "write a JSON object"),
-        ({"parallel": "fsdp", "gradient_compression": "bf16"}, "with fsdp write none"),
-        ({"epochs": 3, "train_steps": 7}, "epochs 3 and train_steps 7 are lengths of the"),
-        ({"train_steps": 7, "train_samples": 9}, "train_steps 7 and train_samples 9 are lengths"),
-        ({"train_tokens": 7}, "dataset 'digits' has no tokens: write train_samples, train_steps"),
+        ({"parallel": "fsdp", "gradient_compression": "bf16"}, "with fsdp, set it to none"),
+        ({"epochs": 3, "train_steps": 7}, "epochs 3 and train_steps 7 each set the run's"),
+        ({"train_steps": 7, "train_samples": 9}, "train_steps 7 and train_samples 9 each set the"),
+        ({"train_tokens": 7}, "dataset 'digits' has no tokens: set train_samples, train_steps"),
         ({"train_steps": 0}, "train_steps is 0: input should be greater than or equal to 1"),
         ({"train_samples": -1}, "train_samples is -1: input should be greater than or equal"),
         ({"train_steps": 2**60}, "input should be less than or equal to 9007199254740992"),
@@ -174,9 +174,9 @@ def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
         ({"train_steps": 1.5}, "train_steps is 1.5: input should be a valid integer"),
         ({"train_steps": "10k"}, "train_steps is '10k': input should be a valid integer"),
         ({"data_url": "s3://data/birds"}, "dataset 'digits' has no manifest of its files"),
-        ({"run_url": "file:///tmp/run"}, "write s3://, gs://, az:// with a bucket and"),
+        ({"run_url": "file:///tmp/run"}, "use one of s3://, gs://, az:// with a bucket and"),
         ({"run_url": "s3://models/runs/"}, "or a trailing slash"),
-        ({"run_url": "s3://models/../runs"}, "write s3://, gs://, az:// with a bucket and"),
+        ({"run_url": "s3://models/../runs"}, "use one of s3://, gs://, az:// with a bucket and"),
         ({"compile": 7}, "compile is 7: input should be a valid boolean"),
         ({"model": "my.module.factory"}, "or a custom model as package.module:factory"),
     ],
@@ -201,7 +201,7 @@ def test_credentials_in_a_url_are_refused_and_not_printed(url: str) -> None:
     [
         ({"epochs": 2, "seed": 3, "batch_size": 8}, ""),
         ({"weight_decay": 0.1}, "weight_decay is not supported by the TensorFlow program"),
-        ({"model": "mnist-net"}, "write model digits-net and dataset digits"),
+        ({"model": "mnist-net"}, "set model to digits-net and dataset to digits"),
     ],
 )
 def test_the_tensorflow_program_supports_some_settings(

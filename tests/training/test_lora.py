@@ -299,13 +299,13 @@ def test_adapters_are_exchanged_with_peft(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"use_dora": True}, "use_dora true, not false: only a plain LoRA can be read"),
+        ({"use_dora": True}, "use_dora true, not false: only plain LoRA is supported"),
         ({"peft_type": "IA3"}, 'peft_type "IA3", not "LORA"'),
         ({"alpha_pattern": {"q_proj": 8}}, "alpha_pattern"),
         ({"r": "many"}, "has r 'many' and lora_alpha 5.0: both must be positive"),
         ({"r": 0}, "has r 0 and lora_alpha 5.0: both must be positive"),
         ({"lora_alpha": 0}, "has r 3 and lora_alpha 0: both must be positive"),
-        ({"r": 4}, r"lora_A.weight is \[3, 16\], not \[4, 16\]"),
+        ({"r": 4}, r"lora_A.weight has shape \[3, 16\], not \[4, 16\]"),
         ({"lora_alpha": 7}, "has rank 3, alpha 7 and targets q_proj,v_proj: set lora_rank"),
     ],
 )
@@ -328,7 +328,7 @@ def test_an_adapter_that_computes_something_else_is_refused(
                 dict([*load_file(folder / "adapter_model.safetensors").items()][:-1]),
                 folder / "adapter_model.safetensors",
             ),
-            "not an adapter of all blocks of this gpt: base_model",
+            "tensors do not match all blocks of this gpt: base_model",
         ),
     ],
 )
@@ -346,10 +346,10 @@ def test_a_damaged_adapter_is_refused(
     [
         ({"lora_rank": 4}, "lora_rank is set, but only model gpt has LoRA adapters"),
         ({"init_adapter": "/a"}, "init_adapter is set, but only model gpt has LoRA adapters"),
-        ({"lora_alpha": 4}, "lora_alpha is set without lora_rank"),
+        ({"lora_alpha": 4}, "lora_alpha requires lora_rank"),
         (
             {"model": "gpt", "dataset": "text", "lora_rank": 4},
-            "lora_rank is set without init_from: write the trained weights",
+            "lora_rank requires init_from: set it to the trained weights",
         ),
         (
             {"lora_targets": "q_proj,conv"},
@@ -358,7 +358,7 @@ def test_a_damaged_adapter_is_refused(
         (
             {"model": "gpt", "dataset": "text", "lora_rank": 4, "init_from": "/a"}
             | {"lora_targets": ["q_proj", "q_proj"]},
-            "lora_targets names a layer twice",
+            "lora_targets lists a layer twice",
         ),
     ],
 )

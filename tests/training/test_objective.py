@@ -40,10 +40,16 @@ def test_mistakes_of_a_function_are_reported_before_the_first_step(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "mse"}, "write cross-entropy, or a custom function as package.module:function"),
-        ({"metrics": ["accuracy"]}, "write package.module:function"),
-        ({"metrics": ["mine:accuracy"]}, "another value is called accuracy: rename the function"),
-        ({"metrics": ["a:top", "b:top"]}, "another value is called top: rename the function"),
+        ({"loss": "mse"}, "use cross-entropy, or a custom function as package.module:function"),
+        ({"metrics": ["accuracy"]}, "use package.module:function"),
+        (
+            {"metrics": ["mine:accuracy"]},
+            "another value is already named accuracy: rename",
+        ),
+        (
+            {"metrics": ["a:top", "b:top"]},
+            "another value is already named top: rename",
+        ),
     ],
 )
 def test_the_configuration_refuses_what_cannot_be_imported(

@@ -100,10 +100,10 @@ def test_tensors_that_fit_are_loaded_and_the_others_reported(
 ) -> None:
     gpt = GPT | {"data_dir": texts}
     other = gpt | {"model_options": SMALL | {"layers": 2}, "init_from": str(tmp_path / "first")}
-    with pytest.raises(ConfigurationError, match="with init_partial true") as failure:
+    with pytest.raises(ConfigurationError, match="set init_partial to load what fits") as failure:
         train("second", **other)
     assert "model_options" in str(failure.value)
-    assert "that it lacks or has in another shape: blocks.1." in str(failure.value)
+    assert "that are missing or have another shape: blocks.1." in str(failure.value)
     capsys.readouterr()
     train("second", **other, **STILL, init_partial=True)
     report = start_event(capsys.readouterr().out)["initial_weights"]
@@ -140,7 +140,7 @@ def test_other_weights_than_expected_are_refused(first: Path, train: Train) -> N
     ("damage", "problem"),
     [
         (lambda export: shutil.rmtree(export), "does not exist yet; set it to the directory"),
-        (lambda export: (export / "model.safetensors").write_bytes(b"x"), "has 1 bytes, the mani"),
+        (lambda export: (export / "model.safetensors").write_bytes(b"x"), "1 bytes, but the mani"),
     ],
 )
 def test_a_missing_or_damaged_export_is_refused(
@@ -153,7 +153,7 @@ def test_a_missing_or_damaged_export_is_refused(
 
 @pytest.mark.parametrize("alone", [{"init_partial": True}, {"init_sha256": "0" * 64}])
 def test_settings_of_a_warm_start_need_its_directory(alone: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="is set without init_from"):
+    with pytest.raises(ValidationError, match="requires init_from"):
         TrainingConfig.model_validate(alone)
 
 
@@ -267,7 +267,7 @@ def test_a_llama_that_computes_something_else_is_refused(
 ) -> None:
     change(llama / "config.json", **settings)
     second = GPT | {"data_dir": texts, "model_options": SMALL, "init_from": str(llama)}
-    with pytest.raises(ConfigurationError, match="with init_partial true") as failure:
+    with pytest.raises(ConfigurationError, match="set init_partial to load what fits") as failure:
         train("second", **second)
     assert difference in str(failure.value)
     capsys.readouterr()
@@ -299,5 +299,5 @@ def test_a_damaged_hugging_face_directory_is_refused(
 
 
 def test_an_image_model_does_not_start_with_a_llama(llama: Path, train: Train) -> None:
-    with pytest.raises(ConfigurationError, match="but only gpt uses Llama weights"):
+    with pytest.raises(ConfigurationError, match="but only gpt can load Llama weights"):
         train("second", init_from=str(llama))

@@ -68,7 +68,7 @@ def test_tricks_with_paths_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"outputs": 3}, "2 classes do not name 3 outputs"),
+        ({"outputs": 3}, "there are 2 classes for 3 outputs"),
         ({"classes": ()}, "outputs"),
         ({"artifacts": [ARTIFACT, ARTIFACT]}, "model.pt2 is listed twice"),
         ({"artifacts": [ARTIFACT, ARTIFACT | {"file": "b"}]}, "pt2 is listed twice"),

@@ -57,7 +57,7 @@ def test_a_service_that_does_not_answer_delays_nothing_and_lost_lines_are_counte
     assert tracker.dropped == 3
     tracker.close()
     message = json.loads(capsys.readouterr().out)["message"]
-    assert message.startswith("recorded lacks 9 lines of progress: it took longer than 0.01 sec")
+    assert message.startswith("recorded did not receive 9 progress lines: it took longer than 0.01")
     service.allowed.set()
 
 
@@ -91,7 +91,7 @@ def test_lines_that_a_service_refuses_are_not_written_again(
     tracker.close()
     assert service.steps == [1, 2, 3]
     message = json.loads(capsys.readouterr().out)["message"]
-    assert message == "recorded lacks 1 lines of progress: the name is too long"
+    assert message == "recorded did not receive 1 progress lines: the name is too long"
 
 
 def test_an_unreachable_service_is_tried_once_more_at_the_end(
@@ -105,7 +105,7 @@ def test_an_unreachable_service_is_tried_once_more_at_the_end(
     tracker.close()
     assert service.calls == 2
     message = json.loads(capsys.readouterr().out)["message"]
-    assert message == "recorded lacks 1 lines of progress: ConnectionError: refused"
+    assert message == "recorded did not receive 1 progress lines: ConnectionError: refused"
 
 
 def test_the_last_line_is_received_and_the_warning_precedes_it(

@@ -50,9 +50,9 @@ def _failed(message: str, code: int) -> int:
 def _summary(target: Path, manifest: Manifest) -> str:
     unit = "images" if manifest.kind == "shards" else "tokens"
     lines = [
-        f"{target}: {sum(part.count for part in split.parts):,} {unit} {use} "
-        f"in {len(split.parts)} files"
-        for split, use in ((manifest.train, "to train on"), (manifest.held_out, "held out"))
+        f"{target}: {sum(part.count for part in split.parts):,} {use} {unit} "
+        f"in {len(split.parts)} {'file' if len(split.parts) == 1 else 'files'}"
+        for split, use in ((manifest.train, "training"), (manifest.held_out, "held-out"))
     ]
     lines += [f"dropped: {count:,} {reason}" for reason, count in sorted(manifest.dropped.items())]
     return "\n".join(lines) + "\n"
@@ -136,7 +136,7 @@ def _validate(options: argparse.Namespace) -> str:
         raise DataError(
             "\n".join([f"{options.dataset} is not valid:", *(f"  - {p}" for p in found)])
         )
-    parts = f"{report.train.samples:,} samples to train on, {report.held_out.samples:,} held out"
+    parts = f"{report.train.samples:,} training and {report.held_out.samples:,} held-out samples"
     return f"{options.dataset} is valid: {parts}\n"
 
 
@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m training.data",
         description="Prepare data sets for training, and check them.",
         epilog="Exit codes: 0 done, 64 invalid input or a damaged data set, 130 interrupted; "
-        "others are failures such as a full disk.",
+        "any other is a failure, such as a full disk.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -208,8 +208,8 @@ def _parser() -> argparse.ArgumentParser:
             "validate",
             help="check schema, ranges, class balance and drift of a data set",
             description="Examine samples of a data set, and write a report with their statistics. "
-            "The command fails if a value or a class is out of range, a class has too few samples, "
-            "or the data differ from those of an earlier report.",
+            "The command fails if a value or a class is out of range, if a class has too few "
+            "samples, or if the data differ from those of an earlier report.",
             allow_abbrev=False,
         )
     )
@@ -259,7 +259,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
-        help="directory of --dataset, unless a package contains it (default: %(default)s)",
+        help="directory of --dataset, unless it ships with a package (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--size", type=_side, default=224, metavar="N",

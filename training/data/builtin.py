@@ -29,7 +29,7 @@ def held_out_digits(shape: Shape = (1, 8, 8)) -> tuple[NDArray[np.float32], NDAr
 
 
 def digits() -> tuple[Images, Images]:
-    """Return training and held-out images: 1,797 digits of 8 x 8 from scikit-learn."""
+    """Return training and held-out images: 1,797 digits (8 x 8) from scikit-learn."""
     # Imported here: scikit-learn takes a second to import, and other data sets do not need it.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -64,7 +64,7 @@ GLYPH_NOISE: Final = 24.0
 
 
 def glyphs() -> tuple[Images, Images]:
-    """Return training and held-out images: noisy digits of 28 x 28 in Pillow's default font.
+    """Return training and held-out images: noisy digits (28 x 28) in Pillow's default font.
 
     They are rotated, shifted and scaled at random, but identical for all runs with the same Pillow.
     """
@@ -104,7 +104,7 @@ PHOTO_BLOCK: Final = 64
 PATCH_STEP: Final = 8
 """Distance in pixels between the patches of a block, which overlap."""
 HELD_OUT_EVERY: Final = 5
-"""Every fifth block is held out. They form diagonals, so both parts cover every area of a scene."""
+"""Every fifth block is held out. Held-out blocks form diagonals, so both parts cover the scene."""
 
 
 def photos() -> tuple[Images, Images]:
@@ -133,7 +133,7 @@ def photos() -> tuple[Images, Images]:
 
 
 def _patches(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the patches of a block of height x width x 3: N x 3 x side x side."""
+    """Return the patches (N x 3 x side x side) of a block (height x width x 3)."""
     windows = np.lib.stride_tricks.sliding_window_view(block, (PATCH_SIDE, PATCH_SIDE), axis=(0, 1))
     return windows[::PATCH_STEP, ::PATCH_STEP].reshape(-1, 3, PATCH_SIDE, PATCH_SIDE)
 

@@ -59,7 +59,7 @@ class Items:
 
 
 def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """Call `factory(data_dir=…, train=True)`, and again with False for held-out samples.
+    """Call `factory(data_dir=…, train=True)`, and again with train=False for held-out samples.
 
     `shape` is the input shape of the model, if it has one; only uint8 images may differ from it.
     Raise ConfigurationError or DataError for errors that every restart would repeat.
@@ -84,8 +84,8 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
     if first.dtype not in (np.uint8, np.float32):
         raise DataError(f"inputs of {source} are {first.dtype}: return uint8 or float32")
     if first.dtype == np.float32 and shape not in (None, first.shape):
-        own, wanted = ("x".join(map(str, each)) for each in (first.shape, shape or ()))
-        raise DataError(f"inputs of {source} are {own}, but the model takes {wanted}")
+        actual, wanted = ("x".join(map(str, each)) for each in (first.shape, shape or ()))
+        raise DataError(f"inputs of {source} are {actual}, but the model takes {wanted}")
     train_part, held_out = (Items(source, part, first, len(classes)) for part in parts)
     return Dataset(
         train_part, held_out, first.shape, len(classes), classes, _identity(source, parts, classes)

@@ -1,4 +1,4 @@
-"""Labelled images, in memory or not, and their conversion to a model's input shape."""
+"""Labelled images, in memory or read on demand, and their conversion to a model's input shape."""
 
 import math
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum size of a data set that is enlarged once, in memory; others are enlarged per batch."""
+"""Maximum size of a data set to enlarge once, in memory; larger ones are enlarged per batch."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """`pixels` N x channels x height x width from 0 to `white`; `labels` N.
+    """Images in memory: `pixels` N x channels x height x width from 0 to `white`, `labels` N.
 
     Add a channel dimension by reshape, not by indexing with None: PyTorch would interpret the
     strides of the latter as channels-last, and gradients would not have the layout of DDP's
@@ -46,7 +46,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Enlarged:
-    """Images that are enlarged when they are read, because 60,000 of 3x224x224 take 9 GB."""
+    """Images that are enlarged when they are read, because 60,000 of 3x224x224 would take 9 GB."""
 
     samples: Samples
     shape: Shape

@@ -18,8 +18,8 @@ class Batch:
 
     All processes have the same number of `indices`; only the first `real` of them count. `total` is
     the number of samples of the step in all processes. `seen` is the number of samples of the epoch
-    that have been used after the step.
-    `last` marks the last batch of the step, after which the optimizer updates the weights.
+    that have been used after the step. `last` marks the last batch of the step, after which the
+    optimizer updates the weights.
     """
 
     indices: Indices

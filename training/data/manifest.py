@@ -155,7 +155,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def download(url: str, folder: Path, report: Report) -> None:
     """Download a prepared data set from an object store and verify it; keep files that match.
 
-    The manifest is written last. Raise DataError if the directory contains another data set or
+    The manifest is written last. Raise DataError if the directory contains a different data set or
     cannot be written, or if a file does not match the manifest; raise StoreError if a file cannot
     be read.
     """
@@ -166,7 +166,9 @@ def download(url: str, folder: Path, report: Report) -> None:
     parts = _parsed(text, f"{url}/{MANIFEST_FILE}").parts()
     path = folder / MANIFEST_FILE
     if path.exists() and path.read_bytes() != text:
-        raise DataError(f"{folder} contains another data set than {url}: choose another data_dir")
+        raise DataError(
+            f"{folder} contains a different data set from {url}: choose another data_dir"
+        )
     progress = Progress(f"bytes of {url} fetched", sum(part.size for part in parts), report)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,7 +206,7 @@ class Verification:
     writes: bool = True
 
     def known(self) -> dict[str, list[object]]:
-        """Return the record by file name; an empty one if it is missing or damaged."""
+        """Return the record, keyed by file name. It is empty if the file is missing or damaged."""
         try:
             known = json.loads(self.record.read_bytes()) if self.record else {}
         except (OSError, ValueError):

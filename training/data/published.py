@@ -45,7 +45,7 @@ def fetch(name: str, folder: Path) -> None:
     """
     if name not in FOLDERS:
         raise DataError(
-            f"{name} cannot be downloaded, only {', '.join(FOLDERS)} can: leave out download"
+            f"{name} cannot be downloaded (only {', '.join(FOLDERS)} can): leave out download"
         )
     target = folder / FOLDERS[name]
     if target.is_dir() or (name in PLAIN_FOLDERS and (folder / PLAIN_FOLDERS[name]).is_dir()):
@@ -129,7 +129,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     try:
         if path.exists() or not compressed.exists():
             return np.asarray(read(str(path)))
-        # torchvision would write the uncompressed file next to it, maybe to a read-only directory.
+        # torchvision would write the uncompressed file next to it, possibly on a read-only volume.
         with tempfile.NamedTemporaryFile() as uncompressed:
             uncompressed.write(gzip.decompress(compressed.read_bytes()))
             uncompressed.flush()

@@ -12,7 +12,7 @@ Indices = NDArray[np.int64]
 """Sample numbers, N."""
 
 Targets = NDArray[np.int64]
-"""Expected outputs: N classes, or N x tokens of the next token."""
+"""Expected outputs: the class of each sample (N), or the next token of each token (N x tokens)."""
 
 
 class DataError(Exception):
@@ -73,7 +73,7 @@ def local_order(sizes: Sequence[int], window: int, random: np.random.Generator) 
     """Return a permutation of all samples of files that have `sizes` samples each.
 
     Files come in random order, and samples are shuffled within `window` files at a time, so that
-    only these files are read at a time, and each is read completely before the next ones.
+    only these files are read at a time, each completely before the next `window` files.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
     files = random.permutation(len(sizes))

@@ -124,9 +124,9 @@ def shards(folder: Path, verification: Verification | None, report: Report) -> D
         )
         for split in (manifest.train, manifest.held_out)
     )
-    for part, use in ((train, "to train on"), (held_out, "held out")):
+    for part, use in ((train, "training"), (held_out, "held-out")):
         if not len(part):
-            raise DataError(f"{folder} has no image {use}")
+            raise DataError(f"{folder} contains no {use} image")
     identity = sha256_of(folder / MANIFEST_FILE)
     classes = manifest.classes
     return Dataset(train, held_out, manifest.shape, len(classes), classes, identity)

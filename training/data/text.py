@@ -1,4 +1,4 @@
-"""Text for language models: windows of tokens, each with the token that comes next."""
+"""Text for language models: windows of tokens, with the next token of each as its target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -139,14 +139,12 @@ def windows(
     """Build a data set from token streams. Raise DataError if a part has no complete sample."""
     context = shape[0] if shape else CONTEXT
     parts = [Windows(part, context, outputs) for part in (train, held_out)]
-    for part, streams, use in zip(
-        parts, (train, held_out), ("to train on", "held out"), strict=True
-    ):
+    for part, streams, use in zip(parts, (train, held_out), ("training", "held-out"), strict=True):
         if not len(part):
             longest = max((len(stream) for stream in streams), default=0)
             raise DataError(
-                f"{source} has {longest} tokens {use} in one piece, but a sample of {context} "
-                f"needs {context + 1}: add text, or choose a smaller context"
+                f"{source} has at most {longest} consecutive {use} tokens, but a sample of "
+                f"{context} needs {context + 1}: add text, or choose a smaller context"
             )
     return Dataset(parts[0], parts[1], (context,), outputs)
 

@@ -125,7 +125,7 @@ def problems(
         for name in ("shape", "dtype", "classes"):
             found, before = getattr(report, name), getattr(last, name)
             if found != before:
-                yield f"{name} is {_text(found)}, the last data set has {_text(before)}"
+                yield f"{name} is {_text(found)}, but was {_text(before)} in the last data set"
     for split, part in report.parts.items():
         yield from _ranges(split, part)
         limit = min_class_share / max(len(report.classes), 1)

@@ -79,9 +79,10 @@ def write_export(
     """Write a trained model so that a server can load and verify it.
 
     `model` is unsharded and unwrapped, on any device, and is not changed. `evaluate` evaluates it
-    and its other forms on the CPU, by default on up to 2,048 held-out samples. `calibration` has
-    inputs as in training, by default 256 of `data.train`. `beat` is called regularly. Raises
-    OSError if weights or manifest cannot be written; a form that fails is skipped with a warning.
+    and its other forms on the CPU, by default on up to 2,048 held-out samples. `calibration`
+    contains inputs as in training, by default 256 of `data.train`. `beat` is called regularly. A
+    form that fails is skipped with a warning. Raise OSError if weights or manifest cannot be
+    written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -125,7 +126,7 @@ def write_export(
 
 
 def _write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
-    """Write the Hugging Face directory, or warn: the export is complete without it."""
+    """Write the Hugging Face directory. Only warn on failure: the export is complete without it."""
     try:
         write_huggingface(folder, model, config)
     except (OSError, ExportError) as error:

@@ -27,10 +27,10 @@ from workload.progress import Message
 from workload.report import emit
 
 TIMING_RUNS: Final = (3, 30)
-"""Minimum and maximum number of runs."""
+"""Minimum and maximum number of timed runs."""
 
 TIMING_SECONDS: Final = 3.0
-"""Seconds after which no more runs start."""
+"""Seconds after which no more timed runs start."""
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def write_weights(path: Path, model: nn.Module) -> None:
 
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
-"""Returns metrics of a model, such as its accuracy; evaluates it on the CPU and leaves it there."""
+"""Evaluates a model on the CPU, leaves it there, and returns its metrics, such as accuracy."""
 
 FILES: Final = {
     "pt2": "model.pt2",

@@ -38,8 +38,9 @@ def write_program(path: Path, program: ExportedProgram) -> None:
 def pruned(model: nn.Module, share: float) -> nn.Module:
     """Return a copy in which the smallest weights of linear layers and convolutions are set to 0.
 
-    `share` is their fraction, ranked over the whole model (magnitude pruning, Han et al. 2015,
-    arXiv:1506.02626); biases and norms stay. Raise ValueError if there are no such weights.
+    `share` is the fraction of these weights to prune, ranked over the whole model (magnitude
+    pruning, Han et al. 2015, arXiv:1506.02626). Biases and norms are not pruned. Raise ValueError
+    if there are no such weights.
     """
     result = copy.deepcopy(model)
     weights = _prunable_weights(result)
@@ -81,7 +82,7 @@ def check_quantization(method: Method | Literal["none"]) -> None:
     except ImportError as error:
         raise ConfigurationError(
             f"quantize {method} needs the package torchao, which cannot be imported ({error}): "
-            "install it into the image, or write quantize none"
+            "install it into the image, or set quantize to none"
         ) from error
 
 
@@ -100,7 +101,7 @@ def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         raise ConfigurationError(
             "quantize static is for models with convolutions, but this one has none: "
-            "write dynamic or weight-only"
+            "use dynamic or weight-only"
         )
     pt2e = torchao("torchao.quantization.pt2e.quantize_pt2e")
     x86 = torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
@@ -132,7 +133,7 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
 
     if not any(chosen(module, "") for module in smaller.modules()):
         raise ConfigurationError(
-            f"quantize {method} changes linear layers, but this model has none: write static"
+            f"quantize {method} changes linear layers, but this model has none: use static"
         )
     ao.quantize_(smaller, settings, filter_fn=chosen)
     utilities.unwrap_tensor_subclass(smaller)  # Plain tensors: no pickle in the file.

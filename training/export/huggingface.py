@@ -1,7 +1,8 @@
 """The language model `gpt` as a Hugging Face directory, in the layout of Llama.
 
 The model is equivalent to Llama: it has the same norms, rotary embeddings, SwiGLU and tied
-embeddings. vLLM, transformers and other programs for Llama serve the directory unchanged.
+embeddings. vLLM, transformers and other programs that support Llama can load the directory
+unchanged.
 """
 
 import hashlib
@@ -30,9 +31,10 @@ _TOKENIZER: Final = "tokenizer.json"
 
 
 def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
-    """Write weights, configuration and tokenizer. Raise OSError or ExportError.
+    """Write weights, configuration and tokenizer.
 
-    An earlier directory is replaced. `model` is on any device and is not changed.
+    An earlier directory is replaced. `model` is on any device and is not changed. Raise OSError or
+    ExportError on failure.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -65,7 +67,7 @@ def llama_config(model: Gpt) -> dict[str, Any]:
         "head_dim": model.head_width,
         "max_position_embeddings": model.context,
         "hidden_act": "silu",
-        # Without eps, nn.RMSNorm uses that of its input's type.
+        # Without eps, nn.RMSNorm uses the machine epsilon of its input's dtype.
         "rms_norm_eps": torch.finfo(dtype).eps,
         "rope_theta": 10_000.0,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -87,7 +89,7 @@ def llama_tensors(model: Gpt) -> Iterator[tuple[str, Tensor]]:
 
 
 def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return the weights of a Llama under their names in `gpt`; others keep their names.
+    """Return the weights of a Llama under their names in `gpt`; other tensors keep theirs.
 
     Tensors that can be derived from others are left out: tied embeddings and rotary frequencies.
     """
@@ -117,7 +119,7 @@ LLAMA_LAYERS: Final = {
 
 
 def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name of each weight of a `gpt` with those of the Llama weights it combines."""
+    """Yield the name of each weight of a `gpt` and those of the Llama weights that it combines."""
     yield "embedding.weight", (_EMBEDDING,)
     yield "norm.weight", ("model.norm.weight",)
     for number in range(layers):
@@ -166,8 +168,8 @@ _COMPARED: Final = (
 def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
     """Return config.json with the defaults of transformers for Llama.
 
-    Releases before 5 write `rope_theta` and `rope_scaling` instead of `rope_parameters`. Raises
-    ExportError if the latter is not an object.
+    Releases before 5 write `rope_theta` and `rope_scaling` instead of `rope_parameters`. Raise
+    ExportError if `rope_scaling` is not an object.
     """
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
     head_dim = found.get("head_dim")
@@ -191,7 +193,7 @@ def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the file of weights, or the files that the index lists."""
+    """Return the weights file, or the files that the index lists."""
     if not (folder / _INDEX_FILE).exists():
         return [folder / WEIGHTS_FILE]
     names = read_json(folder / _INDEX_FILE).get("weight_map")
@@ -254,7 +256,7 @@ def bytes_tokenizer() -> dict[str, Any]:
 
 
 def _letters() -> Iterator[str]:
-    """Yield the printable character by which ByteLevel writes each byte, as GPT-2 does."""
+    """Yield the printable character with which ByteLevel represents each byte, as in GPT-2."""
     shifted = 256
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:

@@ -35,7 +35,7 @@ HUGGING_FACE: Final = "huggingface"
 """Directory of the export for servers that read Hugging Face directories, such as vLLM."""
 
 MISTAKES: Final = (ValueError, AssertionError, FileNotFoundError, NotImplementedError)
-"""Exceptions of torchtitan for a configuration that would fail on every attempt."""
+"""Exceptions that torchtitan raises for a configuration that would fail on every attempt."""
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
@@ -62,7 +62,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         return bool(super().should_continue_training())
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:
-        """Train a step. Raise FatalError if the loss is not finite."""
+        """Train one step. Raise FatalError if the loss is not finite."""
         try:
             super().train_step(data_iterator)
         except RuntimeError as error:
@@ -139,12 +139,14 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--module", help="torchtitan module of the model, such as llama3")
     parser.add_argument("--config", help="configuration of the module, such as llama3_8b")
-    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus port; 0: disabled")
+    parser.add_argument(
+        "--metrics-port", type=int, default=0, help="port of Prometheus metrics; 0 disables it"
+    )
     parser.add_argument(
         "--hang-timeout",
         type=float,
         default=1800,
-        help="seconds without a step before the process exits with 76",
+        help="seconds without a step before the process exits with code 76",
     )
     ours, options = parser.parse_known_args(arguments)
     if not ours.module and {"-h", "--help"} & set(options):
@@ -169,7 +171,7 @@ def configure(options: list[str]) -> Any:
 
 @contextmanager
 def exit_on_bad_input() -> Iterator[None]:
-    """Exit with 64 for a configuration that would fail on every attempt."""
+    """Exit with code 64 if the configuration would fail on every attempt."""
     try:
         yield
     except SystemExit as error:
@@ -183,7 +185,7 @@ def exit_on_bad_input() -> Iterator[None]:
 
 
 def keep_losses(trainer: RunTrainer) -> None:
-    """Make the trainer keep the loss that torchtitan computes for its own log."""
+    """Make the trainer keep the losses that torchtitan computes for its log."""
     log = trainer.metrics_processor.log
 
     def keep_loss(step: int, loss: float, *rest: Any, **named: Any) -> None:

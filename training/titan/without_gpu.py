@@ -63,7 +63,7 @@ def dense_attention(
 ) -> tuple[Tensor, None]:
     """Return the result of flex_attention, computed with a dense mask.
 
-    The shapes are (batch, heads, length, size of a head).
+    The shapes are (batch, heads, length, head size).
     """
     mask = create_mask(block_mask.mask_mod, q.shape[0], None, q.shape[2], k.shape[2], device="cpu")
     result = scaled_dot_product_attention(

@@ -12,7 +12,7 @@ from workload.custom import find
 
 
 def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]) -> nn.Module:
-    """Build a model with new weights: inputs N x `shape` to logits N x `outputs`.
+    """Build a model with new weights, which maps inputs N x `shape` to logits N x `outputs`.
 
     A text model returns N x T x `outputs`. Raise ConfigurationError if an option is invalid, if
     a model of this project does not take this shape, or if a custom factory cannot be found or
@@ -32,9 +32,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
             f"model_options of {name}: {'; '.join(problem_sentences(error))}"
         ) from None
     if shape != (takes := input_shape(name, options)):
-        raise ConfigurationError(
-            f"model {name} takes inputs of {takes}, but these are of {tuple(shape)}"
-        )
+        raise ConfigurationError(f"model {name} takes inputs of shape {takes}, not {tuple(shape)}")
     module_name, _, attribute = MODELS[name].factory.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -55,8 +53,8 @@ def _custom_model(
     arguments = {"outputs": outputs, "input_shape": shape}
     if reserved := arguments.keys() & options.keys():
         raise ConfigurationError(
-            f"model_options of {name} name {', '.join(sorted(reserved))}, which the data "
-            "set determines: leave it out"
+            f"model_options of {name} must not contain {', '.join(sorted(reserved))}, which the "
+            "data set determines"
         )
     given = ", ".join([*arguments, *options])
     try:

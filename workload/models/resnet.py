@@ -24,8 +24,8 @@ def resnet50(outputs: int, image_size: int) -> ResNet:
 def _fit(network: ResNet, image_size: int) -> ResNet:
     """Replace the first layers for small images, as in the paper's networks for CIFAR-10.
 
-    A 3x3 convolution that keeps the size replaces the 7x7 with stride and a pool, which would
-    shrink 32x32 to 1x1 (section 4.2).
+    A 3x3 convolution that keeps the size replaces the strided 7x7 convolution and the pool, with
+    which the network would shrink 32x32 to 1x1 (section 4.2).
     """
     if image_size <= SMALL:
         network.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)

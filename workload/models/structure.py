@@ -37,11 +37,11 @@ def flops_per_sample(
 ) -> int:
     """Return the floating-point operations to train on one sample.
 
-    Counts matrix products, convolutions and attention (causal attention as if it were full),
-    forward and twice as many backward, as usual for model FLOPs utilization (PaLM,
-    arXiv:2204.02311, appendix B). Recomputation by activation checkpointing is not counted. The
-    model is not executed or changed; it must not be sharded or wrapped. `shape` is that of one
-    input.
+    Matrix products, convolutions and attention (causal attention as if it were full) are counted
+    in the forward pass, and twice as many in the backward pass, as usual for model FLOPs
+    utilization (PaLM, arXiv:2204.02311, appendix B). Recomputation by activation checkpointing is
+    not counted. The model is not executed or changed; it must not be sharded or wrapped. `shape` is
+    that of one input.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}

@@ -347,7 +347,7 @@ def fetched(shelf: Shelf, digest: str, folder: Path) -> str:
 
 def test_changed_weights_are_not_fetched(shelf: Shelf, tmp_path: Path) -> None:
     digest = a_blob_that_was_changed_in_the_registry(shelf, shelf.publish())
-    assert "sent contents other than" in fetched(shelf, digest, tmp_path / "served")
+    assert "sent content that differs from" in fetched(shelf, digest, tmp_path / "served")
 
 
 def test_a_changed_manifest_is_not_fetched(shelf: Shelf, tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ class Liar(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("elsewhere", "reason"),
     [
-        ("", "sent contents other than"),
+        ("", "sent content that differs from"),
         ("http://169.254.169.254/latest/meta-data", "redirect to http://169.254.169.254"),
         ("file:///etc/passwd", "file:///etc/passwd"),
     ],

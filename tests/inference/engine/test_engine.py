@@ -62,7 +62,7 @@ async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> No
         manifest = copied / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"probe"', '"other:Model"'))
         (copied / "model.safetensors").write_bytes(b"damaged")
-        with pytest.raises(ReloadError, match="7 bytes, the manifest states"):
+        with pytest.raises(ReloadError, match="7 bytes, but the manifest states"):
             await engine.reload()
         manifest.write_text("{")
         with pytest.raises(ReloadError, match=r"manifest\.json is damaged"):

@@ -93,7 +93,7 @@ def test_weights_with_another_digest_are_refused(export: Path) -> None:
 def test_weights_of_another_size_are_refused(export: Path) -> None:
     with (export / "model.safetensors").open("ab") as stream:
         stream.write(b"x")
-    with pytest.raises(ExportError, match="bytes, the manifest states"):
+    with pytest.raises(ExportError, match="bytes, but the manifest states"):
         loaded(export)
 
 
@@ -109,10 +109,10 @@ def test_weights_outside_the_export_are_refused(export: Path) -> None:
     [
         ({"model": "alexnet"}, "model alexnet is not known: use digits-net, mnist-net"),
         ({"model": "shutil:rmtree"}, "'shutil:rmtree', which is not part of this project"),
-        ({"model": "gpt"}, r"gpt takes inputs of \(256,\), but these are of \(1, 8, 8\)"),
+        ({"model": "gpt"}, r"gpt takes inputs of shape \(256,\), not \(1, 8, 8\)"),
         ({"options": {"layers": 2}}, "model_options of digits-net: layers is not known here"),
         ({"input_shape": [3, 8, 8]}, "digits-net takes inputs of"),
-        ({"classes": ["a", "b"]}, "2 classes do not name 10 outputs"),
+        ({"classes": ["a", "b"]}, "there are 2 classes for 10 outputs"),
         ({"classes": ["a", "b"], "outputs": 2}, r"tensor fc2.\w+ is torch.float32 \[10"),
         ({"model": "mnist-net", "input_shape": [1, 28, 28]}, "tensor"),
         ({"format": 2}, "is damaged: format"),

@@ -109,4 +109,4 @@ def test_unsupported_settings_are_refused_before_tensorflow_is_imported(
         check=False,
     )
     assert done.returncode == 64
-    assert "write model digits-net" in json.loads(done.stdout)["message"]
+    assert "set model to digits-net" in json.loads(done.stdout)["message"]

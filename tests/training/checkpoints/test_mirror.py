@@ -295,5 +295,7 @@ def test_another_data_set_is_not_overwritten(bucket: object, tmp_path: Path) -> 
     bucket.Object("books/manifest.json").put(  # type: ignore[attr-defined]
         Body=(tmp_path / "tokens/manifest.json").read_bytes() + b"\n"
     )
-    with pytest.raises(DataError, match=r"tokens contains another data set than s3://models/books"):
+    with pytest.raises(
+        DataError, match=r"tokens contains a different data set from s3://models/books"
+    ):
         download("s3://models/books", tmp_path / "tokens", print)

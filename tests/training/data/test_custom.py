@@ -89,7 +89,7 @@ def test_images_of_bytes_are_enlarged_and_others_must_fit() -> None:
     ("settings", "message"),
     [
         ({"dataset": "imagenet"}, "or a custom data set as package.module:factory"),
-        ({"dataset": "mine:Data", "model": "gpt"}, "with this model write dataset text or tokens"),
+        ({"dataset": "mine:Data", "model": "gpt"}, "set dataset to text or tokens"),
     ],
 )
 def test_the_configuration_refuses_other_names(settings: dict[str, str], message: str) -> None:

@@ -73,7 +73,7 @@ def test_an_intact_data_set_is_reported(made: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["check", str(made / "shards")]) == 0
     assert main(["check", str(made / "tokens")]) == 0
-    assert "1,437 images to train on in 1 files" in capsys.readouterr().out
+    assert "1,437 training images in 1 file" in capsys.readouterr().out
 
 
 def swapped(content: bytes) -> bytes:

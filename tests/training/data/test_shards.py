@@ -217,7 +217,7 @@ def test_another_type_of_data_set_is_rejected(shards: Path) -> None:
 
 def test_a_data_set_without_held_out_images_is_refused(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", [png(1)], held_out=0)
-    with pytest.raises(DataError, match="has no image held out"):
+    with pytest.raises(DataError, match="contains no held-out image"):
         load("shards", tmp_path, None, seed=0)
 
 

@@ -75,9 +75,9 @@ def test_loader_processes_read_the_same_samples(tmp_path: Path) -> None:
     [
         ({}, r"text has no \*.txt file"),
         ({"a.md": 900}, r"text has no \*.txt file"),
-        ({"a.txt": 11}, "10 tokens to train on in one piece, but a sample of 10 needs 11"),
-        ({"a.txt": 100}, "10 tokens held out in one piece"),
-        ({"a.txt": 0}, "0 tokens to train on"),
+        ({"a.txt": 11}, "10 consecutive training tokens, but a sample of 10 needs 11"),
+        ({"a.txt": 100}, "10 consecutive held-out tokens"),
+        ({"a.txt": 0}, "0 consecutive training tokens"),
     ],
 )
 def test_too_little_text_is_rejected(sizes: dict[str, int], message: str, tmp_path: Path) -> None:

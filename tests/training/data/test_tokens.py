@@ -94,7 +94,7 @@ def test_unchecked_damage_is_reported_when_it_is_read(tmp_path: Path) -> None:
 
 def test_a_context_longer_than_the_files_is_rejected(tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens", 100)
-    with pytest.raises(DataError, match=r"40 tokens to train on in one piece, .* of 40 needs 41"):
+    with pytest.raises(DataError, match=r"40 consecutive training tokens, .* of 40 needs 41"):
         load("tokens", tmp_path, (40,), seed=0)
 
 

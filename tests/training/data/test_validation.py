@@ -85,8 +85,8 @@ def test_the_same_data_have_no_drift(tmp_path: Path) -> None:
         ({"rare": 100}, "class right has 1.00% of the samples, less than 5.00%"),
         ({"broken": np.nan}, "1 values are NaN or infinite"),
         ({"broken": np.inf}, "1 values are NaN or infinite"),
-        ({"wide": 6}, "shape is 1, 8, 6, the last data set has 1, 8, 8"),
-        ({"classes": ("right", "left")}, "classes is right, left, the last data set has left"),
+        ({"wide": 6}, "shape is 1, 8, 6, but was 1, 8, 8 in the last data set"),
+        ({"classes": ("right", "left")}, "classes is right, left, but was left"),
     ],
     ids=str,
 )

@@ -181,7 +181,7 @@ def test_a_missing_torchao_is_reported_before_the_run(
         check_quantization("static")
     _, manifest = export(quantize="static")
     assert manifest.artifacts == ()
-    assert "install it into the image, or write quantize none" in warned(capsys)[0]
+    assert "install it into the image, or set quantize to none" in warned(capsys)[0]
 
 
 def test_the_model_is_not_modified(export: Export, digits_net: Trained) -> None:

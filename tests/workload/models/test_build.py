@@ -83,5 +83,5 @@ def test_a_wrong_option_is_named() -> None:
 
 
 def test_inputs_of_another_shape_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"gpt takes inputs of \(256,\), but these are"):
+    with pytest.raises(ConfigurationError, match=r"gpt takes inputs of shape \(256,\), not"):
         build("gpt", {}, 10, (512,))

@@ -55,7 +55,11 @@ def test_a_factory_is_called_with_shape_and_outputs() -> None:
         ("own_models:Net", {"depth": 2}, "cannot be called with outputs, input_shape, depth: got"),
         ("own_models:picky", {}, "missing a required argument: 'depth'"),
         ("own_models:picky", {"depth": 2}, "failed with .*: RuntimeError: no depth of 2"),
-        ("own_models:Net", {"outputs": 2}, "name outputs, which the data set determines"),
+        (
+            "own_models:Net",
+            {"outputs": 2},
+            "must not contain outputs, which the data",
+        ),
         ("own_models:words", {}, "returned str: it must return a torch.nn.Module"),
     ],
 )

@@ -24,7 +24,7 @@ from training.settings import DatasetName
 ImageShape = tuple[Literal[1, 3], int, int]
 
 ORDER_SEED: Final = 0
-"""Seed of the random order of the images, in which every shard contains all classes."""
+"""Seed of the random order of the images, which mixes the classes in every shard."""
 AT_ONCE: Final = 512
 """Number of images in memory at a time."""
 
@@ -128,7 +128,7 @@ def _from_file(
             if min(image.size) < minimum:
                 return Dropped("too small")
             upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
-    # Decoders raise any exception for a damaged file; it is counted and reported at the end.
+    # Decoders may raise any exception for a damaged file, which is counted and reported at the end.
     except Exception:
         return Dropped("unreadable")
     picture = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)

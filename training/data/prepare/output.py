@@ -39,7 +39,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
         found = sorted(path.name for path in target.iterdir() if path.name != "lost+found")
         if found and not force:
             raise DataError(
-                f"{target} is not empty, it contains {found[0]}: choose another directory, "
+                f"{target} is not empty (it contains {found[0]}): choose another directory, "
                 "or pass --force to replace a data set"
             )
         unfinished.mkdir()
@@ -96,7 +96,7 @@ def _publish(unfinished: Path, target: Path) -> None:
 
 
 class ShardWriter:
-    """WebDataset tar files PREFIX-00000.tar and so on, and their index.
+    """Writer of WebDataset tar files (PREFIX-00000.tar and so on) and their index.
 
     The same images produce the same bytes: no time or user is stored.
     """
@@ -153,7 +153,7 @@ def _size_after(offset: int, image: int) -> int:
 
 
 class TokenWriter:
-    """Files PREFIX-00000.bin and so on of at most `limit` bytes."""
+    """Writer of token files (PREFIX-00000.bin and so on) of at most `limit` bytes."""
 
     def __init__(self, folder: Path, prefix: str, dtype: np.dtype[Any], limit: int) -> None:
         self._folder, self._prefix, self._dtype = folder, prefix, dtype

@@ -113,9 +113,9 @@ def prepare_text(
                     writer.add(np.array(encoder.end, np.uint32))
         if not train.count or not kept.count:
             raise DataError(
-                f"{folder} has {train.count} tokens to train on and {kept.count} to hold out; of "
-                f"{texts + dropped.total()} texts {dropped.total()} were dropped: add text, or "
-                "change --held-out, --min-bytes or --field"
+                f"{folder} contains {train.count} training and {kept.count} held-out tokens "
+                f"({dropped.total()} of {texts + dropped.total()} texts were dropped): add text, "
+                "or change --held-out, --min-bytes or --field"
             )
         tokenizer = None
         if encoder.content:

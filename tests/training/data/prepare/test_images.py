@@ -45,7 +45,7 @@ def test_directories_of_classes_become_training_shards(
     assert (data.shape, data.classes) == ((3, 32, 32), ("cat", "dog"))
     assert len(data.train) + len(data.held_out) == 20
     assert len(data.held_out) >= 2
-    assert f"{len(data.train)} images to train on in 1 files" in said
+    assert f"{len(data.train)} training images in 1 file\n" in said
     manifest = read_manifest(tmp_path / "shards")
     assert manifest.settings == {"size": 32, "min_size": 32, "held_out": 0.3}
 

@@ -53,7 +53,7 @@ def test_a_mounted_volume_counts_as_empty(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_rejected_and_kept(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(DataError, match=r"is not empty, it contains notes: .* pass --force"):
+    with pytest.raises(DataError, match=r"is not empty \(it contains notes\): .* pass --force"):
         make(tmp_path, "one")
     assert names(tmp_path) == ["notes"]
 

@@ -40,8 +40,8 @@ def test_unusable_files_are_skipped_and_counted(
     (folder / "latin.txt").write_bytes("é".encode("latin-1") * 100)
     assert prepare(folder, tmp_path / "tokens") == 0
     assert capsys.readouterr().out == (
-        f"{tmp_path}/tokens: 900 tokens to train on in 1 files\n"
-        f"{tmp_path}/tokens: 100 tokens held out in 1 files\n"
+        f"{tmp_path}/tokens: 900 training tokens in 1 file\n"
+        f"{tmp_path}/tokens: 100 held-out tokens in 1 file\n"
         "dropped: 1 duplicate\ndropped: 1 too small\ndropped: 1 unreadable\n"
     )
 
@@ -215,8 +215,8 @@ def test_pieces_are_whole_lines_and_lose_nothing(content: str) -> None:
     [
         ({}, "has no *.txt, *.jsonl or *.parquet file"),
         ({"a.md": 900}, "has no *.txt, *.jsonl or *.parquet file"),
-        ({"a.txt": 63}, "has 0 tokens to train on and 0 to hold out; of 1 texts 1 were dropped"),
-        ({"a.jsonl": 900}, "has 0 tokens to train on and 0 to hold out; of 80 texts 80 were dro"),
+        ({"a.txt": 63}, "contains 0 training and 0 held-out tokens (1 of 1 texts were dropped)"),
+        ({"a.jsonl": 900}, "contains 0 training and 0 held-out tokens (80 of 80 texts were drop"),
     ],
 )
 def test_too_little_text_is_rejected(

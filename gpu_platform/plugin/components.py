@@ -148,7 +148,7 @@ class GpuStack(Deferred):
     """NVIDIA's device plugin and the runtime class, for clusters without them."""
 
     gpu_nodes: pulumi.Output[Values]
-    """How pods request GPUs, for the argument `gpuNodes` of jobs and services."""
+    """GPU resource and nodes of the cluster, for the argument `gpuNodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None

@@ -69,6 +69,7 @@ def _type(name: str, description: str) -> PropertyDefinition:
 
 
 _IMAGE: Final = _text("Image of the pods, pinned by digest (`…@sha256:…`).", optional=False)
+_GPU_NODES_TEXT: Final = "GPU resource, node selector, tolerations and RuntimeClass of GPU pods."
 _PLACE: Final = {
     "platform": _text(
         "Stack of this project, such as `organization/gpu-platform/prod`. Its outputs are the "
@@ -80,7 +81,7 @@ _PLACE: Final = {
     ),
     "gpu_nodes": _type(
         "GpuNodes",
-        "How pods request GPUs. The default without `platform` is `nvidia.com/gpu` on any node.",
+        f"{_GPU_NODES_TEXT} The default without `platform` is `nvidia.com/gpu` on any node.",
     ),
     "service_account": _text("Service account of the pods."),
 }
@@ -174,7 +175,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
         component: additional | _properties(component, schema_of(model), types, schema_of(model))
         for component, (model, additional) in COMPONENTS.items()
     }
-    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, "How pods request GPUs.")
+    types["GpuNodes"] = _definition("GpuNodes", _GPU_NODES, _GPU_NODES_TEXT)
     return components, types
 
 
@@ -187,7 +188,7 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
             name, _properties(name, section, types, root), section["description"]
         )
     built = {
-        "GpuStack": {"gpuNodes": _type("GpuNodes", "How pods request GPUs.")},
+        "GpuStack": {"gpuNodes": _type("GpuNodes", _GPU_NODES_TEXT)},
         "TrainingJob": {"summary": _type(_RUN, "The run as an output of a stack.")},
         "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
     }

@@ -67,7 +67,7 @@ class VolumeSettings(Settings):
             found = " and ".join(sources) or "none"
             raise ValueError(f"needs one of {', '.join(_SOURCES)}, but has {found}")
         if self.read_only and self.claim is None:
-            raise ValueError("sets read_only, which applies to claim only: remove it")
+            raise ValueError("sets read_only, which applies only to a claim: remove it")
         for reserved in _RESERVED_PATHS:
             if self.path == "/" or f"{self.path.rstrip('/')}/".startswith(f"{reserved}/"):
                 raise ValueError(

@@ -101,8 +101,8 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
         if kind is not None and kind not in runtime.sources:
             yield (
                 f"has {here}{kind} with runtime {service.runtime}, which supports only "
-                f"{', '.join(sorted(runtime.sources))} (run stands for job, sweep or run; all but "
-                "run and url are keys of source)"
+                f"{', '.join(sorted(runtime.sources))} (run means job, sweep or run; the others "
+                "except url are keys of source)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
@@ -124,7 +124,7 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     if service.runtime != "torch" and any(digests):
         yield (
             f"has digest with runtime {service.runtime}, which does not check it: leave it out, "
-            "and name the model by source.artifact or source.hub.revision"
+            "and pin the model with source.artifact or source.hub.revision"
         )
 
 
@@ -156,10 +156,10 @@ def _access(service: InferenceServiceSettings) -> Iterator[str]:
 def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
     for name, volume in service.volumes.items():
         if name in _RESERVED_VOLUMES:
-            yield f"has volumes.{name}, a name that every pod has already: choose another"
+            yield f"has volumes.{name}, a name that is reserved in every pod: choose another"
         if f"{volume.path.rstrip('/')}/".startswith(tuple(f"{path}/" for path in _RESERVED_PATHS)):
             yield (
-                f"has volumes.{name}.path {volume.path}, which every pod uses already: "
+                f"has volumes.{name}.path {volume.path}, which is reserved in every pod: "
                 "choose another"
             )
 
@@ -253,11 +253,11 @@ def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
     series = {"torch": (REQUESTS, LATENCY)}.get(service.runtime, tuple(runtime.recordings))
     if REQUESTS not in series:
         yield (
-            f"has canary.rollback with runtime {service.runtime}, which has no series of failed "
+            f"has canary.rollback with runtime {service.runtime}, which does not report failed "
             "requests: leave it out"
         )
     elif canary.rollback.latency_seconds is not None and LATENCY not in series:
         yield (
             f"has canary.rollback.latency_seconds with runtime {service.runtime}, which has no "
-            "histogram of latencies: leave it out"
+            "latency histogram: leave it out"
         )

@@ -226,7 +226,10 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
             "(rdma.resource and rdma.interface), or network tcp"
         )
     if not job.nccl.uses_rdma and job.rdma is not None:
-        yield "has nccl.network 'tcp', but rdma: leave rdma out, or set infiniband or roce"
+        yield (
+            "has rdma, which nccl.network 'tcp' does not use: leave rdma out, or set infiniband "
+            "or roce"
+        )
     conflicts = set(job.nccl.to_environment("eth0")) & set(job.env)
     if conflicts:
-        yield f"sets {sorted(conflicts)[0]} in env, which nccl sets: set it in one place"
+        yield f"sets {sorted(conflicts)[0]} in env, which nccl also sets: set it in one place"

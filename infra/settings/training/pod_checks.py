@@ -47,7 +47,7 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
     yield from _download_problems(job)
     for name in job.annotations:
         if name.startswith(_RESERVED_ANNOTATIONS):
-            yield f"sets annotations.{name}, which decides the placement: leave it out"
+            yield f"sets annotations.{name}, which determines the placement: leave it out"
 
 
 def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -72,7 +72,10 @@ def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.kind != "notebook":
         return
     if job.notebook is None:
-        yield "is of kind 'notebook', but has no notebook: set notebook.home and token_secret"
+        yield (
+            "is of kind 'notebook', but has no notebook settings: set notebook.home and "
+            "notebook.token_secret"
+        )
     if job.command is not None:
         yield "has a command, but kind 'notebook' starts JupyterLab: leave it out"
     if job.nodes != 1:
@@ -87,4 +90,4 @@ def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
         if name in (HOMES_VOLUME, TOKEN_VOLUME):
             yield f"has a volume {name!r}, which is a reserved name: choose another"
         if path.startswith((f"{HOMES_PATH}/", f"{SECRETS_PATH}/")):
-            yield f"has a volume at {volume.path}, where notebooks have one: choose another path"
+            yield f"has a volume at {volume.path}, which is reserved in notebooks: choose another"

@@ -46,14 +46,14 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
             if step.when and TRAINING_STEP not in preceding_steps(job, name):
                 yield (
                     f"has steps.{name}.when, but the step does not follow the training, whose "
-                    f"export has the metrics: set after: [{TRAINING_STEP}]"
+                    f"export contains the metrics: set after: [{TRAINING_STEP}]"
                 )
         yield from _value_problems(job)
     if job.steps and job.state == "stopped":
         # Each step is a job of the flow, which would re-create a stopped one.
         yield "has steps and state 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
-        yield "has a step with writes_datasets, but no datasets: set the claim"
+        yield "has a step with writes_datasets, but no claim for them: set datasets"
     if job.schedule is not None:
         yield from _schedule_problems(job)
 
@@ -96,7 +96,7 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
         TopologicalSorter({**graph, TRAINING_STEP: job.waits_for}).prepare()
     except CycleError as error:
         cycle = " → ".join(error.args[1])
-        return f"has steps that wait for each other: after and inputs have the cycle {cycle}"
+        return f"has steps that wait for each other: after and inputs form the cycle {cycle}"
     return None
 
 
@@ -139,7 +139,7 @@ def _placeholder_problems(
         if ("outputs", name) not in used:
             yield (
                 f"has {prefix}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
-                "in its env: the command must write it there"
+                "in its env: the command must write the output to this file"
             )
 
 
@@ -172,8 +172,8 @@ def _types_of(field: str) -> set[str]:
 
 def _schedule_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.run is not None:
-        yield "has run and a schedule, whose attempts have their own names: leave run out"
+        yield "has run and a schedule, whose runs have their own names: leave run out"
     if job.state != "running":
         yield f"has a schedule and state {job.state!r}: set schedule.suspend true instead"
     if job.recreate:
-        yield "has recreate and a schedule, which creates each attempt once: leave recreate out"
+        yield "has recreate and a schedule, which creates each run once: leave recreate out"

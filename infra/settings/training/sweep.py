@@ -172,7 +172,9 @@ class SweepSettings(Settings):
     early_stopping: EarlyStoppingSettings | None = Field(
         default=None, description="Pause trials early. null trains each trial to the end."
     )
-    parallel: int = Field(default=1, ge=1, le=100, description="Trials that run at the same time.")
+    parallel: int = Field(
+        default=1, ge=1, le=100, description="Number of trials that run at the same time."
+    )
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
     budget: BudgetSettings = Field(description="Limits of the whole sweep.")
     winner: Literal["none", "serve"] = Field(
@@ -190,7 +192,7 @@ class SweepSettings(Settings):
     def _problems(self) -> Iterator[str]:
         config = self.job.hyperparameters
         if config is None:
-            yield "has a job without hyperparameters, but searches them: leave out `command`"
+            yield "searches hyperparameters, but its job has none: set job.hyperparameters"
             return
         if KINDS[self.job.kind].resource is not JOB or self.job.steps:
             yield (
@@ -247,7 +249,7 @@ class SweepSettings(Settings):
                 yield f"has a range in space.{name}, which is not a number: set choices"
                 return
             if is_integer and any(isinstance(end, float) for end in parameter.extremes):
-                yield f"has a range with fractions in space.{name}, which is an integer"
+                yield f"has a range of floats in space.{name}, which is an integer: set integers"
                 return
         for parameters in self.extremes():
             try:

@@ -106,7 +106,7 @@ def test_a_notebook_has_the_role_interactive() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"notebook": None}, "has no notebook: set notebook.home and token_secret"),
+        ({"notebook": None}, "has no notebook settings: set notebook.home and notebook.token"),
         ({"nodes": 2}, "has nodes 2, but a notebook is one pod"),
         ({"command": ["jupyter", "lab"]}, "has a command, but kind 'notebook' starts JupyterLab"),
         ({"hyperparameters": {"model": "digits-net"}}, "which kind 'notebook' does not support"),

@@ -333,7 +333,7 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
         ),
         (
             {"steps": {"a": {"command": ["x"], "outputs": {"y": "text"}}}},
-            "the command must write it there",
+            "the command must write the output to this file",
         ),
         (
             {"steps": {"a": {"command": ["$(outputs.y)"], "outputs": {"y": "csv"}}}},

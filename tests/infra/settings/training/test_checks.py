@@ -40,7 +40,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "TCP beside a device": (
         job("volcano", nccl={"network": "tcp"}, rdma=RDMA),
-        " has nccl.network 'tcp'",
+        " has rdma, which nccl.network 'tcp' does not use",
         "leave rdma out",
     ),
     "field of another network": (
@@ -154,7 +154,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "step that writes no data": (
         job("volcano", datasets=None, steps={"a": {**STEP, "writes_datasets": True}}),
         " has a step with writes_datasets",
-        "set the claim",
+        "set datasets",
     ),
     "setting of PyTorch's program": (
         job(

@@ -63,10 +63,10 @@ def running(pod: Pod) -> Iterator[Attempt]:
 def failed(pod: Pod) -> Iterator[Ending]:
     """Yield the containers that failed, including containers that have restarted since."""
     for status in _statuses(pod):
-        ended = status.state.terminated if status.state else None
+        terminated = status.state.terminated if status.state else None
         before = status.lastState.terminated if status.lastState else None
-        if ended is not None and ended.exitCode != 0:
-            yield _ending(_attempt(pod, status, status.restartCount), ended)
+        if terminated is not None and terminated.exitCode != 0:
+            yield _ending(_attempt(pod, status, status.restartCount), terminated)
         if before is not None and before.exitCode != 0 and status.restartCount > 0:
             yield _ending(_attempt(pod, status, status.restartCount - 1), before)
 
@@ -135,13 +135,13 @@ def _attempt(pod: Pod, status: ContainerStatus, restarts: int) -> Attempt:
     return Attempt(uid or "", name or "", status.name, restarts)
 
 
-def _ending(attempt: Attempt, ended: ContainerStateTerminated) -> Ending:
+def _ending(attempt: Attempt, terminated: ContainerStateTerminated) -> Ending:
     return Ending(
         attempt=attempt,
-        started=ended.startedAt,
-        finished=ended.finishedAt,
-        exit_code=ended.exitCode,
-        signal=ended.signal,
-        reason=ended.reason or "",
-        message=ended.message or "",
+        started=terminated.startedAt,
+        finished=terminated.finishedAt,
+        exit_code=terminated.exitCode,
+        signal=terminated.signal,
+        reason=terminated.reason or "",
+        message=terminated.message or "",
     )

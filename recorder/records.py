@@ -83,7 +83,7 @@ def newest(claims: Path, run: str) -> Path | None:
     return max(found, key=lambda directory: directory.name, default=None)
 
 
-def shown(directory: Path) -> Iterator[str]:
+def failure_text(directory: Path) -> Iterator[str]:
     """Yield a failure as readable text, with its pods in the order of their termination."""
     records = [(json.loads(path.read_text()), path) for path in directory.glob("*.json")]
     for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):

@@ -6,7 +6,7 @@ import pytest
 
 from recorder import records
 from recorder.pods import Attempt, Ending
-from recorder.records import Bounds, newest, shown, write
+from recorder.records import Bounds, failure_text, newest, write
 
 START = datetime(2026, 11, 21, 21, tzinfo=UTC)
 FACTS = {"run": "digits-1", "node": "gpu-node-0", "events": []}
@@ -121,7 +121,7 @@ def test_the_latest_failure_is_shown_with_its_lines(tmp_path: Path) -> None:
         write(run, found, [f"line of {number}"], FACTS | {"events": events}, Bounds())
     folder = newest(tmp_path, "digits-1")
     assert folder is not None
-    text = "".join(shown(folder))
+    text = "".join(failure_text(folder))
     assert "line of 1" in text
     assert "by somebody" in text
     assert "line of 0" not in text

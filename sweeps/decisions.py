@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
-"""`asked`: its job is not created yet. `waiting`: queued.
+"""`asked`: its job has not been created yet. `waiting`: queued.
 
 `placed`: scheduled, GPUs may be allocated.
 """

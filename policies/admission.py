@@ -64,7 +64,7 @@ one object, such as those about queues, claims and budgets, are not included.
 
 @dataclass(frozen=True)
 class Scope:
-    """Where policies apply, and which users' ownerReferences they trust."""
+    """Namespaces without policies, and users whose ownerReferences are trusted."""
 
     excluded: tuple[str, ...] = EXCLUDED
     controllers: tuple[str, ...] = CONTROLLERS
@@ -79,8 +79,8 @@ def manifests(
     each policy. Advisory rules are separate policies. Raise `ConfigurationError` if an
     exemption is rejected.
     """
-    if configuration.exemptions.refused:
-        raise ConfigurationError("; ".join(configuration.exemptions.refused))
+    if configuration.exemptions.rejected:
+        raise ConfigurationError("; ".join(configuration.exemptions.rejected))
     scope = scope or Scope()
     policies: dict[str, _Policy] = {}
     for rule, mandatory, config in configuration.rules:

@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the changes of --fix as a diff and check nothing; status 1 if there are any",
     )
-    parser.add_argument("--verbose", action="store_true", help="list rules that passed, too")
+    parser.add_argument("--verbose", action="store_true", help="also list rules that passed")
     parser.add_argument(
         "--no-stack-rules",
         action="store_true",

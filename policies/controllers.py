@@ -74,12 +74,12 @@ class Workload:
 
     @property
     def least_retries(self) -> int:
-        """The smallest retry limit that the kind interprets literally."""
+        """The smallest retry limit that the controller takes literally."""
         return self._record.least
 
     @property
     def additional_retries(self) -> int:
-        """Difference between the retry limit of the kind and its number of retries."""
+        """The retry limit minus the number of retries."""
         return self._record.extra
 
     @property

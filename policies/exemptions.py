@@ -37,7 +37,7 @@ class ExemptionsConfig(RuleConfig):
     )
 
 
-REFUSED = own_rule(
+REJECTED = own_rule(
     name=KEY,
     description="Exemptions are complete and have not expired.",
     reason="An exemption that nobody reviews is a disabled rule.",
@@ -64,7 +64,7 @@ UNUSED = own_rule(
     remediation="Remove the exemption, or correct its address.",
     config=RuleConfig,
 )
-OWN_RULES: list[Rule[Any]] = [REFUSED, USED, UNUSED]
+OWN_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
 """Rules about exemptions; the pack reports them itself."""
 
 _FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")
@@ -98,7 +98,7 @@ class Exemptions:
     def __init__(
         self, values: Any = None, rules: Collection[str] = (), today: date | None = None
     ) -> None:
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
         self._in_force: dict[str, list[Exemption]] = {}
         self._used: set[tuple[str, str]] = set()
         today = today or datetime.now(UTC).date()
@@ -106,7 +106,7 @@ class Exemptions:
             place = f"{KEY}.workloads[{index}]"
             problems = list(_problems(entry, rules, today))
             if problems:
-                self.refused.append(f"{place}{_title(entry)}: {'; '.join(problems)}")
+                self.rejected.append(f"{place}{_title(entry)}: {'; '.join(problems)}")
                 continue
             names = tuple(_rules(entry))
             expires = date.fromisoformat(entry["expires"])
@@ -119,7 +119,7 @@ class Exemptions:
         unknown = sorted(set(values) - {"workloads"}) if isinstance(values, Mapping) else ["…"]
         entries = values.get("workloads", []) if isinstance(values, Mapping) else None
         if unknown or not isinstance(entries, list):
-            self.refused.append(
+            self.rejected.append(
                 f"{KEY}: found {values!r}; write " + '{"workloads": [{"workload": …, "rule": …, '
                 '"reason": …, "expires": …}]}'
             )
@@ -216,6 +216,9 @@ def _expiry_problems(expires: Any, today: date) -> Iterator[str]:
     if day is None:
         yield f"expires: found {expires!r}; write its last valid day, as YYYY-MM-DD"
     elif day < today:
-        yield f"expires: found {expires!r}, which is past; fix the workload or write a new date"
+        yield (
+            f"expires: found {expires!r}, which is in the past; fix the workload or write a new "
+            "date"
+        )
     elif day > last:
         yield f"expires: found {expires!r}, more than a year ahead; write {last} or earlier"

@@ -53,7 +53,7 @@ def _recorded(resource: Resource, record: WorkloadKind) -> Iterator[Pod]:
 
 
 def _pod_at(resource: Resource, node: Node, place: Pods) -> Pod | None:
-    """Return the pod at a place; only a patch or a pod specification may have no containers."""
+    """Return the pod at a path; only a patch or a pod specification may have no containers."""
     if not isinstance(node.value, dict):
         return Pod(resource, node, place) if resource.is_patch and not place.containers else None
     partial = resource.is_partial or (place.partial and "containers" not in node.value)

@@ -75,7 +75,7 @@ class LimitConfig(TaskConfig, SystemConfig):
     ),
 )
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
-    """A workload without a GPU limit is placed on a node without GPUs, or sees none."""
+    """Without a GPU limit, a workload may run on a node without GPUs, or see none on a GPU node."""
     for pod in workload.pods:
         yield from _uncounted_devices(pod, config, completed=workload.completed)
     if workload.completed:

@@ -112,7 +112,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     description="Secrets are not written into ConfigMaps, custom resources and Secret manifests.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Create the Secret outside of the repository, such as with External Secrets, and "
+    remediation="Create the Secret outside the repository, for example with External Secrets, and "
     "refer to it.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],

@@ -205,7 +205,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
     description="Pods do not use the node's /dev/shm.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Replace the hostPath by an emptyDir with medium Memory and a sizeLimit.",
+    remediation="Replace the hostPath with an emptyDir with medium Memory and a sizeLimit.",
     config=SystemConfig,
     admission=cel.volumes(
         f"has(v.hostPath) && ([{cel.path('v.hostPath.path')}].exists(s, s == ['run', 'shm']"

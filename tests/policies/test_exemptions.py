@@ -82,7 +82,7 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"expires": "2026-11-20"}, "expires: found '2026-11-20', which is past"),
+        ({"expires": "2026-11-20"}, "expires: found '2026-11-20', which is in the past"),
         ({"expires": "next year"}, "expires: found 'next year'; write its last valid day"),
         ({"expires": "2026-02-30"}, "expires: found '2026-02-30'; write its last valid day"),
         ({"expires": None}, "expires: found None"),
@@ -125,12 +125,12 @@ def test_an_exemption_that_is_not_complete_or_past_is_refused_by_name(
 
 @pytest.mark.parametrize("values", [[], "all", {"workload": []}, {"workloads": {}}, 1])
 def test_what_is_no_list_of_exemptions_is_refused(values: Any):
-    (problem,) = Exemptions(values, RULES_BY_NAME, TODAY).refused
+    (problem,) = Exemptions(values, RULES_BY_NAME, TODAY).rejected
     assert problem.startswith("exemptions: found")
 
 
 def test_an_entry_that_is_no_object_is_refused():
-    (problem,) = exemptions("training/Job.batch.volcano.sh/digits").refused
+    (problem,) = exemptions("training/Job.batch.volcano.sh/digits").rejected
     assert "found 'training/Job.batch.volcano.sh/digits'; write an object" in problem
 
 

@@ -98,8 +98,8 @@ skipped; everything else is checked. If a rule itself fails, the failure is repo
 ## Custom kinds
 
 [kind-known](#kind-known) rejects an object of an unknown kind that contains a pod, a container, an
-image, an accelerator or a manifest as text. Add a record of the kind to the configuration file, by
-`Kind.group`:
+image, an accelerator or a manifest as text. Add a record of the kind to the configuration file,
+keyed by `Kind.group`:
 
 ```json
 {
@@ -133,14 +133,14 @@ role:
 | role | pods | additional requirements |
 | --- | --- | --- |
 | `training` | Pods or GPUs that work together | Queue, gang, bounded retries, shared memory |
-| `batch` | Jobs of a single GPU, and steps of pipelines | Nothing |
+| `batch` | Jobs with a single GPU, and steps of pipelines | Nothing |
 | `serving` | Servers | Probes, graceful shutdown, availability |
-| `interactive` | Notebooks and similar pods of a single GPU | Nothing |
+| `interactive` | Notebooks and similar pods with a single GPU | Nothing |
 | `system` | Pods without GPUs, unless a label assigns another role | Nothing |
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an
-InferenceService is always `serving`. A bare Pod with one GPU that ends is `batch`.
+InferenceService is always `serving`. A bare Pod with one GPU that runs to completion is `batch`.
 
 The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or the
 resource selects one of the possible roles (`componentRoles`): `training`, `batch`, `inference` or

@@ -196,15 +196,15 @@ class SlowReports:
         run, spec = run_of(pod), pod.spec
         if spec is not None and spec.nodeName:
             self._nodes[run][spec.nodeName] = now
-        for ending in failed(pod):
-            for node in _SLOW.findall(ending.message):
-                attempt = ending.attempt
+        for termination in failed(pod):
+            for node in _SLOW.findall(termination.message):
+                attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)
                 # A terminated pod that still exists is read again with every list, always with the
                 # same time.
-                if ending.finished is not None:
-                    self._reports[key] = ending.finished.timestamp()
+                if termination.finished is not None:
+                    self._reports[key] = termination.finished.timestamp()
         return len(self._reports) > before
 
     def runs(self, node: str) -> set[str]:

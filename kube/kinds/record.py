@@ -49,7 +49,7 @@ class State(StrEnum):
 
     @property
     def over(self) -> bool:
-        """True if the run has ended for good."""
+        """True if the run has finished, successfully or not."""
         return self in (State.SUCCEEDED, State.FAILED)
 
 

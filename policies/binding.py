@@ -122,7 +122,7 @@ class Binding:
             for rule in rules
         ]
 
-    def own_policies(self) -> list[Policy]:
+    def configuration_policies(self) -> list[Policy]:
         """Return policies about the configuration itself, which must follow all others."""
         return [
             *(

@@ -23,7 +23,7 @@ from kube.names import (
 from kube.workloads.control import Job
 from kube.workloads.record import WorkloadKind, steps
 from policies.counts import counted
-from policies.finding import find_all_pods
+from policies.pod_search import find_all_pods
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
 from policies.workloads import Pod

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from policies.resources import Resource
-from policies.rule import Level, Rule, RuleConfig, Severity, own_rule
+from policies.rule import Level, Rule, RuleConfig, Severity, declared_rule
 
 KEY = "exemptions"
 """Key in the configuration file."""
@@ -37,7 +37,7 @@ class ExemptionsConfig(RuleConfig):
     )
 
 
-REJECTED = own_rule(
+REJECTED = declared_rule(
     name=KEY,
     description="Exemptions are complete and have not expired.",
     reason="An exemption that nobody reviews is a disabled rule.",
@@ -46,7 +46,7 @@ REJECTED = own_rule(
     remediation="State workload, rule (or rules), reason and expires, or remove the exemption.",
     config=ExemptionsConfig,
 )
-USED = own_rule(
+USED = declared_rule(
     name="exemption-used",
     description="Every use of an exemption is reported.",
     reason="A reviewer sees which violations are accepted, why and until when.",
@@ -55,7 +55,7 @@ USED = own_rule(
     remediation="Correct the workload and remove the exemption before it expires.",
     config=RuleConfig,
 )
-UNUSED = own_rule(
+UNUSED = declared_rule(
     name="exemption-unused",
     description="Every exemption is needed.",
     reason="An unused exemption hides the next violation, or its address is misspelt.",
@@ -64,7 +64,7 @@ UNUSED = own_rule(
     remediation="Remove the exemption, or correct its address.",
     config=RuleConfig,
 )
-OWN_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
+DECLARED_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
 """Rules about exemptions; the pack reports them itself."""
 
 _FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")

@@ -249,7 +249,7 @@ release_rule = _Decorator[Resource]("release")
 stack_rule = _Decorator[Stack]("stack")
 
 
-def own_rule(
+def declared_rule(
     *,
     name: str,
     description: str,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kube.workloads.record import steps
 from policies import cel
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.rules.host_access import HOST_DRIVER, HOST_SOURCES

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from policies.catalogue import RULES
-from policies.configuration import OWN_RULES
+from policies.configuration import DECLARED_RULES
 from policies.exemptions import KEY
 from policies.frameworks import FRAMEWORKS, Reference
 from policies.policy import config_schema
@@ -255,7 +255,7 @@ the first two for all rules.
 def page() -> str:
     """Return docs/policies.md."""
     introduction, heading, limits = _INTRODUCTION.partition("## What the rules do not cover\n")
-    own = [_own_section(rule) for rule in OWN_RULES if rule.name != KEY]
+    own = [_own_section(rule) for rule in DECLARED_RULES if rule.name != KEY]
     parts = [
         introduction.rstrip(),
         "",
@@ -269,7 +269,7 @@ def page() -> str:
     for topic, title in _TOPICS.items():
         parts.append(f"\n## {title}\n")
         parts += [_section(rule) for rule in RULES if rule.topic == topic]
-    parts += [_SIMULATED, *map(_simulated_section, simulated.OWN_RULES)]
+    parts += [_SIMULATED, *map(_simulated_section, simulated.DECLARED_RULES)]
     return "\n".join(parts)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
-from policies.own_rules import VARIABLE
+from policies.custom_rules import VARIABLE
 from tests.engine.policies import tokens
 from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
@@ -94,7 +94,7 @@ def test_rules_about_simulations_have_settings_and_report_nothing(run: Run):
     assert "plan-waits-at-most" in done.stdout + done.stderr
 
 
-def test_own_rules_are_evaluated_and_configured(tmp_path: Path, tools: Toolchain):
+def test_custom_rules_are_evaluated_and_configured(tmp_path: Path, tools: Toolchain):
     shutil.copy(CHECKOUT / "examples" / "policy-rules" / "team_rules.py", tmp_path)
     run = program(tmp_path, tools, environment={VARIABLE: "team_rules.py"})
     job = manifests.volcano_job()

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from infra.manifests import Manifest
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import job, objects, problems_of, refused

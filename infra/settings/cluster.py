@@ -77,7 +77,7 @@ class ClusterSettings(Settings):
             domain = key.rpartition("/")[0]
             if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
                 raise ValueError(
-                    f"has {key}, but keys of {domain} are reserved for this stack: remove it"
+                    f"contains {key}, but keys of {domain} are reserved for this stack: remove it"
                 )
         return found
 
@@ -111,8 +111,8 @@ class ClusterSettings(Settings):
         unused = [key for key in ("context", "kubeconfig") if getattr(self, key) is not None]
         if self.render_to is not None and unused:
             raise ValueError(
-                f"has render_to {self.render_to!r}, which sends nothing to a cluster, and "
-                f"{unused[0]} {getattr(self, unused[0])!r}: remove one of them"
+                f"sets both render_to ({self.render_to!r}), which sends nothing to a cluster, and "
+                f"{unused[0]} ({getattr(self, unused[0])!r}): remove one of them"
             )
         return self
 
@@ -258,7 +258,7 @@ class GpuSettings(Settings):
     def _provider_replaces_install(cls, values: Any) -> Any:
         if isinstance(values, dict) and "install" in values:
             wanted = "existing" if values["install"] is False else "device-plugin"
-            raise ValueError(f"has install, which provider has replaced: set provider: {wanted}")
+            raise ValueError(f"sets install, which provider has replaced: set provider: {wanted}")
         return values
 
     @model_validator(mode="after")
@@ -266,13 +266,13 @@ class GpuSettings(Settings):
         configured = self.model_fields_set
         if self.provider != "gpu-operator" and "operator" in configured:
             raise ValueError(
-                f"has operator, but provider is {self.provider}: set provider: gpu-operator, or "
+                f"sets operator, but provider is {self.provider}: set provider: gpu-operator, or "
                 "remove operator"
             )
         unused = sorted(configured & _DEVICE_PLUGIN_KEYS)
         if self.provider == "gpu-operator" and unused:
             raise ValueError(
-                f"has {', '.join(unused)}, which the GPU Operator does not read: remove "
+                f"sets {', '.join(unused)}, which the GPU Operator does not read: remove "
                 f"{'it' if len(unused) == 1 else 'them'}, or set it in operator.values"
             )
         if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:

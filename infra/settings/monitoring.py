@@ -144,7 +144,7 @@ class DcgmExporterSettings(Settings):
     @model_validator(mode="after")
     def _one_exporter(self) -> Self:
         if self.install and self.existing is not None:
-            raise ValueError("has `existing` and install true: set install: false")
+            raise ValueError("sets existing, but install is true: set install: false")
         return self
 
 
@@ -245,7 +245,7 @@ class MonitoringSettings(Settings):
         return self
 
     def _chart_problems(self) -> Iterator[str]:
-        here = "has kube_prometheus_stack.install"
+        here = "sets kube_prometheus_stack.install"
         if self.prometheus != "operator":
             yield (
                 f"{here}, but prometheus is {self.prometheus}: set operator, which the chart "

@@ -71,6 +71,6 @@ class VolumeSettings(Settings):
         for reserved in _RESERVED_PATHS:
             if self.path == "/" or f"{self.path.rstrip('/')}/".startswith(f"{reserved}/"):
                 raise ValueError(
-                    f"has path {self.path}, which is reserved in every pod: choose another"
+                    f"sets path to {self.path}, which is reserved in every pod: choose another"
                 )
         return self

@@ -71,9 +71,9 @@ def test_a_schedule_that_kubernetes_would_refuse_is_refused(
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"run": "job-0a1b2c3d"}, "leave run out"),
-        ({"state": "stopped"}, "set schedule.suspend true instead"),
-        ({"recreate": True}, "leave recreate out"),
+        ({"run": "job-0a1b2c3d"}, "remove run"),
+        ({"state": "stopped"}, "set schedule.suspend to true instead"),
+        ({"recreate": True}, "remove recreate"),
         ({"kind": "indexed"}, "kind 'indexed' does not support"),
     ],
 )

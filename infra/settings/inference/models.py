@@ -89,7 +89,7 @@ class ClaimSourceSettings(Settings):
     @model_validator(mode="after")
     def _inside(self) -> Self:
         if ".." in self.path.split("/"):
-            raise ValueError(f"has path {self.path}, which points outside the claim: remove '..'")
+            raise ValueError(f"sets path to {self.path}, outside the claim: remove '..'")
         return self
 
 
@@ -138,10 +138,10 @@ class SourceSettings(Settings):
             found = " and ".join(given) or "none of them"
             raise ValueError(f"needs one of claim, hub, artifact and image, but has {found}")
         if self.download and self.artifact is None:
-            raise ValueError("has download, but no artifact to download: leave it out")
+            raise ValueError("sets download, but has no artifact to download: remove it")
         if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):
             raise ValueError(
-                f"has download with artifact {self.artifact}: use the form registry.example.com/"
+                f"sets download with artifact {self.artifact}: use the form registry.example.com/"
                 "repository@sha256:…, without a tag"
             )
         return self

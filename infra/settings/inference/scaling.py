@@ -84,13 +84,13 @@ class AutoscalingSettings(Settings):
             raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
         if self.keda is not None and self.requests_in_flight is None:
             raise ValueError(
-                "has keda, but no requests_in_flight, which KEDA needs as its target: set "
+                "sets keda, but not requests_in_flight, which KEDA needs as its target: set "
                 "requests_in_flight"
             )
         if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
             raise ValueError(
-                "has min 0, which requires keda.activation_query: with no pods running, it is the "
-                "only signal that requests are arriving"
+                "sets min to 0, which requires keda.activation_query: with no pods running, it is "
+                "the only signal that requests are arriving"
             )
         return self
 
@@ -202,7 +202,7 @@ class CanarySettings(Settings):
     def _one_difference(self) -> Self:
         given = [name for name in ("run", "url", "source") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"has {' and '.join(given)}: keep one of them")
+            raise ValueError(f"sets {' and '.join(given)}: keep one of them")
         if not any((given, self.image, self.server)):
             raise ValueError("is the same as the service: set run, url, source, image or server")
         return self
@@ -227,7 +227,7 @@ class RolloutSettings(Settings):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.recreate and "surge" in self.model_fields_set:
-            raise ValueError("has recreate and surge: keep one of them")
+            raise ValueError("sets both recreate and surge: keep one of them")
         return self
 
     @property

@@ -377,7 +377,7 @@ class TrainingJobSettings(Settings):
     def _directories_are_decided(cls, config: TrainingConfig | None) -> TrainingConfig | None:
         if config is not None and (decided := DECIDED_BY_STACK & config.model_fields_set):
             raise ValueError(
-                f"sets {', '.join(sorted(decided))}, which the stack decides: leave it out"
+                f"sets {', '.join(sorted(decided))}, which the stack determines: remove it"
             )
         return config
 

@@ -200,7 +200,7 @@ def test_each_value_is_a_variable_of_its_step() -> None:
         ),
         (
             {"a": {"command": ["x"], "for_each": ["1"], "env": {"ITEM": "2"}}},
-            "env.ITEM, which for_each sets",
+            "env.ITEM, which for_each also sets",
         ),
     ],
     ids=["name", "variable"],
@@ -329,7 +329,7 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
         ({"inputs": {"epochs": "report.x"}}, "wait for each other"),
         (
             {"steps": {"a": {"command": ["$(inputs.x)"]}}},
-            "has $(inputs.x), but no steps.a.inputs.x: declare it",
+            "uses $(inputs.x), but has no steps.a.inputs.x: declare it",
         ),
         (
             {"steps": {"a": {"command": ["x"], "outputs": {"y": "text"}}}},
@@ -343,7 +343,7 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
         ({"steps": {"a": {"command": ["x"], "inputs": {"y": "b"}}}}, "must be <step>.<output>"),
         (
             {"command": ["./run", "$(inputs.rows)"], "hyperparameters": None},
-            "has $(inputs.rows), but no inputs.rows",
+            "uses $(inputs.rows), but has no inputs.rows",
         ),
     ],
 )

@@ -203,7 +203,7 @@ MISTAKES = {
         f"{JOB}.hyperparameters.run_dir",
         "/elsewhere",
         f"{JOB}.hyperparameters",
-        "leave it out",
+        "remove it",
     ),
     "deadline that the kind lacks": (f"{JOB}.deadline_seconds", 60, JOB, "kind indexed,"),
     "host network in a restricted namespace": (
@@ -264,7 +264,7 @@ MISTAKES = {
             "autoscaling": {"max": 4},
         },
         SERVICE,
-        "leave one of them out",
+        "remove one of them",
     ),
     "autoscaling downwards": (
         f"{SERVICE}.autoscaling",
@@ -309,7 +309,7 @@ MISTAKES = {
         f"{SERVICE}.fetch",
         {"size": "1Gi"},
         SERVICE,
-        "but nothing to download",
+        "but has nothing to download",
     ),
     "a canary without a route": (
         f"{SERVICE}.canary",
@@ -345,7 +345,7 @@ MISTAKES = {
         f"{SERVICE}.autoscaling",
         {"max": 2, "keda": {"prometheus": "http://prometheus:9090"}},
         f"{SERVICE}.autoscaling",
-        "has keda, but no requests_in_flight",
+        "sets keda, but not requests_in_flight",
     ),
     "a volume over the model": (
         f"{SERVICE}.volumes",

@@ -77,7 +77,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 class Exemption:
     """One exemption, valid until the end of the day `expires` in UTC."""
 
-    place: str
+    location: str
     workload: str
     rules: tuple[str, ...]
     reason: str
@@ -103,14 +103,14 @@ class Exemptions:
         self._used: set[tuple[str, str]] = set()
         today = today or datetime.now(UTC).date()
         for index, entry in enumerate(self._entries(values)):
-            place = f"{KEY}.workloads[{index}]"
+            location = f"{KEY}.workloads[{index}]"
             problems = list(_problems(entry, rules, today))
             if problems:
-                self.rejected.append(f"{place}{_title(entry)}: {'; '.join(problems)}")
+                self.rejected.append(f"{location}{_title(entry)}: {'; '.join(problems)}")
                 continue
             names = tuple(_rules(entry))
             expires = date.fromisoformat(entry["expires"])
-            held = Exemption(place, entry["workload"], names, entry["reason"], expires)
+            held = Exemption(location, entry["workload"], names, entry["reason"], expires)
             for name in names:
                 self._in_force.setdefault(name, []).append(held)
 
@@ -134,7 +134,7 @@ class Exemptions:
         if resource is None:
             return None
         found = [held for held in self.of(rule) if held.covers(resource.address)]
-        self._used |= {(exemption.place, rule) for exemption in found}
+        self._used |= {(exemption.location, rule) for exemption in found}
         return found[0] if found else None
 
     def covers(self, rule: str, resource: Resource) -> bool:
@@ -145,8 +145,8 @@ class Exemptions:
         """Yield a message for each exemption that no violation of these rules needed."""
         for rule, held in self._in_force.items():
             for exemption in held if rule in rules else ():
-                if (exemption.place, rule) not in self._used:
-                    yield f"{exemption.place}: {exemption.workload} does not violate {rule}"
+                if (exemption.location, rule) not in self._used:
+                    yield f"{exemption.location}: {exemption.workload} does not violate {rule}"
 
 
 def _title(entry: Any) -> str:

@@ -79,7 +79,7 @@ def _host_paths(resource: Resource) -> Iterator[Violation]:
     if "" in patterns or not any_field(resource.properties, lambda key, _: key in _SOURCES):
         return
     skipped = {node.steps for path in patterns for node in nodes_at(resource.root, steps(path))}
-    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.place.containers}
+    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.location.containers}
     pending = [resource.root]
     while pending:
         node = pending.pop()

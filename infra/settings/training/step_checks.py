@@ -90,7 +90,7 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
         for here, other in named:
             if other not in after:
                 known = ", ".join(sorted(set(after) - {name})) or "none"
-                return f"has {other!r} in {here}, which is not a step: use one of {known}"
+                return f"refers to {other!r} in {here}, but has no such step: use one of {known}"
     try:
         graph = {name: step.waits_for for name, step in job.steps.items()}
         TopologicalSorter({**graph, TRAINING_STEP: job.waits_for}).prepare()

@@ -306,7 +306,10 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"inputs": {"epochs": "prepar.rows"}}, "'prepar' in inputs.epochs, which is not a step"),
+        (
+            {"inputs": {"epochs": "prepar.rows"}},
+            "refers to 'prepar' in inputs.epochs, but has no such step",
+        ),
         (
             {"inputs": {"epochs": "prepare.row"}},
             "step prepare has no output 'row': its outputs are rows, table",

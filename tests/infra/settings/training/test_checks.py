@@ -133,12 +133,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "step after nothing": (
         job("volcano", steps={"a": {**STEP, "after": ["b"]}}),
-        " has 'b' in steps.a.after",
+        " refers to 'b' in steps.a.after",
         "train",
     ),
     "training after nothing": (
         job("volcano", after=["prepare"]),
-        " has 'prepare' in after",
+        " refers to 'prepare' in after",
         "none",
     ),
     "steps in a cycle": (

@@ -76,7 +76,7 @@ def run_simulated(
     except (OSError, subprocess.CalledProcessError) as error:
         events.add("control-plane", "failed", error=str(error))
         raise
-    supervisor.on_orphan = control_plane.ended
+    supervisor.on_orphan = control_plane.on_exit
     supervisor.run_forever()
 
 

@@ -114,7 +114,7 @@ def identity(
 
 
 def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
-    """Return the runs that a stack's outputs list as started, none if in another cluster.
+    """Return the runs that the stack's outputs list as started; none if the stack moves.
 
     The output `runs` does not count: a failed update writes it as well.
     """

@@ -11,7 +11,7 @@ import pulumi
 from pulumi.runtime import get_config_env, is_config_secret
 
 from infra.manifests import PULL_SECRET, Manifest
-from infra.settings import CONCERNS, SettingsError, StackSettings, validate
+from infra.settings import SECTIONS, SettingsError, StackSettings, validate
 from infra.settings.images import PASSWORD_KEY, ImagesSettings
 from infra.settings.notices import notices
 from infra.settings.problems import PROJECT
@@ -66,7 +66,7 @@ def load_settings() -> StackSettings:
     names = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
     values = {
         key: text if key == PASSWORD_KEY else _parse(text)
-        for key in sorted(names | {*CONCERNS, PASSWORD_KEY})
+        for key in sorted(names | {*SECTIONS, PASSWORD_KEY})
         if (text := config.get(key)) is not None
     }
     secrets = frozenset(key for key in values if is_config_secret(config.full_key(key)))

@@ -52,10 +52,10 @@ class GpuStackArgs:
 
 
 class GpuStack(Component):
-    """The device plugin or the GPU Operator, and how pods request GPUs in this cluster."""
+    """The device plugin or the GPU Operator, and the GPU resource and nodes for workloads."""
 
     gpu_nodes: GpuNodes
-    """How pods request GPUs; the argument `gpu_nodes` of jobs and services."""
+    """GPU resource and GPU nodes of the cluster; the argument `gpu_nodes` of jobs and services."""
 
     def __init__(
         self, name: str, args: GpuStackArgs, opts: pulumi.ResourceOptions | None = None
@@ -80,7 +80,7 @@ class GpuStack(Component):
 
 
 def gpu_nodes(gpu: GpuSettings) -> GpuNodes:
-    """Return how workloads request GPUs."""
+    """Return the GPU resource and the GPU nodes for workloads."""
     return GpuNodes(
         resource=gpu.resource,
         node_selector=gpu.node_selector,

@@ -79,7 +79,7 @@ def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str
 
 
 def network_policy(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
-    """Return the NetworkPolicy that allows an app's pods these incoming connections only."""
+    """Return the NetworkPolicy that allows only these incoming connections to an app's pods."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -18,7 +18,7 @@ from infra.shared import SharedResources
 
 CONTROLLER: Final = "node-health"
 _EVENTS_NAMESPACE: Final = "default"
-"""The API server accepts events of nodes in this namespace only."""
+"""The API server accepts node events only in this namespace."""
 _NODE_RULES: Final = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "patch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},

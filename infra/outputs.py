@@ -20,8 +20,13 @@ class TolerationOutput(TypedDict):
     """A toleration of a taint of the GPU nodes."""
 
     key: Annotated[str, Field(description="Key of the taint.")]
-    operator: Annotated[Literal["Exists", "Equal"], Field(description="How the value is compared.")]
-    value: NotRequired[Annotated[str, Field(description="Value of the taint, with Equal.")]]
+    operator: Annotated[
+        Literal["Exists", "Equal"],
+        Field(description="Operator that compares the value of the taint."),
+    ]
+    value: NotRequired[
+        Annotated[str, Field(description="Value of the taint if `operator` is Equal.")]
+    ]
     effect: NotRequired[
         Annotated[str, Field(description="Effect of the taint. Absent if all are tolerated.")]
     ]
@@ -29,7 +34,7 @@ class TolerationOutput(TypedDict):
 
 @with_config(_OPEN)
 class GpuNodesOutput(TypedDict):
-    """How pods request GPUs."""
+    """GPU resource, node selector, tolerations and RuntimeClass of pods with GPUs."""
 
     resource: Annotated[str, Field(description="Name of the GPU resource.")]
     nodeSelector: Annotated[dict[str, str], Field(description="Labels of the nodes with GPUs.")]
@@ -50,7 +55,11 @@ class ClusterOutput(TypedDict):
 
     uid: Annotated[str, Field(description="UID of the namespace kube-system.")]
     identifier: Annotated[
-        str, Field(description="Identifier of the provider, which stays the same in a cluster.")
+        str,
+        Field(
+            description="Cluster identifier of the Pulumi Kubernetes provider. It does not change "
+            "during the lifetime of the cluster."
+        ),
     ]
 
 
@@ -70,7 +79,7 @@ class VersionOutput(TypedDict):
     """A version of a served model. `GET /v2/models/<model>` returns its metadata."""
 
     run: NotRequired[
-        Annotated[str, Field(description="Run whose export is served. Absent with `export`.")]
+        Annotated[str, Field(description="Run whose export is served. Absent if `export` is set.")]
     ]
     export: NotRequired[Annotated[str, Field(description="URL of the export in an object store.")]]
     digest: NotRequired[
@@ -78,7 +87,7 @@ class VersionOutput(TypedDict):
             str,
             Field(
                 description="SHA-256 of the weights, if the settings require one. Otherwise it is "
-                "only known once the run has ended."
+                "known only once the run has finished."
             ),
         ]
     ]
@@ -99,7 +108,7 @@ class InferenceOutput(VersionOutput):
     url: Annotated[str, Field(description="URL inside the cluster.")]
     service: Annotated[str, Field(description="Name of the Service.")]
     namespace: Annotated[str, Field(description="Namespace of the Service.")]
-    model: Annotated[str, Field(description="Name of the model in the protocol.")]
+    model: Annotated[str, Field(description="Name of the model in requests.")]
     sweep: NotRequired[
         Annotated[str, Field(description="Sweep whose winner is served once the sweep is over.")]
     ]
@@ -121,7 +130,13 @@ class PlatformOutputs(TypedDict):
             Field(description="The cluster. Absent if manifests are only rendered."),
         ]
     ]
-    gpuNodes: Annotated[GpuNodesOutput, Field(description="How pods request GPUs.")]
+    gpuNodes: Annotated[
+        GpuNodesOutput,
+        Field(
+            description="GPU resource, node selector, tolerations and RuntimeClass of pods with "
+            "GPUs."
+        ),
+    ]
     images: Annotated[dict[str, str], Field(description="Images by key, pinned by digest.")]
     runs: Annotated[dict[str, RunOutput], Field(description="Current runs by job.")]
     startedRuns: NotRequired[
@@ -153,7 +168,7 @@ def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:
 
 
 def gpu_nodes_input(output: GpuNodesOutput) -> GpuNodes:
-    """Return the GPU nodes that another stack has as its output."""
+    """Return the GPU nodes from the output of another stack."""
     return GpuNodes(
         resource=output["resource"],
         node_selector=output["nodeSelector"],

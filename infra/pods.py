@@ -21,7 +21,7 @@ _TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNodes:
-    """How pods request GPUs in this cluster, and which nodes have them."""
+    """GPU resource and RuntimeClass of pods with GPUs, and labels and taints of GPU nodes."""
 
     resource: str
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class InitContainer:
 
 @dataclass(frozen=True, kw_only=True)
 class Rdma:
-    """An RDMA device: its resource name and how NCCL reaches it."""
+    """An RDMA device: its resource name, and the interface and adapters that NCCL uses."""
 
     resource: str
     count: int

@@ -38,7 +38,7 @@ class Price:
 class Sweep:
     """A sweep, and the arguments of its template, which leave out searched hyperparameters.
 
-    It has a price if its budget limits money.
+    It has a price only if its budget limits the cost.
     """
 
     settings: SweepSettings

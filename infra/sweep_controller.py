@@ -32,7 +32,7 @@ class SweepController(Component):
 def sweeps(
     settings: StackSettings, shared: SharedResources, prices: Mapping[str, Price]
 ) -> dict[str, Sweep]:
-    """Return the sweeps of a stack by key; `prices` are those of trials, by sweep."""
+    """Return the sweeps of a stack by key; `prices` maps sweeps to the prices of their trials."""
     return {
         key: Sweep(
             settings=sweep,

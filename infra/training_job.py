@@ -147,8 +147,8 @@ def reject_recorded(
 ) -> Callable[[pulumi.ResourceHookArgs], Awaitable[None]]:
     """Return a hook that raises RunError if a recorded run would be created again.
 
-    An update finds the jobs of the last one in its state. A refresh drops those that were deleted,
-    such as finished ones, and the next update would train again.
+    An update finds existing jobs in its state. A refresh removes jobs that were deleted in the
+    cluster, for example after they finished, and the next update would run them again.
     """
 
     async def reject(created: pulumi.ResourceHookArgs) -> None:

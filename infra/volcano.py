@@ -106,7 +106,7 @@ def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) ->
 
 
 def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
-    """Return the queues' names, each after its parent; a cycle is cut where it is entered."""
+    """Return the queues' names, each after its parent; a cycle is broken where it is entered."""
     ordered: list[str] = []
 
     def visit(name: str, path: frozenset[str]) -> None:
@@ -126,13 +126,13 @@ _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     """Return whether to retry a failed operation on a queue, after a pause.
 
-    Helm's installation ends when the pod of the webhook runs, but before the webhook listens.
+    Helm's installation finishes once the webhook's pod is running, but before it is listening.
     """
     error, attempts = failed.errors[0], len(failed.errors)
     if "timed out waiting" in error:
         pulumi.log.warn(
-            f"{failed.name}: Volcano's controllers have not opened the queue. Check that they run: "
-            "kubectl get pods -A -l app=volcano-controller"
+            f"{failed.name}: Volcano's controllers have not opened the queue. Check that they are "
+            "running: kubectl get pods -A -l app=volcano-controller"
         )
     if "failed calling webhook" not in error or attempts > len(_PAUSES):
         return False
@@ -225,9 +225,8 @@ def scheduler_configuration(
 ) -> str:
     """Return the text of `volcano-scheduler.conf`.
 
-    `hierarchical` is True if queues have parents, `topology` if Volcano has the plugin for the
-    network topology of jobs. The names are those of Volcano's `pkg/scheduler/conf`, the same from
-    1.10 to 1.15.
+    `hierarchical` is True if queues have parents, `topology` if Volcano has the network topology
+    plugin. The names are those of Volcano's `pkg/scheduler/conf`, the same from 1.10 to 1.15.
     """
     # All plugins that select victims are in one tier. With several tiers, the first one that
     # selects any decides alone, and a queue would lose pods within its share

@@ -73,7 +73,7 @@ KNOWN_ACCELERATORS: Final = (
     "amd.com/gpu",
     "google.com/tpu",
 )
-"""Accelerators that no setting may declare to be another device."""
+"""Known accelerators. Settings cannot list them as other devices."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the extended resource that each DRA device class provides implicitly."""
@@ -97,7 +97,7 @@ NOT_ACCELERATORS: Final = "|".join(
 
 @dataclass(frozen=True)
 class Accelerators:
-    """Definition of accelerators: everything except the other devices.
+    """Definition of accelerators: all extended resources and device classes except other devices.
 
     `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns of `namespace/name` to the
     number of accelerators in the matching ResourceClaims and ResourceClaimTemplates.

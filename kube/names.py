@@ -68,7 +68,7 @@ DATASETS_VOLUME: Final = "datasets"
 DATASETS_PATH: Final = "/data"
 SSH_VOLUME: Final = "ssh"
 SSH_PATH: Final = "/ssh"
-"""Where Volcano's plugin `ssh` mounts its keys in the pods of an MPI job."""
+"""Mount path of the keys of Volcano's plugin `ssh` in the pods of an MPI job."""
 
 HOMES_VOLUME: Final = "notebook-home"
 HOMES_PATH: Final = "/home"

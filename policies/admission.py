@@ -14,8 +14,8 @@ from kube import promoted_models
 from kube.accelerators import OTHER_DEVICES
 from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration
+from policies.custom_rules import with_custom_rules
 from policies.inputs import UnusableInputError, add_rule_arguments, read_configuration
-from policies.own_rules import with_own
 from policies.rule import ConfigurationError as ConfigurationError
 from policies.rule import Rule, RuleConfig
 from policies.settings import GpuConfig, SystemConfig
@@ -64,7 +64,7 @@ one object, such as those about queues, claims and budgets, are not included.
 
 @dataclass(frozen=True)
 class Scope:
-    """Where policies apply, and which users' ownerReferences they trust."""
+    """Namespaces without policies, and users whose ownerReferences are trusted."""
 
     excluded: tuple[str, ...] = EXCLUDED
     controllers: tuple[str, ...] = CONTROLLERS
@@ -79,8 +79,8 @@ def manifests(
     each policy. Advisory rules are separate policies. Raise `ConfigurationError` if an
     exemption is rejected.
     """
-    if configuration.exemptions.refused:
-        raise ConfigurationError("; ".join(configuration.exemptions.refused))
+    if configuration.exemptions.rejected:
+        raise ConfigurationError("; ".join(configuration.exemptions.rejected))
     scope = scope or Scope()
     policies: dict[str, _Policy] = {}
     for rule, mandatory, config in configuration.rules:
@@ -138,7 +138,7 @@ def from_file(
     Raise `ConfigurationError` if the configuration cannot be read or is invalid.
     """
     try:
-        return manifests(read_configuration(path, with_own(rules)), mode, scope)
+        return manifests(read_configuration(path, with_custom_rules(rules)), mode, scope)
     except UnusableInputError as error:
         raise ConfigurationError(str(error)) from error
 

@@ -36,7 +36,7 @@ from policies.configuration import (
     system_workloads,
     unknown_rules,
 )
-from policies.exemptions import KEY, REFUSED, UNUSED, USED, Exemption, Exemptions
+from policies.exemptions import KEY, REJECTED, UNUSED, USED, Exemption, Exemptions
 from policies.kinds import configured_kinds
 from policies.policy import EverywherePolicy, RuleSettings, is_root, metadata
 from policies.properties import editable, plain, unwrapped
@@ -82,7 +82,7 @@ class Binding:
         self._existing: tuple[str, ...] = ()
         self._shared: dict[str, Any] = {}
         self._kinds = WORKLOAD_KINDS
-        self._problems = {REFUSED.name: self._exemptions.refused}
+        self._problems = {REJECTED.name: self._exemptions.rejected}
 
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
         """Read exemptions, unknown rule names and existing objects from the whole configuration.
@@ -96,7 +96,7 @@ class Binding:
         self._exemptions = Exemptions(config.get(KEY), self._names)
         values = plain(config)
         self._problems = {CHECKED.name: unknown_rules(config, self._names)}
-        self._problems[REFUSED.name] = self._exemptions.refused
+        self._problems[REJECTED.name] = self._exemptions.rejected
         with self._reporting(SYSTEM):
             self._shared["system_workloads"] = system_workloads(values)
         with self._reporting(CLUSTER):
@@ -122,12 +122,12 @@ class Binding:
             for rule in rules
         ]
 
-    def own_policies(self) -> list[Policy]:
+    def configuration_policies(self) -> list[Policy]:
         """Return policies about the configuration itself, which must follow all others."""
         return [
             *(
                 EverywherePolicy(partial(self._report_problems, rule), **metadata(rule))
-                for rule in (CHECKED, SYSTEM, CLUSTER, RECORDED, REFUSED)
+                for rule in (CHECKED, SYSTEM, CLUSTER, RECORDED, REJECTED)
             ),
             EverywherePolicy(self._report_used, **metadata(USED)),
             EverywherePolicy(self._report_unused, **metadata(UNUSED)),

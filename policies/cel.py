@@ -68,8 +68,8 @@ class Cel:
     - `variables.x`: a shared variable, or one of `variables`;
     - `settings.x`: a setting of the rule, by its name in the configuration file;
     - `pattern(settings.x)`: a list of patterns with `*`, as one regular expression;
-    - `pairs(settings.x)`: an object, as a list with such an expression for each key, and its value
-      as a string.
+    - `pairs(settings.x)`: an object, as a list of pairs: the regular expression for each key, and
+      the value as a string.
 
     `partial` marks a rule that can only partly be evaluated on one object. If the setting
     `requires` has no value, the rule has no policy.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from policies.configuration import Configuration
+from policies.custom_rules import with_custom_rules
 from policies.documents import Document, DocumentError
 from policies.evaluation import applied, evaluate
 from policies.inputs import (
@@ -20,7 +21,6 @@ from policies.inputs import (
     read_manifests,
 )
 from policies.interchange import junit, openreports, sarif
-from policies.own_rules import with_own
 from policies.reports import FAIL_ON, Report, as_json, github, human
 from policies.rule import ConfigurationError
 
@@ -80,7 +80,7 @@ def _without_collection() -> Iterator[None]:
 
 def _check(options: argparse.Namespace) -> int:
     try:
-        configuration = read_configuration(options.config, with_own(options.rules))
+        configuration = read_configuration(options.config, with_custom_rules(options.rules))
         found = read_manifests(options.files)
         if options.fix or options.dry_run:
             problems = _fix(found.documents, configuration, options.dry_run)
@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the changes of --fix as a diff and check nothing; status 1 if there are any",
     )
-    parser.add_argument("--verbose", action="store_true", help="list rules that passed, too")
+    parser.add_argument("--verbose", action="store_true", help="also list rules that passed")
     parser.add_argument(
         "--no-stack-rules",
         action="store_true",

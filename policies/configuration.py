@@ -24,13 +24,13 @@ from policies.rule import (
     Rule,
     RuleConfig,
     Severity,
-    own_rule,
+    declared_rule,
     validated,
 )
 from policies.rules import simulated
 from policies.settings import ClusterConfig, SystemNames
 
-CHECKED = own_rule(
+CHECKED = declared_rule(
     name="configuration",
     description="The configuration names only rules that exist.",
     reason="A misspelt name would leave a rule at its default.",
@@ -49,7 +49,7 @@ class _SystemWorkloads(RuleConfig):
 
 
 # The engine accepts settings only for policies that the pack declares.
-SYSTEM = own_rule(
+SYSTEM = declared_rule(
     name="systemWorkloads",
     description="The setting `systemWorkloads` is a list of addresses.",
     reason="A list that cannot be read would exempt nothing.",
@@ -58,7 +58,7 @@ SYSTEM = own_rule(
     remediation="Correct the list in the pack's configuration file.",
     config=_SystemWorkloads,
 )
-CLUSTER = own_rule(
+CLUSTER = declared_rule(
     name="cluster",
     description="The description of the cluster is well formed.",
     reason="A setting that cannot be read would apply to no rule.",
@@ -67,7 +67,7 @@ CLUSTER = own_rule(
     remediation="Correct the setting in the pack's configuration file.",
     config=ClusterConfig,
 )
-RECORDED = own_rule(
+RECORDED = declared_rule(
     name=KINDS,
     description="The records of kinds in the configuration are well formed.",
     reason="A record that cannot be read would leave its kind unknown.",
@@ -76,10 +76,10 @@ RECORDED = own_rule(
     remediation="Correct the record in the pack's configuration file.",
     config=RuleConfig,
 )
-OWN_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.OWN_RULES]
+DECLARED_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.DECLARED_RULES]
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
-RESERVED = (_ALL, *(rule.name for rule in (*OWN_RULES, *simulated.OWN_RULES)))
+RESERVED = (_ALL, *(rule.name for rule in (*DECLARED_RULES, *simulated.DECLARED_RULES)))
 """Configuration keys other than the rules of the catalogue."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
@@ -153,7 +153,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
         levels[name], settings[name] = _split(name, value, problems)
     found: dict[bool, list[tuple[Rule[Any], bool, RuleConfig]]] = {True: [], False: []}
     disabled = []
-    for rule in (*by_name.values(), *simulated.OWN_RULES):
+    for rule in (*by_name.values(), *simulated.DECLARED_RULES):
         level = levels.get(rule.name) or levels.get(_ALL) or rule.level.value
         try:
             config = rule.configure(settings.get(rule.name, {}), shared)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kube.accelerators import Accelerators
 from kube.quantities import quantity_or_none
-from policies.places import ContainerKind
+from policies.pod_parts import ContainerKind
 from policies.values import UNKNOWN, Node
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from kube.names import (
 from kube.workloads.control import Job
 from kube.workloads.record import WorkloadKind, steps
 from policies.counts import counted
-from policies.finding import find_all_pods
+from policies.pod_search import find_all_pods
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
 from policies.workloads import Pod
@@ -74,12 +74,12 @@ class Workload:
 
     @property
     def least_retries(self) -> int:
-        """The smallest retry limit that the kind interprets literally."""
+        """The smallest retry limit that the controller takes literally."""
         return self._record.least
 
     @property
     def additional_retries(self) -> int:
-        """Difference between the retry limit of the kind and its number of retries."""
+        """The retry limit minus the number of retries."""
         return self._record.extra
 
     @property
@@ -98,8 +98,8 @@ class Workload:
 
     def _is_complete(self) -> bool:
         """Return whether all lists and objects around the pods are known."""
-        for place in (self.resource.record or _UNRECORDED).pods:
-            keys = steps(place.at)
+        for location in (self.resource.record or _UNRECORDED).pods:
+            keys = steps(location.at)
             stars = [index for index, key in enumerate(keys) if key == "*"]
             for index in (*stars, len(keys)):
                 for node in nodes_at(self.resource.root, keys[:index]):
@@ -114,12 +114,12 @@ class Workload:
 
     def queue(self, pod: Pod) -> Node:
         """Return the queue's name, or its path if there is none."""
-        places = [self._field(self._record.queue)] if self._record.queue else []
+        locations = [self._field(self._record.queue)] if self._record.queue else []
         if self._record.annotations:
             annotations = pod.metadata["annotations"]
-            places += [annotations[QUEUE_ANNOTATION], self.resource.labels[QUEUE_LABEL]]
-        found = next((place for place in places if not place.absent), None)
-        return found or self.local_queue(pod) or places[0]
+            locations += [annotations[QUEUE_ANNOTATION], self.resource.labels[QUEUE_LABEL]]
+        found = next((location for location in locations if not location.absent), None)
+        return found or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
         """Return Kueue's queue: a label on the pod, the object or a template between them.
@@ -184,13 +184,13 @@ class Workload:
 
     def restart_policy(self, pod: Pod) -> Node:
         """Return the restart policy; that of Kubeflow's replicas overrides the pod's."""
-        if pod.place.restart:
-            policy = counted(self.resource.root, pod.place.restart, pod.steps)
+        if pod.location.restart:
+            policy = counted(self.resource.root, pod.location.restart, pod.steps)
             if not policy.absent:
                 return policy
         policy = pod.spec["restartPolicy"]
         # For containers outside of the usual lists, the controller decides.
-        return Node(UNKNOWN) if policy.absent and pod.place.containers else policy
+        return Node(UNKNOWN) if policy.absent and pod.location.containers else policy
 
     @property
     def awaited_flag(self) -> Node | None:
@@ -202,8 +202,8 @@ class Workload:
 def find_workloads(resource: Resource) -> list[Workload]:
     """Return the workload of a resource, or one for each job if the resource has several."""
     found = find_all_pods(resource)
-    pods = [pod for pod in found if not pod.place.machine]
-    machines = [pod for pod in found if pod.place.machine]
+    pods = [pod for pod in found if not pod.location.machine]
+    machines = [pod for pod in found if pod.location.machine]
     if not found:
         return []
     job = (resource.record or _UNRECORDED).job

@@ -11,7 +11,7 @@ from typing import Final
 from kube.accelerators import Accelerators
 from kube.names import GROUP_ANNOTATION
 from kube.quantities import quantity_or_none
-from kube.workloads.control import Run
+from kube.workloads.control import RuntimeReference
 from policies.controllers import Workload
 from policies.resources import Resource
 from policies.rules.claims import claimed_devices
@@ -121,7 +121,7 @@ def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
     return sum((_nodes(stack, job, run, number) for job, run in runs if run), Decimal(0))
 
 
-def _nodes(stack: Stack, job: Resource, run: Run, number: Decimal | None) -> Decimal:
+def _nodes(stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None) -> Decimal:
     """Return the number of nodes in an object or its runtime, else `number`, else 1."""
     stated = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)

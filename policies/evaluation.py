@@ -40,7 +40,7 @@ def evaluate(
     Pulumi itself are always skipped.
     """
     granted = configuration.exemptions
-    found = [_reported(exemptions.REFUSED, problem) for problem in granted.refused]
+    found = [_reported(exemptions.REJECTED, problem) for problem in granted.rejected]
     views = [View(resource_of(document.manifest, configuration.kinds)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
     rules = applied(configuration, whole_stack=whole_stack)

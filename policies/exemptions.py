@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from policies.resources import Resource
-from policies.rule import Level, Rule, RuleConfig, Severity, own_rule
+from policies.rule import Level, Rule, RuleConfig, Severity, declared_rule
 
 KEY = "exemptions"
 """Key in the configuration file."""
@@ -37,7 +37,7 @@ class ExemptionsConfig(RuleConfig):
     )
 
 
-REFUSED = own_rule(
+REJECTED = declared_rule(
     name=KEY,
     description="Exemptions are complete and have not expired.",
     reason="An exemption that nobody reviews is a disabled rule.",
@@ -46,7 +46,7 @@ REFUSED = own_rule(
     remediation="State workload, rule (or rules), reason and expires, or remove the exemption.",
     config=ExemptionsConfig,
 )
-USED = own_rule(
+USED = declared_rule(
     name="exemption-used",
     description="Every use of an exemption is reported.",
     reason="A reviewer sees which violations are accepted, why and until when.",
@@ -55,7 +55,7 @@ USED = own_rule(
     remediation="Correct the workload and remove the exemption before it expires.",
     config=RuleConfig,
 )
-UNUSED = own_rule(
+UNUSED = declared_rule(
     name="exemption-unused",
     description="Every exemption is needed.",
     reason="An unused exemption hides the next violation, or its address is misspelt.",
@@ -64,7 +64,7 @@ UNUSED = own_rule(
     remediation="Remove the exemption, or correct its address.",
     config=RuleConfig,
 )
-OWN_RULES: list[Rule[Any]] = [REFUSED, USED, UNUSED]
+DECLARED_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
 """Rules about exemptions; the pack reports them itself."""
 
 _FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")
@@ -77,7 +77,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 class Exemption:
     """One exemption, valid until the end of the day `expires` in UTC."""
 
-    place: str
+    location: str
     workload: str
     rules: tuple[str, ...]
     reason: str
@@ -98,19 +98,19 @@ class Exemptions:
     def __init__(
         self, values: Any = None, rules: Collection[str] = (), today: date | None = None
     ) -> None:
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
         self._in_force: dict[str, list[Exemption]] = {}
         self._used: set[tuple[str, str]] = set()
         today = today or datetime.now(UTC).date()
         for index, entry in enumerate(self._entries(values)):
-            place = f"{KEY}.workloads[{index}]"
+            location = f"{KEY}.workloads[{index}]"
             problems = list(_problems(entry, rules, today))
             if problems:
-                self.refused.append(f"{place}{_title(entry)}: {'; '.join(problems)}")
+                self.rejected.append(f"{location}{_title(entry)}: {'; '.join(problems)}")
                 continue
             names = tuple(_rules(entry))
             expires = date.fromisoformat(entry["expires"])
-            held = Exemption(place, entry["workload"], names, entry["reason"], expires)
+            held = Exemption(location, entry["workload"], names, entry["reason"], expires)
             for name in names:
                 self._in_force.setdefault(name, []).append(held)
 
@@ -119,7 +119,7 @@ class Exemptions:
         unknown = sorted(set(values) - {"workloads"}) if isinstance(values, Mapping) else ["…"]
         entries = values.get("workloads", []) if isinstance(values, Mapping) else None
         if unknown or not isinstance(entries, list):
-            self.refused.append(
+            self.rejected.append(
                 f"{KEY}: found {values!r}; write " + '{"workloads": [{"workload": …, "rule": …, '
                 '"reason": …, "expires": …}]}'
             )
@@ -134,7 +134,7 @@ class Exemptions:
         if resource is None:
             return None
         found = [held for held in self.of(rule) if held.covers(resource.address)]
-        self._used |= {(exemption.place, rule) for exemption in found}
+        self._used |= {(exemption.location, rule) for exemption in found}
         return found[0] if found else None
 
     def covers(self, rule: str, resource: Resource) -> bool:
@@ -145,8 +145,8 @@ class Exemptions:
         """Yield a message for each exemption that no violation of these rules needed."""
         for rule, held in self._in_force.items():
             for exemption in held if rule in rules else ():
-                if (exemption.place, rule) not in self._used:
-                    yield f"{exemption.place}: {exemption.workload} does not violate {rule}"
+                if (exemption.location, rule) not in self._used:
+                    yield f"{exemption.location}: {exemption.workload} does not violate {rule}"
 
 
 def _title(entry: Any) -> str:
@@ -216,6 +216,9 @@ def _expiry_problems(expires: Any, today: date) -> Iterator[str]:
     if day is None:
         yield f"expires: found {expires!r}; write its last valid day, as YYYY-MM-DD"
     elif day < today:
-        yield f"expires: found {expires!r}, which is past; fix the workload or write a new date"
+        yield (
+            f"expires: found {expires!r}, which is in the past; fix the workload or write a new "
+            "date"
+        )
     elif day > last:
         yield f"expires: found {expires!r}, more than a year ahead; write {last} or earlier"

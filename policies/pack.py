@@ -10,9 +10,9 @@ from typing import Any
 from pulumi_policy import PolicyPack
 
 from policies.binding import Binding
-from policies.own_rules import VARIABLE, with_own
+from policies.custom_rules import VARIABLE, with_custom_rules
 from policies.rule import ConfigurationError, Rule
-from policies.rules.simulated import OWN_RULES
+from policies.rules.simulated import DECLARED_RULES
 from policies.servicer import install
 
 NAME = "gpu-platform"
@@ -33,13 +33,13 @@ def serve() -> None:
     PolicyPack(
         name=NAME,
         # Rules about simulations are only declared, so that the engine accepts their settings.
-        policies=[*binding.policies([*rules, *OWN_RULES]), *binding.own_policies()],
+        policies=[*binding.policies([*rules, *DECLARED_RULES]), *binding.configuration_policies()],
         description="Rules that keep a Kubernetes cluster with GPUs safe",
     )
 
 
 def _rules() -> list[Rule[Any]]:
     try:
-        return with_own()
+        return with_custom_rules()
     except ConfigurationError as error:
         sys.exit(f"{NAME}: {VARIABLE}: {error}")

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from policies import exemptions
-from policies.configuration import OWN_RULES
+from policies.configuration import DECLARED_RULES
 from policies.evaluation import Finding
 from policies.rule import Rule, Severity
 
@@ -66,7 +66,7 @@ class Report:
     @property
     def reportable(self) -> list[Rule[Any]]:
         """Every rule that may have findings."""
-        return [*self.rules, *OWN_RULES]
+        return [*self.rules, *DECLARED_RULES]
 
     @property
     def summary(self) -> list[str]:

@@ -197,8 +197,8 @@ class Resource:
     def title(self) -> str:
         """Name of the resource in messages: `Job "digits" in namespace "training"`."""
         declared = self.root["metadata"]["namespace"].text
-        place = f' in namespace "{declared}"' if declared else ""
-        return f'{self.kind} "{self.name}"{place}'
+        location = f' in namespace "{declared}"' if declared else ""
+        return f'{self.kind} "{self.name}"{location}'
 
     @cached_property
     def address(self) -> str:

@@ -3,15 +3,15 @@
 **The role of a pod** decides which rules apply to it:
 
 - `training`: pods or GPUs that work together; they need a queue, a gang and shared memory;
-- `batch`: jobs of a single GPU, such as smoke tests;
+- `batch`: jobs with a single GPU, such as smoke tests;
 - `serving`: servers, which need probes and graceful shutdown;
-- `interactive`: notebooks and similar pods of a single GPU;
+- `interactive`: notebooks and similar pods with a single GPU;
 - `system`: pods without GPUs that no label assigns to another role.
 
 The registry of kinds defines which roles a kind allows and which one is its default. A label on the
 pod template or on the resource chooses among them, but never a role with fewer requirements than
-the GPUs of the pod need: where the kind can be `training`, a pod of several GPUs is neither `batch`
-nor `interactive`, and a pod that runs to completion does not serve.
+the GPUs of the pod need: if the kind can be `training`, a pod with several GPUs is neither `batch`
+nor `interactive`, and a pod that runs to completion is not `serving`.
 
 A label cannot exempt a pod from the rules for every pod. Only workloads named in the configuration
 have privileges.

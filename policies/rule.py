@@ -148,7 +148,7 @@ class Rule(Generic[C]):
 
     @property
     def reason(self) -> str:
-        """Why the rule exists: the docstring of its function."""
+        """Reason for the rule: the docstring of its function."""
         return " ".join((self.check.__doc__ or "").split())
 
     def configure(self, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> C:
@@ -249,7 +249,7 @@ release_rule = _Decorator[Resource]("release")
 stack_rule = _Decorator[Stack]("stack")
 
 
-def own_rule(
+def declared_rule(
     *,
     name: str,
     description: str,

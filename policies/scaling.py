@@ -1,4 +1,4 @@
-"""Autoscalers of a stack: which workload each one scales, and within which limits."""
+"""Autoscalers of a stack, with their targets and limits."""
 
 from __future__ import annotations
 

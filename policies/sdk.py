@@ -52,7 +52,7 @@ def _problems() -> Iterator[str]:
         return
     numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:3])
     if not OLDEST <= numbers < BELOW:
-        yield f"found {PACKAGE} {found}, whose internals this pack does not know"
+        yield f"found {PACKAGE} {found}, whose internals this pack does not support"
         return
     changed = [part for part, parameters in _PARTS.items() if not _fits(part, parameters)]
     if changed:

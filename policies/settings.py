@@ -122,7 +122,7 @@ class RoleConfig(GpuConfig):
 
 
 class TaskConfig(RoleConfig):
-    """Names of the tasks of a training job that compute nothing on GPUs."""
+    """Names of the tasks of a training job that need no GPU."""
 
     cpu_tasks: list[str] = Field(
         default=[

@@ -12,10 +12,10 @@ from typing import Any
 
 from policies.catalogue import RULES
 from policies.configuration import Configuration
+from policies.custom_rules import with_custom_rules
 from policies.documents import DocumentError, read
 from policies.evaluation import applied, evaluate
 from policies.inputs import UnusableInputError, add_rule_arguments, manifests_in, read_configuration
-from policies.own_rules import with_own
 from policies.rule import ConfigurationError, Rule
 
 _PASSED, _FAILED, _UNUSABLE = 0, 1, 2
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     whole_stack = not options.no_stack_rules
     try:
-        rules = with_own(options.rules)
+        rules = with_custom_rules(options.rules)
         common = read_configuration(options.config, rules)
         cases = list(_cases(Path(options.directory), {rule.name for rule in rules}))
         found = [

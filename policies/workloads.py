@@ -20,7 +20,7 @@ from policies.counts import (
     structural_counts,
     with_surge,
 )
-from policies.places import JoinedNode, LayeredNode, containers_at, devices_at, images_at
+from policies.pod_parts import JoinedNode, LayeredNode, containers_at, devices_at, images_at
 from policies.resources import Resource
 from policies.roles import RoleSettings, role_of
 from policies.values import Key, Node
@@ -32,13 +32,13 @@ ANYWHERE: Final = Pods(at="")
 class Pod:
     """A pod specification and its context.
 
-    `place` is the record of its location, and `siblings` are all pods of the resource.
+    `location` is the record of its path, and `siblings` are all pods of the resource.
     """
 
-    def __init__(self, resource: Resource, spec: Node, place: Pods = ANYWHERE) -> None:
+    def __init__(self, resource: Resource, spec: Node, location: Pods = ANYWHERE) -> None:
         self.resource = resource
         self.spec = spec
-        self.place = place
+        self.location = location
         self.siblings: Sequence[Pod] = (self,)
         self._roles: dict[tuple[Any, ...], Role] = {}
 
@@ -50,8 +50,8 @@ class Pod:
     @cached_property
     def metadata(self) -> Node:
         """Metadata of the template, or of the Pod itself."""
-        if self.place.metadata:
-            return counted(self.resource.root, self.place.metadata, self.steps)
+        if self.location.metadata:
+            return counted(self.resource.root, self.location.metadata, self.steps)
         holder = self.spec.parent
         found = (holder if holder is not None else self.spec)["metadata"]
         return Node(found.value, found.parent, found.key, partial=True) if self.partial else found
@@ -64,13 +64,13 @@ class Pod:
     @cached_property
     def containers(self) -> list[Container]:
         """All containers: main, init, sidecars (restartable init containers) and ephemeral."""
-        found = containers_at(self.spec, self.place)
+        found = containers_at(self.spec, self.location)
         return [Container(node, kind, self) for node, kind in found]
 
     @cached_property
     def images(self) -> list[Node]:
         """Images that it names outside of its containers and volumes."""
-        return [image for image in images_at(self.spec, self.place) if image.present]
+        return [image for image in images_at(self.spec, self.location) if image.present]
 
     @cached_property
     def volumes(self) -> Node:
@@ -84,18 +84,18 @@ class Pod:
     @cached_property
     def replicas(self) -> Decimal | None:
         """Number of such pods that the resource requests; None if unknown."""
-        if self.place is ANYWHERE:
+        if self.location is ANYWHERE:
             return self._structural_replicas()
         root, steps = self.resource.root, self.steps
-        return product(requested(root, count, steps) for count in self.place.count)
+        return product(requested(root, count, steps) for count in self.location.count)
 
     def replicas_within(self, job: str) -> Decimal | None:
         """Return the number of such pods that one job at a path requests; None if unknown."""
-        if not self.place.at.startswith(f"{job}."):
+        if not self.location.at.startswith(f"{job}."):
             return self.replicas
         counts = [
             count
-            for count in self.place.count
+            for count in self.location.count
             if not count.paths or count.paths[0].startswith(f"{job}.")
         ]
         root, steps = self.resource.root, self.steps
@@ -107,13 +107,13 @@ class Pod:
         `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
         pods of a rolling update are included.
         """
-        if self.place is ANYWHERE:
+        if self.location is ANYWHERE:
             return self._structural_replicas()
         root, steps = self.resource.root, self.steps
         record = self.resource.record or UNRECORDED
         rollout = record.rollout if surge else None
         factors: list[Decimal | None] = [] if rollout is None else [copies(root, rollout)]
-        for count in self.place.count:
+        for count in self.location.count:
             is_scaled = record.scaled in count.paths
             number = scaled if is_scaled and scaled is not None else largest(root, count, steps)
             if is_scaled and rollout is not None and number is not None:
@@ -131,10 +131,10 @@ class Pod:
 
     def replica_counts(self) -> Iterator[Node]:
         """Yield the numbers that multiply the pod, which must be integers."""
-        if self.place is ANYWHERE:
+        if self.location is ANYWHERE:
             yield from structural_counts(self.spec)
             return
-        for count in self.place.count:
+        for count in self.location.count:
             for path in (*count.paths, *count.maxima) if not count.words else ():
                 if "annotations" not in path:
                     yield counted(self.resource.root, path, self.steps)
@@ -189,7 +189,7 @@ class Pod:
         return _largest_of(peak, self._machine_gpus(accelerators))
 
     def _machine_gpus(self, accelerators: Accelerators) -> dict[str, Decimal]:
-        devices = devices_at(self.spec, self.place.devices) if self.place.machine else {}
+        devices = devices_at(self.spec, self.location.devices) if self.location.machine else {}
         return {
             name: quantity_or_none(count) or Decimal(0)
             for name, count in devices.items()

@@ -16,7 +16,7 @@ import logging
 import sys
 from pathlib import Path
 
-from recorder.records import Bounds, newest, shown
+from recorder.records import Bounds, failure_text, newest
 
 CLAIMS = Path("/claims")
 
@@ -29,7 +29,7 @@ def main() -> int:
         if directory is None:
             sys.stderr.write(f"{options.claims} contains no failure of {options.run}\n")
             return 1
-        for text in shown(directory):
+        for text in failure_text(directory):
             sys.stdout.write(text)
         return 0
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")

@@ -97,7 +97,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Action:
-    """A change to a node, with the fault to record. `wait`: `max_nodes` are cordoned already."""
+    """A change to a node, with the fault to record. `wait`: too many nodes are already cordoned."""
 
     kind: Literal["cordon", "wait", "evict", "evict_reporters", "return", "forget", "condition"]
     node: NodeState
@@ -122,7 +122,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
-        return "SlowInGangs", f"pods reported the node as slow in {node.reports} starts of runs"
+        return "SlowInGangs", f"pods reported the node as slow in {node.reports} run starts"
     if node.xids is None:
         return "Unknown", "Prometheus has no Xid series of the node"
     return "Healthy", ""
@@ -196,15 +196,15 @@ class SlowReports:
         run, spec = run_of(pod), pod.spec
         if spec is not None and spec.nodeName:
             self._nodes[run][spec.nodeName] = now
-        for ending in failed(pod):
-            for node in _SLOW.findall(ending.message):
-                attempt = ending.attempt
+        for termination in failed(pod):
+            for node in _SLOW.findall(termination.message):
+                attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)
                 # A terminated pod that still exists is read again with every list, always with the
                 # same time.
-                if ending.finished is not None:
-                    self._reports[key] = ending.finished.timestamp()
+                if termination.finished is not None:
+                    self._reports[key] = termination.finished.timestamp()
         return len(self._reports) > before
 
     def runs(self, node: str) -> set[str]:
@@ -310,7 +310,7 @@ class Controller:
     async def _apply(self, action: Action, now: float) -> None:
         node, fault = action.node, action.fault
         if action.kind == "wait":
-            message = "%s is unhealthy (%s), but max_nodes are cordoned already"
+            message = "%s is unhealthy (%s), but max_nodes nodes are already cordoned"
             _log.warning(message, node.name, fault.message if fault else "")
         elif action.kind == "evict":
             await self._evict(node.name)
@@ -319,7 +319,7 @@ class Controller:
         elif action.kind == "condition":
             await self._condition(node, fault)
         else:
-            annotations = {MARK: written(fault)}
+            annotations = {MARK: to_annotation(fault)}
             if fault is None:
                 annotations[CHECKED] = datetime.fromtimestamp(now, UTC).isoformat()
             metadata: dict[str, Any] = {"annotations": annotations}
@@ -446,7 +446,7 @@ def _gpus(resources: Mapping[str, str], resource: str) -> int:
     )
 
 
-def written(fault: Fault | None) -> str | None:
+def to_annotation(fault: Fault | None) -> str | None:
     """Return the annotation that records a fault; None removes the annotation."""
     if fault is None:
         return None

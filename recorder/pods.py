@@ -26,7 +26,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class Termination:
     """Termination of a container. If it was not observed, `exit_code` is None."""
 
     attempt: Attempt
@@ -60,22 +60,22 @@ def running(pod: Pod) -> Iterator[Attempt]:
             yield _attempt(pod, status, status.restartCount)
 
 
-def failed(pod: Pod) -> Iterator[Ending]:
+def failed(pod: Pod) -> Iterator[Termination]:
     """Yield the containers that failed, including containers that have restarted since."""
     for status in _statuses(pod):
-        ended = status.state.terminated if status.state else None
+        terminated = status.state.terminated if status.state else None
         before = status.lastState.terminated if status.lastState else None
-        if ended is not None and ended.exitCode != 0:
-            yield _ending(_attempt(pod, status, status.restartCount), ended)
+        if terminated is not None and terminated.exitCode != 0:
+            yield _termination(_attempt(pod, status, status.restartCount), terminated)
         if before is not None and before.exitCode != 0 and status.restartCount > 0:
-            yield _ending(_attempt(pod, status, status.restartCount - 1), before)
+            yield _termination(_attempt(pod, status, status.restartCount - 1), before)
 
 
-def deleted(pod: Pod, now: datetime) -> Iterator[Ending]:
+def deleted(pod: Pod, now: datetime) -> Iterator[Termination]:
     """Yield the containers of a deleted pod whose end was not observed."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
-            yield Ending(
+            yield Termination(
                 attempt=_attempt(pod, status, status.restartCount),
                 started=status.state.running.startedAt,
                 finished=now,
@@ -135,13 +135,13 @@ def _attempt(pod: Pod, status: ContainerStatus, restarts: int) -> Attempt:
     return Attempt(uid or "", name or "", status.name, restarts)
 
 
-def _ending(attempt: Attempt, ended: ContainerStateTerminated) -> Ending:
-    return Ending(
+def _termination(attempt: Attempt, terminated: ContainerStateTerminated) -> Termination:
+    return Termination(
         attempt=attempt,
-        started=ended.startedAt,
-        finished=ended.finishedAt,
-        exit_code=ended.exitCode,
-        signal=ended.signal,
-        reason=ended.reason or "",
-        message=ended.message or "",
+        started=terminated.startedAt,
+        finished=terminated.finishedAt,
+        exit_code=terminated.exitCode,
+        signal=terminated.signal,
+        reason=terminated.reason or "",
+        message=terminated.message or "",
     )

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from recorder.pods import Ending
+from recorder.pods import Termination
 
 DIRECTORY: Final = "failures"
 TOGETHER: Final = timedelta(minutes=10)
@@ -40,7 +40,7 @@ class Bounds:
 
 def write(
     run_dir: Path,
-    ending: Ending,
+    termination: Termination,
     lines: Sequence[str],
     facts: Mapping[str, Any],
     bounds: Bounds,
@@ -53,11 +53,11 @@ def write(
     Raises:
         OSError: If the claim is full or not writable.
     """
-    attempt = ending.attempt
+    attempt = termination.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
     # A re-created pod has the same name, so only the UID identifies it.
     same = (json.loads(path.read_text()) for path in (run_dir / DIRECTORY).glob(f"*/{name}"))
-    directory = _directory(run_dir / DIRECTORY, ending)
+    directory = _directory(run_dir / DIRECTORY, termination)
     if any(record["uid"] == attempt.uid for record in same):
         return None
     if len(list(directory.glob("*.json"))) >= bounds.pods:
@@ -71,7 +71,7 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     # The JSON file comes last: if it exists, its log file exists.
     _write_atomically(path.with_suffix(".log"), "".join(f"{line}\n" for line in lines))
-    _write_atomically(path, json.dumps(_as_json(ending) | dict(facts), indent=2) + "\n")
+    _write_atomically(path, json.dumps(_as_json(termination) | dict(facts), indent=2) + "\n")
     for old in _failures(run_dir)[: -bounds.failures]:
         shutil.rmtree(old, ignore_errors=True)
     return path
@@ -83,7 +83,7 @@ def newest(claims: Path, run: str) -> Path | None:
     return max(found, key=lambda directory: directory.name, default=None)
 
 
-def shown(directory: Path) -> Iterator[str]:
+def failure_text(directory: Path) -> Iterator[str]:
     """Yield a failure as readable text, with its pods in the order of their termination."""
     records = [(json.loads(path.read_text()), path) for path in directory.glob("*.json")]
     for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):
@@ -98,10 +98,10 @@ def shown(directory: Path) -> Iterator[str]:
         yield path.with_suffix(".log").read_text(errors="replace")
 
 
-def _directory(failures: Path, ending: Ending) -> Path:
+def _directory(failures: Path, termination: Termination) -> Path:
     """Return the directory of the failure during which the container ran, or a new directory."""
-    end = (ending.finished or datetime.now(UTC)).astimezone(UTC)
-    start = (ending.started or end).astimezone(UTC)
+    end = (termination.finished or datetime.now(UTC)).astimezone(UTC)
+    start = (termination.started or end).astimezone(UTC)
     for directory in reversed(_failures(failures.parent)):
         first = datetime.strptime(directory.name, _STAMP).replace(tzinfo=UTC)
         # Directory names have a resolution of one second, and the container that was observed first
@@ -122,18 +122,18 @@ def _failures(run_dir: Path) -> list[Path]:
     return sorted(found)
 
 
-def _as_json(ending: Ending) -> dict[str, Any]:
+def _as_json(termination: Termination) -> dict[str, Any]:
     return {
-        "pod": ending.attempt.pod,
-        "uid": ending.attempt.uid,
-        "container": ending.attempt.container,
-        "restarts": ending.attempt.restarts,
-        "started": _text(ending.started),
-        "finished": _text(ending.finished),
-        "exitCode": ending.exit_code,
-        "signal": ending.signal,
-        "reason": ending.reason,
-        "message": ending.message,
+        "pod": termination.attempt.pod,
+        "uid": termination.attempt.uid,
+        "container": termination.attempt.container,
+        "restarts": termination.attempt.restarts,
+        "started": _text(termination.started),
+        "finished": _text(termination.finished),
+        "exitCode": termination.exit_code,
+        "signal": termination.signal,
+        "reason": termination.reason,
+        "message": termination.message,
     }
 
 

@@ -23,8 +23,17 @@ from tenacity import (
 )
 
 from kube.names import RUN_LABEL
-from recorder.following import Following
-from recorder.pods import Attempt, Ending, claim_of, deleted, events_of, failed, run_of, running
+from recorder.log_streams import LogStreams
+from recorder.pods import (
+    Attempt,
+    Termination,
+    claim_of,
+    deleted,
+    events_of,
+    failed,
+    run_of,
+    running,
+)
 from recorder.records import Bounds, write
 
 WATCH_SECONDS: Final = 240.0
@@ -59,7 +68,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self.client = self.connect()
-        self.following = Following(self.connect, self.bounds.lines, self.bounds.size)
+        self.streams = LogStreams(self.connect, self.bounds.lines, self.bounds.size)
         self._writing = asyncio.Lock()
 
     @retry(wait=_waits, retry=retry_if_exception_type(HTTPError), before_sleep=_logged)
@@ -93,22 +102,22 @@ class Recorder:
         """Stream the logs of running containers and record failed ones."""
         self._pods[_uid(pod)] = pod
         for attempt in running(pod):
-            self.following.follow(attempt)
-        for ending in failed(pod):
-            self._begin(pod, ending)
+            self.streams.follow(attempt)
+        for termination in failed(pod):
+            self._begin(pod, termination)
 
     def remove(self, pod: Pod) -> None:
         """Record the unfinished containers of a deleted pod, and forget the pod."""
         uid = _uid(pod)
-        for ending in (*failed(pod), *deleted(pod, datetime.now(UTC))):
-            self._begin(pod, ending)
+        for termination in (*failed(pod), *deleted(pod, datetime.now(UTC))):
+            self._begin(pod, termination)
         self._pods.pop(uid, None)
         self._spawn(uid, self._forget(uid, set(self._tasks[uid])))
 
-    def _begin(self, pod: Pod, ending: Ending) -> None:
-        if ending.attempt not in self._done:
-            self._done.add(ending.attempt)
-            self._spawn(_uid(pod), self._record(pod, ending))
+    def _begin(self, pod: Pod, termination: Termination) -> None:
+        if termination.attempt not in self._done:
+            self._done.add(termination.attempt)
+            self._spawn(_uid(pod), self._record(pod, termination))
 
     def _spawn(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -117,13 +126,13 @@ class Recorder:
 
     async def _forget(self, uid: str, records: set[asyncio.Task[None]]) -> None:
         await asyncio.gather(*records, return_exceptions=True)
-        self.following.forget(uid)
+        self.streams.forget(uid)
         self._done = {attempt for attempt in self._done if attempt.uid != uid}
         self._tasks.pop(uid, None)
 
-    async def _record(self, pod: Pod, ending: Ending) -> None:
-        name, claim = ending.attempt.pod, claim_of(pod)
-        lines = await self.following.last_lines(ending.attempt)
+    async def _record(self, pod: Pod, termination: Termination) -> None:
+        name, claim = termination.attempt.pod, claim_of(pod)
+        lines = await self.streams.last_lines(termination.attempt)
         facts: dict[str, Any] = {"run": run_of(pod), "node": pod.spec.nodeName if pod.spec else ""}
         facts["events"] = []
         try:
@@ -134,12 +143,12 @@ class Recorder:
             _log.warning("%s: the claim %s of the run is not mounted in the recorder", name, claim)
             return
         try:
-            path = await self._write(self.claims / claim / run_of(pod), ending, lines, facts)
+            path = await self._write(self.claims / claim / run_of(pod), termination, lines, facts)
         except OSError as error:
             _log.error("%s: cannot write a record: %s", name, error)
             return
         if path is not None:
-            _log.info("%s: %s, recorded in %s", name, ending.reason, path)
+            _log.info("%s: %s, recorded in %s", name, termination.reason, path)
 
     @retry(
         wait=_waits,
@@ -149,11 +158,11 @@ class Recorder:
         reraise=True,
     )
     async def _write(
-        self, run_dir: Path, ending: Ending, lines: list[str], facts: dict[str, Any]
+        self, run_dir: Path, termination: Termination, lines: list[str], facts: dict[str, Any]
     ) -> Path | None:
         # One at a time, because the pods of a gang fail together and share one directory.
         async with self._writing:
-            return await asyncio.to_thread(write, run_dir, ending, lines, facts, self.bounds)
+            return await asyncio.to_thread(write, run_dir, termination, lines, facts, self.bounds)
 
     @retry(
         wait=_waits,

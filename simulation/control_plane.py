@@ -94,7 +94,7 @@ class ControlPlane:
                 check=True,
             )
 
-    def ended(self, pid: int) -> None:
+    def on_exit(self, pid: int) -> None:
         """Restart components that are down, without waiting. Call it for every exited process.
 
         Only one kwokctl runs at a time. Otherwise, two would both start a component, and record the

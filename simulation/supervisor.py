@@ -63,14 +63,14 @@ class Supervisor:
                 time.sleep(RESTART_DELAY)
                 self._restart()
 
-    def restart_ended(self) -> None:
+    def restart_exited(self) -> None:
         """Restart services that have exited, for callers that cannot call `run_forever` yet.
 
         No other child process may run meanwhile, because its exit status would be lost.
         """
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._handle(*ended)
+            while (exited := os.waitpid(-1, os.WNOHANG))[0]:
+                self._handle(*exited)
         self._restart()
 
     def _handle(self, pid: int, status: int) -> None:

@@ -75,9 +75,9 @@ class Controller:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._sweep, self._claim, self._api, self._clock = sweep, claim, api, clock
-        folder = claim / template_name(sweep.args.key)
-        self._lock = lock(folder)
-        self._study = Study(folder, sweep, clock)
+        directory = claim / template_name(sweep.args.key)
+        self._lock = lock(directory)
+        self._study = Study(directory, sweep, clock)
         settings = sweep.settings
         self._bounds = Bounds(
             parallel=settings.parallel,
@@ -177,7 +177,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Return the objective by completed epochs, or by steps if the length is not in epochs."""
+        """Return the objective after each completed epoch, or step if the length is in steps."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:

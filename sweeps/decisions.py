@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
-"""`asked`: its job is not created yet. `waiting`: queued.
+"""`asked`: its job has not been created yet. `waiting`: queued.
 
 `placed`: scheduled, GPUs may be allocated.
 """
@@ -40,7 +40,7 @@ class Trial:
         """Return the number of rungs that the trial has reached."""
         return sum(self.at(rung) is not None for rung in rungs)
 
-    def holds(self, rungs: Sequence[int]) -> bool:
+    def occupies_slot(self, rungs: Sequence[int]) -> bool:
         """Return whether the trial occupies one of the parallel slots, or will when it resumes."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
@@ -103,7 +103,7 @@ def decide(
 
 def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = False) -> bool:
     """Return whether no action remains within the limits."""
-    running = any(trial.holds(bounds.rungs) for trial in trials)
+    running = any(trial.occupies_slot(bounds.rungs) for trial in trials)
     return not running and not decide(bounds, trials, exhausted=exhausted)
 
 
@@ -132,7 +132,7 @@ def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterato
     """
     slots = bounds.parallel
     for trial in trials:
-        if not trial.holds(bounds.rungs):
+        if not trial.occupies_slot(bounds.rungs):
             continue
         slots -= 1
         if trial.phase == "asked":
@@ -141,7 +141,7 @@ def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterato
             yield Action("resume", trial.run)
     more = 0 if exhausted else bounds.trials - len(trials)
     promoted = list(_promotions(bounds, trials))
-    running = any(trial.holds(bounds.rungs) for trial in trials)
+    running = any(trial.occupies_slot(bounds.rungs) for trial in trials)
     if not (promoted or more > 0 or running):
         promoted = _last(bounds, trials)
     for trial in promoted[: max(slots, 0)]:

@@ -51,13 +51,13 @@ class _OneWriter(JournalFileSymlinkLock):
         pass
 
 
-def lock(folder: Path) -> int:
+def lock(directory: Path) -> int:
     """Wait for the exclusive lock of a directory; return the file descriptor that holds it.
 
     The lock is released when the descriptor is closed or the process exits.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
 
@@ -65,11 +65,13 @@ def lock(folder: Path) -> int:
 class Study:
     """The trials of a sweep. The caller holds the lock of the directory."""
 
-    def __init__(self, folder: Path, sweep: Sweep, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, directory: Path, sweep: Sweep, clock: Callable[[], float] = time.time
+    ) -> None:
         self._clock = clock
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._sweep = folder, sweep
-        journal = folder / JOURNAL
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory, self._sweep = directory, sweep
+        journal = directory / JOURNAL
         _drop_torn_line(journal)
         backend = JournalFileBackend(str(journal), lock_obj=_OneWriter(str(journal)))
         self._study = optuna.create_study(
@@ -226,14 +228,14 @@ class Study:
     def ledger(self) -> dict[str, Any]:
         """Return the recorded GPU time of the runs."""
         try:
-            found: dict[str, Any] = json.loads((self._folder / LEDGER).read_bytes())
+            found: dict[str, Any] = json.loads((self._directory / LEDGER).read_bytes())
         except FileNotFoundError:
             return {}
         return found
 
     def write_ledger(self, ledger: Mapping[str, Any]) -> None:
         """Replace the recorded GPU time of the runs."""
-        write_atomically(self._folder / LEDGER, json.dumps(ledger).encode())
+        write_atomically(self._directory / LEDGER, json.dumps(ledger).encode())
 
     def _trial(self, run: str) -> optuna.trial.Trial:
         return optuna.trial.Trial(self._study, self.trials()[run]._trial_id)

@@ -62,7 +62,7 @@ class Node:
         self.supervisor.start(self.services.docker())
         is_restart = self.control_plane.exists
         self.control_plane.start()
-        self.supervisor.on_orphan = self.control_plane.ended
+        self.supervisor.on_orphan = self.control_plane.on_exit
         server = f"https://{self.node.address}:{self.spec.network.api_port}"
         self.control_plane.write_kubeconfig(self.layout.kubeconfig, server)
         if is_restart:
@@ -118,7 +118,7 @@ class Node:
         wait = ("wait", f"--for={condition}", f"node/{self.node.name}", "--timeout=5s")
         while not self._kubectl(*wait, check=False):
             # Until the node exists, nothing else restarts a kubelet that has exited.
-            self.supervisor.restart_ended()
+            self.supervisor.restart_exited()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the node was not {state} within {READY_TIMEOUT:.0f} s")
             time.sleep(0.1)

@@ -16,10 +16,10 @@ from gitops.prices import Prices
 from infra.settings.cluster import MOVES
 from policies import exemptions
 from policies.catalogue import RULES
-from policies.configuration import OWN_RULES
+from policies.configuration import DECLARED_RULES
 from policies.rules import simulated
 
-_RULES = {rule.name: rule for rule in [*RULES, *OWN_RULES, *simulated.OWN_RULES]}
+_RULES = {rule.name: rule for rule in [*RULES, *DECLARED_RULES, *simulated.DECLARED_RULES]}
 
 
 def build(

@@ -10,7 +10,7 @@ from gitops.preview import claims
 from gitops.preview.changes import Change
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rules.sweeps import is_sweep
 from policies.settings import RoleConfig

@@ -19,7 +19,7 @@ from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.validation import kubectl_options
 from gitops.stack_file import document
 from policies.configuration import parse
-from policies.own_rules import with_own
+from policies.custom_rules import with_custom_rules
 from policies.resources import Resource
 from policies.rule import Rule, RuleConfig
 from policies.rules import simulated
@@ -72,7 +72,7 @@ def with_simulation(
 def _rules(configuration: Path | None) -> list[tuple[Rule[Any], bool, RuleConfig]]:
     try:
         text = configuration.read_text("utf-8") if configuration is not None else "{}"
-        return parse(text, with_own()).simulated
+        return parse(text, with_custom_rules()).simulated
     except (OSError, ValueError) as error:
         raise GitopsError(f"the policy pack configuration is invalid: {error}") from None
 

@@ -1,7 +1,7 @@
 """Kind `mpi`: a Volcano Job with plugins `mpi` and `ssh`; Open MPI starts one process per GPU.
 
-The launcher has no GPU. It connects to the workers' sshd, which runs as the pods' user and so on a
-port above 1024. The plugin `ssh` generates the keys, which never leave the cluster.
+The launcher has no GPU. It connects to the workers' sshd, which is not root and so needs a port
+above 1024. The plugin `ssh` generates the keys, which never leave the cluster.
 """
 
 import shlex

@@ -27,7 +27,7 @@ def build(gang: Gang) -> list[Manifest]:
     """Return the objects of the route, if there is one, and the Volcano Job."""
     notebook = gang.notebook
     if notebook is None:
-        raise ValueError(f"{gang.name} has no notebook: settings require it for this kind")
+        raise ValueError(f"{gang.name} has no notebook settings, which kind notebook requires")
     task = {
         "name": "worker",
         "replicas": 1,

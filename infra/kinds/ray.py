@@ -1,7 +1,7 @@
 """Kind `ray`: a RayJob of KubeRay with a head without GPUs and one Ray worker per pod.
 
 A custom PodGroup makes head and workers one gang, whichever scheduler KubeRay is configured for.
-KubeRay writes the pods' commands (`ray start`).
+KubeRay generates the pods' commands (`ray start`).
 """
 
 import re

@@ -180,7 +180,7 @@ def _training(limits: Thresholds) -> list[Alert]:
             severity="critical",
             summary=f"{_RUN} makes no progress",
             description="Read the last log lines of rank 0, then of the others: one rank that "
-            "hangs blocks all. hang_timeout ends such a run.",
+            "hangs blocks all. hang_timeout terminates such a run.",
         ),
         Alert(
             name="LossNotFinite",
@@ -282,7 +282,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
             minutes=limits.pending_minutes,
             severity="warning",
             summary="Job {{ $labels.namespace }}/{{ $labels.job_id }} is pending in queue "
-            "{{ $labels.queue }}: {{ $value }} of its pods have no node",
+            "{{ $labels.queue }}: {{ $value }} of its pods are not scheduled",
             description="python -m gitops status shows Volcano's reason.",
         ),
         Alert(
@@ -293,7 +293,8 @@ def _queues(limits: Thresholds) -> list[Alert]:
             '"queue", "$1", "queue_name", "(.*)")) > 0',
             minutes=limits.pending_minutes,
             severity="warning",
-            summary="{{ $value }} gangs wait in queue {{ $labels.queue }}, which admits none",
+            summary="{{ $value }} gangs are waiting in queue {{ $labels.queue }}, which admits "
+            "none",
             description="python -m gitops status shows Volcano's reason.",
         ),
         Alert(
@@ -305,7 +306,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
             '(kube_resourcequota{type="hard"}) > 0',
             minutes=limits.exhausted_minutes,
             severity="info",
-            summary="{{ $labels.namespace }} has exhausted its quota of {{ $labels.resource }}",
+            summary="{{ $labels.namespace }} has exhausted its {{ $labels.resource }} quota",
             description="New pods are rejected: delete some, or raise tenancy.quota.",
         ),
     ]
@@ -332,7 +333,8 @@ def _serving(limits: Thresholds) -> list[Alert]:
             minutes=limits.serving_minutes,
             severity="critical",
             summary=f"{{{{ $value | humanizePercentage }}}} of requests to {_SERVICE} fail",
-            description="Read the servers' logs for crashed workers or a model that fails to load.",
+            description="Check the servers' logs for crashed workers or a model that cannot be "
+            "loaded.",
         ),
         Alert(
             name="InferenceQueueFull",

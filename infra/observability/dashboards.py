@@ -84,7 +84,7 @@ def _cluster() -> Page:
                 Panel(
                     "Unhealthy GPUs",
                     {"{{node}}": GPUS_UNHEALTHY},
-                    description="GPUs that a node has but does not offer",
+                    description="GPUs in the node's capacity that are not allocatable",
                 ),
                 Panel(
                     "Alerts", {"{{alertname}}": 'sum by (alertname) (ALERTS{alertstate="firing"})'}
@@ -122,8 +122,8 @@ def _queues() -> Page:
                         "{{queue}} median": f"quantile by (queue) (0.5, {QUEUE_WAIT})",
                     },
                     "s",
-                    description="from the creation of its PodGroup until it was first complete, or "
-                    "until now",
+                    description="from the creation of the gang's PodGroup until all of its pods "
+                    "were placed for the first time, or until now",
                 ),
                 Panel(
                     "Time from the first pod to the complete gang",
@@ -131,7 +131,7 @@ def _queues() -> Page:
                     "s",
                 ),
                 Panel(
-                    "Pods without a node",
+                    "Unscheduled pods",
                     {"{{job_id}}": "max by (job_id) (volcano_unschedule_task_count)"},
                 ),
             ],
@@ -182,7 +182,7 @@ def _run() -> Page:
                     "Goodput",
                     {"{{run}}": f"gpu_platform:run_goodput{_RUN}"},
                     "percentunit",
-                    description="share of the pods' time with GPUs that is spent in steps",
+                    description="share of the time with allocated GPUs that is spent in steps",
                 ),
             ],
             "Time": [
@@ -278,7 +278,7 @@ def _cost(settings: MonitoringSettings) -> Page:
         return f"sum by ({label}) ({hours(series, '$__range', every)})"
 
     rows = {
-        "GPU hours in the selected time": [
+        "GPU hours in the selected time range": [
             Panel(
                 "By namespace",
                 {"{{namespace}}": spent("gpu_platform:team_gpus", "namespace")},
@@ -304,7 +304,7 @@ def _cost(settings: MonitoringSettings) -> Page:
     if settings.gpu_prices:
         cost = "gpu_platform:run_cost_per_hour"
         rows = {
-            "Cost in the selected time": [
+            "Cost in the selected time range": [
                 Panel(
                     "By namespace",
                     {"{{namespace}}": spent("gpu_platform:team_cost_per_hour", "namespace")},

@@ -18,7 +18,7 @@ Shape = Literal["lines", "number", "stack"]
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel, with its queries by legend. `unit` is one of Grafana's, such as s or percentunit."""
+    """A panel. `queries` maps legends to queries; `unit` is one of Grafana's, such as s."""
 
     title: str
     queries: dict[str, str]
@@ -38,7 +38,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Page:
-    """A dashboard: rows of panels, by the row's title."""
+    """A dashboard. `rows` maps titles to panels."""
 
     title: str
     rows: Mapping[str, Sequence[Panel]]

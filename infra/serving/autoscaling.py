@@ -8,7 +8,7 @@ from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
 
 AVERAGED: Final = "[1m:5s]"
-"""A single value is only a snapshot: replicas would follow each pause between two batches."""
+"""Subquery that averages a minute. With single values, replicas would follow each short pause."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:

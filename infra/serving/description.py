@@ -31,7 +31,7 @@ class Version:
     image: Any
     runtime: Runtime
     replicas: int | None
-    """None if an autoscaler decides."""
+    """None if an autoscaler sets the number."""
 
     @property
     def selector(self) -> dict[str, str]:
@@ -96,7 +96,7 @@ class InferenceServiceArgs:
 
     @property
     def model(self) -> str:
-        """Name of the model in the protocol."""
+        """Name of the model in requests."""
         return self.service.model or self.key
 
     @property

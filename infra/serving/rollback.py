@@ -141,7 +141,7 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
         buckets = f"sum by (le) (rate({LATENCY}{{{selector}}}{span}))"
         found.append(
             {
-                "name": "the latency (s) of 99 % of the requests",
+                "name": "the p99 latency (s)",
                 "query": f"histogram_quantile(0.99, {buckets}) {enough}",
                 "maximum": limits.latency_seconds,
             }

@@ -1,4 +1,4 @@
-"""How pods get their model: from claims, from volumes, or by downloading an export."""
+"""Model sources of pods: claims, volumes and downloaded exports."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Services, disruption budgets and routes: how requests reach the pods of each version.
+"""Services and routes, through which requests reach the pods, and disruption budgets.
 
 In Gateway API v1, a backend with a weight but without a ready pod responds to its share of requests
 with errors (HTTPRoute, backendRefs), so a route may refer to a canary only once its pods are ready.
@@ -159,7 +159,7 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
 
 
 def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
-    """Return the budget of pods that may be unavailable while nodes are drained."""
+    """Return the PodDisruptionBudget, which limits unavailable pods while nodes are drained."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -1,4 +1,4 @@
-"""Settings of the stack: one model per concern, validated together."""
+"""Settings of the stack: one model per section, validated together."""
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -19,7 +19,7 @@ from infra.settings.volcano import VolcanoSettings
 
 
 class StackSettings(Settings):
-    """Settings of the stack, one model per concern."""
+    """Settings of the stack, one model per section."""
 
     cluster: ClusterSettings
     gpu: GpuSettings = GpuSettings()
@@ -47,7 +47,7 @@ class StackSettings(Settings):
         return tuple(sorted(found | {port for port in serving if port is not None}))
 
 
-CONCERNS: Final = cast(
+SECTIONS: Final = cast(
     dict[str, type[BaseModel]],
     {name: field.annotation for name, field in StackSettings.model_fields.items()},
 )
@@ -66,21 +66,21 @@ class SettingsError(Exception):
 def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> StackSettings:
     """Validate a configuration and return its settings.
 
-    `values` are the configured values by concern, `secrets` the keys of encrypted values. Raise
+    `values` are the configured values by section, `secrets` the keys of encrypted values. Raise
     SettingsError with every problem found.
     """
     problems = [
-        unknown_key([key], {*CONCERNS, PASSWORD_KEY})
+        unknown_key([key], {*SECTIONS, PASSWORD_KEY})
         for key in values
-        if key not in CONCERNS and key != PASSWORD_KEY
+        if key not in SECTIONS and key != PASSWORD_KEY
     ]
     valid: dict[str, BaseModel] = {}
-    for concern, model in CONCERNS.items():
+    for section, model in SECTIONS.items():
         try:
-            valid[concern] = model.model_validate(values.get(concern, {}))
+            valid[section] = model.model_validate(values.get(section, {}))
         except ValidationError as error:
-            problems += describe(error, model, concern)
-    problems += [_IN_PLAIN_TEXT.format(full_key(key)) for key in sorted(secrets & CONCERNS.keys())]
+            problems += describe(error, model, section)
+    problems += [_IN_PLAIN_TEXT.format(full_key(key)) for key in sorted(secrets & SECTIONS.keys())]
     problems += check(valid)
     if isinstance(images := valid.get("images"), ImagesSettings):
         problems += _password_problems(images, values, secrets)

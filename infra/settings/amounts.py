@@ -113,7 +113,7 @@ def services_total(
 
 
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
-    """Return the maximum of each resource that an update of a service needs in addition."""
+    """Return the maximum additional amount of each resource that updating one service needs."""
     services = inference.services.values()
     return combine(
         max, [_service_amounts(each, gpu, each.rollout.additional_pods) for each in services]
@@ -135,7 +135,7 @@ def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, D
 def combine(
     how: Callable[[Iterable[Decimal]], Decimal | int], parts: Iterable[Mapping[str, Decimal]]
 ) -> Mapping[str, Decimal]:
-    """Return each resource's values, combined by `how`, such as sum or max."""
+    """Combine the amounts of each resource with `how`, such as sum or max."""
     values: dict[str, list[Decimal]] = defaultdict(list)
     for part in parts:
         for name, amount in part.items():

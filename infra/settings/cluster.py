@@ -77,7 +77,7 @@ class ClusterSettings(Settings):
             domain = key.rpartition("/")[0]
             if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
                 raise ValueError(
-                    f"has {key}, but keys of {domain} are reserved for this stack: remove it"
+                    f"contains {key}, but keys of {domain} are reserved for this stack: remove it"
                 )
         return found
 
@@ -111,8 +111,8 @@ class ClusterSettings(Settings):
         unused = [key for key in ("context", "kubeconfig") if getattr(self, key) is not None]
         if self.render_to is not None and unused:
             raise ValueError(
-                f"has render_to {self.render_to!r}, which sends nothing to a cluster, and "
-                f"{unused[0]} {getattr(self, unused[0])!r}: remove one of them"
+                f"sets both render_to ({self.render_to!r}), which sends nothing to a cluster, and "
+                f"{unused[0]} ({getattr(self, unused[0])!r}): remove one of them"
             )
         return self
 
@@ -127,10 +127,10 @@ class TolerationSettings(Settings):
 
     key: QualifiedName = Field(description="Key of the taint.")
     operator: Literal["Exists", "Equal"] = Field(
-        default="Exists", description="How the value is compared."
+        default="Exists", description="Operator that compares the value of the taint."
     )
     value: LabelValue | None = Field(
-        default=None, description="Value of the taint, only with operator Equal."
+        default=None, description="Value of the taint. Only with operator Equal."
     )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default="NoSchedule", description="Effect of the taint. null tolerates every effect."
@@ -144,7 +144,7 @@ class TolerationSettings(Settings):
     @model_validator(mode="after")
     def _value_fits_operator(self) -> Self:
         if (self.operator == "Equal") != (self.value is not None):
-            raise ValueError("must have `value` with operator Equal, and only then")
+            raise ValueError("must have `value` if operator is Equal, and only then")
         return self
 
 
@@ -187,9 +187,9 @@ class GpuSettings(Settings):
 
     provider: GpuProvider = Field(
         default="device-plugin",
-        description="How GPUs are provided to pods: device-plugin installs NVIDIA's device plugin; "
-        "gpu-operator installs NVIDIA's GPU Operator; existing installs nothing, because the "
-        "cluster already has one of them.",
+        description="Provider of GPUs: device-plugin installs NVIDIA's device plugin; gpu-operator "
+        "installs NVIDIA's GPU Operator; existing installs nothing, because the cluster already "
+        "has one of them.",
     )
     operator: GpuOperatorSettings = Field(
         default=GpuOperatorSettings(),
@@ -218,14 +218,14 @@ class GpuSettings(Settings):
     )
     mig_strategy: MigStrategy = Field(
         default="none",
-        description="How MIG devices are named: single offers them as whole GPUs, mixed as "
+        description="Resource names of MIG devices: single offers them as whole GPUs, mixed as "
         "nvidia.com/mig-<profile>.",
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,
-        description="How the device plugin passes GPUs to containers. cdi-cri needs a container "
-        "runtime with CDI, and containers keep their GPUs when systemd reloads. null is envvar, "
-        "which needs NVIDIA's runtime.",
+        description="Methods by which the device plugin passes GPUs to containers. cdi-cri needs a "
+        "container runtime with CDI, and containers keep their GPUs when systemd reloads. null is "
+        "envvar, which needs NVIDIA's runtime.",
     )
     pass_device_specs: bool = Field(
         default=False,
@@ -258,7 +258,7 @@ class GpuSettings(Settings):
     def _provider_replaces_install(cls, values: Any) -> Any:
         if isinstance(values, dict) and "install" in values:
             wanted = "existing" if values["install"] is False else "device-plugin"
-            raise ValueError(f"has install, which provider replaces: set provider: {wanted}")
+            raise ValueError(f"sets install, which provider has replaced: set provider: {wanted}")
         return values
 
     @model_validator(mode="after")
@@ -266,13 +266,13 @@ class GpuSettings(Settings):
         configured = self.model_fields_set
         if self.provider != "gpu-operator" and "operator" in configured:
             raise ValueError(
-                f"has operator, but provider is {self.provider}: set provider: gpu-operator, or "
+                f"sets operator, but provider is {self.provider}: set provider: gpu-operator, or "
                 "remove operator"
             )
         unused = sorted(configured & _DEVICE_PLUGIN_KEYS)
         if self.provider == "gpu-operator" and unused:
             raise ValueError(
-                f"has {', '.join(unused)}, which the GPU Operator does not read: remove "
+                f"sets {', '.join(unused)}, which the GPU Operator does not read: remove "
                 f"{'it' if len(unused) == 1 else 'them'}, or set it in operator.values"
             )
         if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:

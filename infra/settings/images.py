@@ -22,8 +22,8 @@ class BuildSettings(Settings):
     sources: list[str] = Field(
         min_length=1,
         description="Files and directories that determine the contents of the image. A change "
-        "builds a new image and, outside of this project's own directories, starts new runs of the "
-        "jobs that use it.",
+        "builds a new image. Unless the changed file belongs to this project's own directories, it "
+        "also starts new runs of the jobs that use the image.",
     )
     platform: str = Field(
         default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="Platform of the nodes."
@@ -71,8 +71,8 @@ class ImagesSettings(Settings):
         default=None,
         min_length=1,
         description="User of the registry, for pushes and for pulls by the nodes. Images of the "
-        "device plugin, the DCGM exporter and charts are pulled with it if they are in this "
-        f"registry. The password is the secret {PASSWORD_KEY}.",
+        "device plugin, the DCGM exporter and charts are pulled as the same user if they are in "
+        f"this registry. The password is the secret {PASSWORD_KEY}.",
     )
     workloads: dict[DnsLabel, ImageSettings] = Field(
         default={},
@@ -85,10 +85,10 @@ class ImagesSettings(Settings):
         if self.registry is None:
             if built := [name for name, image in self.workloads.items() if image.build]:
                 raise ValueError(
-                    f"lacks `registry`, the host to push to, but builds {', '.join(built)}"
+                    f"builds {', '.join(built)}, but has no `registry` to push to: set `registry`"
                 )
             if self.username is not None:
-                raise ValueError("has a `username` but no `registry` that it belongs to")
+                raise ValueError("has a `username`, but no `registry` to log in to: set `registry`")
         return self
 
 
@@ -96,7 +96,7 @@ _SHIPPED: Final = (
     *("gitops", "gpu_platform", "inference", "infra", "kube", "notebooks", "policies", "recorder"),
     *("requirements", "simulation", "training", "workload"),
 )
-"""Directories of this project, which a new release changes."""
+"""Directories of this project that a new release may change."""
 
 
 def identity(

@@ -28,7 +28,7 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Thresholds(Settings):
-    """Thresholds of the alerts. Minutes state how long a condition must last to fire an alert."""
+    """Thresholds of the alerts, and the times for which conditions must last before alerts fire."""
 
     gpu_idle_share: Share = Field(
         default=0.05, description="Utilization below which an allocated GPU counts as idle."
@@ -40,7 +40,7 @@ class Thresholds(Settings):
         default=0.97, description="Share of a GPU's memory above which it counts as nearly full."
     )
     missing_minutes: Minutes = Field(
-        default=15, description="Time (min) that a series which always exists must be missing."
+        default=15, description="Time (min) for which an expected series must be missing."
     )
     gpu_unhealthy_minutes: Minutes = Field(
         default=5,
@@ -87,7 +87,7 @@ class Thresholds(Settings):
         description="Time (min) that a service must be slow, failing, overloaded or not ready.",
     )
     latency_seconds: Seconds = Field(
-        default=1.0, description="Maximum latency (s) of 99 % of the requests."
+        default=1.0, description="Maximum p99 latency (s) of the requests."
     )
     error_share: Share = Field(
         default=0.01, description="Maximum share of requests that fail with 5xx."
@@ -144,7 +144,7 @@ class DcgmExporterSettings(Settings):
     @model_validator(mode="after")
     def _one_exporter(self) -> Self:
         if self.install and self.existing is not None:
-            raise ValueError("has `existing` and install true: set install: false")
+            raise ValueError("sets existing, but install is true: set install: false")
         return self
 
 
@@ -201,7 +201,7 @@ class MonitoringSettings(Settings):
         default="none",
         description="operator creates PodMonitors and a PrometheusRule for the Prometheus "
         "operator, plain creates a ConfigMap with scrape configuration and rules for a "
-        "Prometheus without it.",
+        "Prometheus server without the operator.",
     )
     labels: dict[QualifiedName, LabelValue] = Field(
         default={"release": RELEASE},
@@ -210,7 +210,7 @@ class MonitoringSettings(Settings):
     scraped_from: tuple[DnsLabel, ...] = Field(
         default=("monitoring",),
         strict=False,
-        description="Namespaces of Prometheus, which network policies admit.",
+        description="Namespaces of Prometheus; network policies admit scrapes from them.",
     )
     interval_seconds: PositiveInt = Field(
         default=30,
@@ -245,7 +245,7 @@ class MonitoringSettings(Settings):
         return self
 
     def _chart_problems(self) -> Iterator[str]:
-        here = "has kube_prometheus_stack.install"
+        here = "sets kube_prometheus_stack.install"
         if self.prometheus != "operator":
             yield (
                 f"{here}, but prometheus is {self.prometheus}: set operator, which the chart "

@@ -74,6 +74,6 @@ class NodeHealthSettings(Settings):
     def _xids_are_read(self) -> Self:
         if self.prometheus is None and "xids" in self.model_fields_set:
             raise ValueError(
-                "has `xids`, but no `prometheus`, from which they are read: set its URL"
+                "xids requires prometheus, the server from which they are read: set its URL"
             )
         return self

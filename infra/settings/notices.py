@@ -116,10 +116,10 @@ def _exporter_without_driver(settings: StackSettings) -> Iterator[str]:
         return
     if on_gke:
         yield (
-            f"{full_key('gpu', 'node_selector')} has a label of GKE, on which the DCGM "
-            "exporter does not find the driver: alerts and dashboards would cover no GPU. Set "
-            f"{full_key('monitoring', 'dcgm_exporter')}.gke true, or install false if the cluster "
-            "has an exporter."
+            f"{full_key('gpu', 'node_selector')} has a GKE label, and on GKE the DCGM exporter "
+            "does not find the driver by default: alerts and dashboards would cover no GPU. Set "
+            f"{full_key('monitoring', 'dcgm_exporter')}.gke to true, or install to false if the "
+            "cluster has an exporter."
         )
 
 
@@ -160,14 +160,14 @@ def _slow_processes(settings: StackSettings) -> Iterator[str]:
         threads = job.omp_threads or 1
         if threads > 1 and processes * threads > cores:
             yield (
-                f"{job_key(key, 'omp_threads')} is {threads}, which makes {processes * threads} "
-                f"threads of {processes} processes, but {job_key(key, 'cpu')} is {job.cpu}: set "
-                f"at most {max(1, int(cores / processes))}, or more CPUs."
+                f"{job_key(key, 'omp_threads')} is {threads}, so {processes} processes start "
+                f"{processes * threads} threads, but {job_key(key, 'cpu')} is {job.cpu}: set at "
+                f"most {max(1, int(cores / processes))}, or more CPUs."
             )
         elif processes > 1 and cores < processes:
             yield (
-                f"{job_key(key, 'cpu')} is {job.cpu}, less than a core for each of {processes} "
-                f"processes (gpus_per_node): set at least {processes}."
+                f"{job_key(key, 'cpu')} is {job.cpu}, less than one core for each of the "
+                f"{processes} processes (gpus_per_node): set at least {processes}."
             )
         if job.grace_seconds == 0:
             yield (
@@ -188,6 +188,7 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
         if wanted > limit:
             yield (
                 f"{quota} is {plain(limit, name)}, but the largest gang, all services and the pod "
-                f"that an update of a service adds need {plain(wanted, name)} of {name}: while "
-                "the gang runs, no service can be updated. Raise it to at least that."
+                f"that an update of a service adds need {plain(wanted, name)} {name}: while the "
+                f"gang is running, no service can be updated. Raise the quota to at least "
+                f"{plain(wanted, name)}."
             )

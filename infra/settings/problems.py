@@ -66,9 +66,9 @@ def service_key(key: str, *path: str) -> str:
     return full_key("inference", "services", key, *path)
 
 
-def describe(error: ValidationError, model: type[BaseModel], concern: str) -> list[str]:
-    """Return a sentence for each error of a concern: its key, the value and what is allowed."""
-    return [_sentence(detail, model, concern) for detail in error.errors(include_url=False)]
+def describe(error: ValidationError, model: type[BaseModel], section: str) -> list[str]:
+    """Return a sentence for each error of a section: its key, the value and what is allowed."""
+    return [_sentence(detail, model, section) for detail in error.errors(include_url=False)]
 
 
 def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
@@ -80,9 +80,9 @@ def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
     return f"{full_key(*path)} is not a known key: {advice}Known keys: {', '.join(known)}."
 
 
-def _sentence(detail: ErrorDetails, model: type[BaseModel], concern: str) -> str:
+def _sentence(detail: ErrorDetails, model: type[BaseModel], section: str) -> str:
     location = tuple(part for part in detail["loc"] if part != "[key]")
-    path = (concern, *location)
+    path = (section, *location)
     kind = detail["type"]
     if kind == "extra_forbidden":
         return unknown_key(path, keys(model, location[:-1]))

@@ -45,12 +45,12 @@ class StorageClassSettings(Settings):
     )
     mount_options: list[str] = Field(default=[], description="Mount options.")
     reclaim_policy: ReclaimPolicy = Field(
-        default="Retain", description="What happens to the data when the claim is deleted."
+        default="Retain", description="Retain or delete the data when its claim is deleted."
     )
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
         default="Immediate",
-        description="When claims are bound. WaitForFirstConsumer needs the CSI driver on nodes, "
-        "and a gang of several nodes then waits forever for an unbound claim.",
+        description="Volume binding mode. WaitForFirstConsumer needs the CSI driver on nodes, and "
+        "a gang of several nodes then waits forever for an unbound claim.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 
@@ -99,7 +99,7 @@ class VolumeSettings(Settings):
         default=None, description="Storage class of the volume. null sets none."
     )
     reclaim_policy: ReclaimPolicy = Field(
-        default="Retain", description="What happens to the volume when its claim is deleted."
+        default="Retain", description="Retain or delete the volume when its claim is deleted."
     )
     local: LocalSource | None = Field(default=None, description="A directory on nodes.")
     nfs: NfsSource | None = Field(default=None, description="A directory of an NFS server.")

@@ -23,7 +23,7 @@ def _cidr(text: str) -> str:
     try:
         ipaddress.ip_network(text)
     except ValueError:
-        raise ValueError("must be a range of addresses such as 10.1.0.0/16") from None
+        raise ValueError("must be an address range such as 10.1.0.0/16") from None
     return text
 
 
@@ -130,8 +130,8 @@ class IdentitiesSettings(Settings):
 def _not_system_group(name: str) -> str:
     if name.startswith("system:"):
         raise ValueError(
-            "groups with the prefix system: are those of the API server, such as all users: set "
-            "a group of your identity provider"
+            "has the prefix system:, which is reserved for groups of the API server, such as all "
+            "users: set a group of your identity provider"
         )
     return name
 
@@ -179,8 +179,8 @@ class TenancySettings(Settings):
         default="off",
         description="Evaluate the rules of the policy pack in the API server, for all namespaces "
         "of the cluster: audit counts violations, warn also reports them to clients, deny rejects "
-        "them. The default changes nothing, because the policies apply to pods of other teams "
-        "and require permission to create them.",
+        "them. The default is off, because the policies apply to pods of other teams and require "
+        "permission to create them.",
     )
     admission_config: str | None = Field(
         default=None,

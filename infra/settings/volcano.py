@@ -18,15 +18,15 @@ from infra.settings.types import (
 from kube.quantities import parse_quantity
 
 Eviction = Literal["none", "surplus", "gangs"]
-"""Pods that may be evicted: none, those that elastic jobs run above their minimum, or any. One
-evicted pod ends its whole gang, and the job returns to its queue.
+"""Pods that may be evicted: none, those that elastic jobs run above their minimum, or any. Evicting
+one pod of a gang terminates the whole gang, and the job returns to its queue.
 """
 
 FIRST_WITH_TOPOLOGY: Final = (1, 12)
-"""First release with the network topology of jobs."""
+"""First release that supports network topology constraints for jobs."""
 
 OVERCOMMIT: Final = 1.2
-"""Volcano's default."""
+"""Volcano's default overcommit factor."""
 
 
 class SlaSettings(Settings):
@@ -62,8 +62,8 @@ class SchedulerSettings(Settings):
     preempt: Eviction = Field(
         default="none",
         description="Preemption of jobs of lower priority in the same queue: surplus "
-        "evicts only pods that elastic jobs run above their minimum, gangs evicts any pod, "
-        "and its job starts again.",
+        "evicts only pods that elastic jobs run above their minimum; gangs may evict any pod, "
+        "which restarts its job.",
     )
     reclaim: Eviction = Field(
         default="none",
@@ -107,7 +107,7 @@ class SchedulerSettings(Settings):
 
     @property
     def enqueues(self) -> bool:
-        """True if jobs are queued without pods until there may be free capacity."""
+        """True if jobs stay queued, without pods, until there is probably free capacity."""
         return not self.evicts if self.enqueue is None else self.enqueue
 
     def _contradictions(self) -> Iterator[str]:
@@ -129,7 +129,7 @@ class SchedulerSettings(Settings):
         if self.sla is not None and not self.sla.reserve and not self.enqueues:
             yield "sla has no effect if no job is queued and reserve is false: leave it out"
         if self.placement == "spread" and "pack_by" in self.model_fields_set:
-            yield "pack_by is for placement: binpack, but placement is spread: leave pack_by out"
+            yield "pack_by applies only to placement binpack, but placement is spread: remove it"
 
 
 class ControllersSettings(Settings):
@@ -170,7 +170,7 @@ UNLISTED: Final = "0 (not listed)"
 
 
 class QueueSettings(Settings):
-    """A queue: a share of the cluster in which jobs wait."""
+    """A queue of jobs, with its share of the cluster."""
 
     weight: PositiveInt = Field(
         default=1,
@@ -258,7 +258,7 @@ class VolcanoSettings(Settings):
         ge=0,
         le=10,
         description="Verbosity of the scheduler's and the controllers' logs. At 3 and "
-        "above, the scheduler logs a line for each node that a pod does not fit.",
+        "above, the scheduler logs a line for each node on which a pod does not fit.",
     )
     timeout_seconds: PositiveInt = Field(
         default=300, description="Maximum time (s) until the scheduler is ready."
@@ -273,7 +273,7 @@ class VolcanoSettings(Settings):
     def _readable(cls, values: dict[str, Any]) -> dict[str, Any]:
         custom = values.get("custom", {})
         if not isinstance(custom, dict):
-            raise ValueError("has custom, which must be a mapping of the chart's keys to values")
+            raise ValueError("has an invalid custom: it must be a mapping of chart keys to values")
         if custom.get(OVERRIDE) is not None:
             _check_override(custom[OVERRIDE])
         return values
@@ -285,7 +285,7 @@ class VolcanoSettings(Settings):
 
     @property
     def custom_configuration(self) -> bool:
-        """True if `values` contains a configuration text that replaces `scheduler`."""
+        """True if `values` contains a scheduler configuration that replaces `scheduler`."""
         return bool(self.values.get("custom", {}).get(OVERRIDE))
 
     @property
@@ -310,10 +310,12 @@ def _check_override(text: object) -> None:
 
     The scheduler itself would only log a line and fall back to its defaults.
     """
-    here = f"has custom.{OVERRIDE}, which must be"
+    here = f"has an invalid custom.{OVERRIDE}"
     try:
         document = yaml.safe_load(text) if isinstance(text, str) else None
     except yaml.YAMLError as error:
-        raise ValueError(f"{here} YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{here} (not YAML): {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or not {"actions", "tiers"} <= document.keys():
-        raise ValueError(f"{here} a text with `actions` and `tiers`, or set scheduler instead")
+        raise ValueError(
+            f"{here}: set a string of YAML with `actions` and `tiers`, or use scheduler instead"
+        )

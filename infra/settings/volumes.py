@@ -67,10 +67,10 @@ class VolumeSettings(Settings):
             found = " and ".join(sources) or "none"
             raise ValueError(f"needs one of {', '.join(_SOURCES)}, but has {found}")
         if self.read_only and self.claim is None:
-            raise ValueError("sets read_only, which applies to claim only: remove it")
+            raise ValueError("sets read_only, which applies only to a claim: remove it")
         for reserved in _RESERVED_PATHS:
             if self.path == "/" or f"{self.path.rstrip('/')}/".startswith(f"{reserved}/"):
                 raise ValueError(
-                    f"has path {self.path}, which is reserved in every pod: choose another"
+                    f"sets path to {self.path}, which is reserved in every pod: choose another"
                 )
         return self

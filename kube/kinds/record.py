@@ -49,7 +49,7 @@ class State(StrEnum):
 
     @property
     def over(self) -> bool:
-        """True if the run has ended for good."""
+        """True if the run has finished, successfully or not."""
         return self in (State.SUCCEEDED, State.FAILED)
 
 
@@ -58,8 +58,8 @@ class Resource:
     """An API resource, and how the status of its objects is read.
 
     `phase` is the path of the phase in the status, empty if conditions report it. `states` maps
-    phases, or types of conditions with status True in order of precedence, to states. Anything
-    else means waiting or running, which the pods decide. `restarts` counts past restarts.
+    phases, or types of conditions with status True in order of precedence, to states. Otherwise,
+    the pods determine whether the run is waiting or running. `restarts` counts past restarts.
     """
 
     group: str
@@ -82,7 +82,7 @@ class Resource:
         return f"{self.plural}.{self.group}"
 
     def state(self, status: Mapping[str, Any]) -> State | None:
-        """Return the state that a status reports, or None if the pods decide."""
+        """Return the state that a status reports, or None if the pods determine it."""
         if self.phase:
             return self.states.get(str(_value(status, self.phase)))
         conditions = status.get("conditions", ())

@@ -34,9 +34,9 @@ class Job:
     retries_default: bool = True
     """True if the retry limit may be omitted."""
     least: int = 0
-    """Smallest retry limit that the kind interprets literally."""
+    """Smallest retry limit that the controller takes literally; Volcano, for one, reads 0 as 3."""
     extra: int = 0
-    """Difference between the retry limit and the number of retries."""
+    """Retry limit minus the number of retries; 1 if reaching the limit fails the job."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True
@@ -73,7 +73,7 @@ class Scaler:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """How an update replaces pods."""
+    """Fields and defaults of the update strategy."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -90,9 +90,11 @@ class Rollout:
     stopping: tuple[str, ...] = ("Recreate", "OnDelete")
     """Strategy types that remove an old pod before they start a new one."""
     double: str = ""
-    """Path of a field that makes all old and new pods run at the same time (blue-green)."""
+    """Path of a field that makes updates run all old and new pods at the same time (blue-green)."""
     single: tuple[str, ...] = ()
-    """Values of `double` that have no such effect. If empty, every value has it."""
+    """Values of the field at `double` that do not run old and new pods at the same time.
+    If empty, every value does.
+    """
     without: str = ""
     """Path of a field that prevents updates from starting additional pods."""
 
@@ -102,7 +104,7 @@ SURGING: Final = Rollout(surge="25%", unavailable="25%")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RuntimeReference:
     """Reference to another object that defines the pods, such as a TrainJob's runtime."""
 
     __pydantic_config__: ClassVar = STRICT

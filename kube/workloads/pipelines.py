@@ -87,16 +87,16 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
 _PIPELINES: Final = ("tasks.*", "finally.*")
 
 
-def _shared(*places: str) -> Iterator[Pods]:
+def _shared(*paths: str) -> Iterator[Pods]:
     """Yield the fields that steps inherit, or the pods of tasks that are defined elsewhere."""
-    for at in places:
+    for at in paths:
         template = at.endswith("stepTemplate")
         yield Pods(at=at, containers=("",) if template else (), count=NOT_RUN, partial=True)
 
 
 def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
-    places = (*pods, *_shared(*shared))
-    return WorkloadKind(group="tekton.dev", kind=kind, pods=places, roles=_BATCH, ends=True)
+    found = (*pods, *_shared(*shared))
+    return WorkloadKind(group="tekton.dev", kind=kind, pods=found, roles=_BATCH, ends=True)
 
 
 TEKTON: Final = [

@@ -19,7 +19,7 @@ from kube.workloads.control import (
     Job,
     Proxy,
     Rollout,
-    Run,
+    RuntimeReference,
     Scaler,
 )
 
@@ -63,7 +63,7 @@ class Count:
     limit: str = ""
     """Path of an upper limit of the number."""
     rollout: Rollout | None = None
-    """How the operator updates these pods."""
+    """Update strategy of these pods."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +141,10 @@ class WorkloadKind:
     scaled: str = "spec.replicas"
     """Path of the number that an autoscaler sets."""
     rollout: Rollout | None = None
-    """How an update replaces the pods."""
+    """Update strategy of the pods."""
     suspend: tuple[str, ...] = ("spec.suspend",)
     """Paths of the booleans that suspend the object."""
-    runs: Run | None = None
+    runs: RuntimeReference | None = None
     """Reference to another object that defines the pods of this one."""
     completed: bool = False
     """True if an object of another kind completes and runs the pods (see `runs`)."""
@@ -168,4 +168,4 @@ class WorkloadKind:
     json_patches: tuple[str, ...] = ()
     """Paths of JSON patches. Rules read only their changes of metadata."""
     unseen: str = ""
-    """What the object deploys that rules cannot see."""
+    """Description of what the object deploys and rules cannot see."""

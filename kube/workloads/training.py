@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kube.workloads.control import Job, Rollout, Run
+from kube.workloads.control import Job, Rollout, RuntimeReference
 from kube.workloads.kubernetes import CONCURRENCY, ENDING, NOT_RUN, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
@@ -103,7 +103,7 @@ KUBEFLOW: Final = [
         group="trainer.kubeflow.org",
         kind="TrainJob",
         pods=_train_job("spec"),
-        runs=Run(
+        runs=RuntimeReference(
             kind="spec.runtimeRef.kind",
             name="spec.runtimeRef.name",
             kind_default="ClusterTrainingRuntime",

@@ -7,7 +7,7 @@ from typing import Final
 from kube.workloads.record import Pods, WorkloadKind
 
 _CHART: Final = "it deploys a chart"
-_REPOSITORY: Final = "it deploys manifests of a repository"
+_REPOSITORY: Final = "it deploys manifests from a repository"
 
 HOLDERS: Final = [
     WorkloadKind(
@@ -49,7 +49,9 @@ HOLDERS: Final = [
 UNSEEN: Final = [
     WorkloadKind(group="helm.toolkit.fluxcd.io", kind="HelmRelease", unseen=_CHART),
     WorkloadKind(group="helm.cattle.io", kind="HelmChart", unseen=_CHART),
-    WorkloadKind(group="helm.cattle.io", kind="HelmChartConfig", unseen="it sets values"),
+    WorkloadKind(
+        group="helm.cattle.io", kind="HelmChartConfig", unseen="it sets the values of a chart"
+    ),
     WorkloadKind(group="helm.crossplane.io", kind="Release", unseen=_CHART),
     WorkloadKind(group="kustomize.toolkit.fluxcd.io", kind="Kustomization", unseen=_REPOSITORY),
     WorkloadKind(group="argoproj.io", kind="Application", unseen=_REPOSITORY),

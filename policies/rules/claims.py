@@ -107,7 +107,7 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
         yield Violation(mode, '"ExactCount", with the number of devices as count')
     amount = count.value
     if count.present and (isinstance(amount, bool) or not isinstance(amount, int) or amount < 1):
-        yield Violation(count, "an integer number of devices such as 1")
+        yield Violation(count, "an integer such as 1")
 
 
 @stack_rule(

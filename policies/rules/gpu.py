@@ -41,7 +41,7 @@ class CpuConfig(GpuConfig):
     config=GpuConfig,
 )
 def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """The API server rejects pods with other GPU requests, in the middle of an update."""
+    """Otherwise, the API server rejects the pod, halfway through an update."""
     for container in pod.containers:
         for name, request, limit in container.gpus(config.accelerators):
             if request.absent or UNKNOWN in (request.value, limit.value):
@@ -68,10 +68,10 @@ def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation
 def gpu_counts_whole(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
     """A limit cannot split a device; sharing is configured in the device plugin."""
     for container in pod.containers:
-        for name, request, limit in container.gpus(config.accelerators):
+        for _, request, limit in container.gpus(config.accelerators):
             for amount in (request, limit):
                 if amount.present and not _is_plain_count(amount):
-                    yield Violation(amount, f"an integer number of {name} such as 1, or omit it")
+                    yield Violation(amount, "an integer such as 1, or remove the entry")
 
 
 def _is_plain_count(amount: Node) -> bool:
@@ -113,7 +113,7 @@ def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]
     description="A GPU container requests CPU for its data loaders.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Set requests.cpu. A CPU limit is not required: throttling starves data loaders.",
+    remediation="Set requests.cpu. Do not set a CPU limit: throttling starves the data loaders.",
     config=CpuConfig,
     admission=cel.gpu_containers(
         f"[{cel.level('cpu')}].exists(l, l == [] ||"

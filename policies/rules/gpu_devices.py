@@ -75,7 +75,7 @@ class LimitConfig(TaskConfig, SystemConfig):
     ),
 )
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
-    """A workload without a GPU limit is placed on a node without GPUs, or sees none."""
+    """Without a GPU limit, a workload may run on a node without GPUs, or see none on a GPU node."""
     for pod in workload.pods:
         yield from _uncounted_devices(pod, config, completed=workload.completed)
     if workload.completed:
@@ -89,11 +89,11 @@ def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Viola
             continue
         for pod in lacking[:1]:
             limits = [container.resources["limits"] for container in pod.containers]
-            place = limits[0] if limits else pod.spec["containers"]
+            field = limits[0] if limits else pod.spec["containers"]
             yield Violation(
-                place,
+                field,
                 'a GPU limit on the container that computes, such as {"nvidia.com/gpu": 1}',
-                found=f"{show(place.value)} and no GPU limit in any container of this {role} pod",
+                found=f"{show(field.value)} and no GPU limit in any container of this {role} pod",
             )
 
 

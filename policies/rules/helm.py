@@ -17,10 +17,10 @@ _VERSIONS = (("version",), ("spec", "version"), ("spec", "chart", "spec", "versi
 _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 
-def _first(resource: Resource, places: tuple[tuple[str, ...], ...]) -> Node:
+def _first(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
     """Return the first path at which a name is set, or else the first path."""
     found = []
-    for steps in places:
+    for steps in locations:
         node = resource.root
         for step in steps:
             node = node[step]
@@ -32,8 +32,8 @@ def _command(resource: Resource) -> str:
     """Return the command that renders the chart, as far as the release defines it."""
     name = resource.root["name"].text or resource.name
     command = ["helm", "template", name, _first(resource, _CHARTS).text or "CHART"]
-    for option, places in (("--repo", _REPOSITORIES), ("--version", _VERSIONS)):
-        if text := _first(resource, places).text:
+    for option, locations in (("--repo", _REPOSITORIES), ("--version", _VERSIONS)):
+        if text := _first(resource, locations).text:
             command += [option, text]
     return f"{shlex.join(command)} --values FILE | python -m policies.check -"
 

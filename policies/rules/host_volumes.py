@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kube.workloads.record import steps
 from policies import cel
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
 from policies.rules.host_access import HOST_DRIVER, HOST_SOURCES
@@ -79,7 +79,7 @@ def _host_paths(resource: Resource) -> Iterator[Violation]:
     if "" in patterns or not any_field(resource.properties, lambda key, _: key in _SOURCES):
         return
     skipped = {node.steps for path in patterns for node in nodes_at(resource.root, steps(path))}
-    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.place.containers}
+    skipped |= {pod.spec.steps for pod in find_pods(resource) if not pod.location.containers}
     pending = [resource.root]
     while pending:
         node = pending.pop()

@@ -71,13 +71,13 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
     spec = pod.resource.root["spec"]
     if "." not in pod.resource.group or not isinstance(spec.value, dict):
         return
-    place, pending = pod.spec.steps[:2], [spec]
+    location, pending = pod.spec.steps[:2], [spec]
     if not any_field(spec.value, lambda key, _: key == "storageUri"):
         return
     while pending:
         node = pending.pop()
         for key, child in node.fields():
-            in_pod = child.steps[:2] == place or place == _TRAINER
+            in_pod = child.steps[:2] == location or location == _TRAINER
             if key == "storageUri" and child.text and in_pod:
                 yield child
             pending.append(child)

@@ -159,7 +159,7 @@ def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Viol
         for scaling in stack.scalings.of(resource) if replicas.present else ():
             if not scaling.exclusive:
                 continue
-            wanted = f"nothing: {scaling.scaler.title} decides"
+            wanted = f"nothing: {scaling.scaler.title} sets the number"
             yield Violation(replicas, wanted, resource=resource)
 
 

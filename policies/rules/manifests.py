@@ -28,19 +28,19 @@ class ReadableConfig(RuleConfig):
     )
 
 
-def _objects_of(place: Node) -> Iterator[Violation]:
+def _objects_of(location: Node) -> Iterator[Violation]:
     """Yield the errors in a list of objects."""
-    if place.present and not isinstance(place.value, list):
-        yield Violation(place, "a list of objects")
-    elif isinstance(place.value, list):
-        for index, item in enumerate(place.value):
+    if location.present and not isinstance(location.value, list):
+        yield Violation(location, "a list of objects")
+    elif isinstance(location.value, list):
+        for index, item in enumerate(location.value):
             if item is None or isinstance(item, str | int | float | bool | list):
-                yield Violation(place[index], "an object")
+                yield Violation(location[index], "an object")
 
 
-def _object(place: Node) -> Iterator[Violation]:
-    if place.present and not isinstance(place.value, dict):
-        yield Violation(place, "an object")
+def _object(location: Node) -> Iterator[Violation]:
+    if location.present and not isinstance(location.value, dict):
+        yield Violation(location, "an object")
 
 
 @pod_rule(

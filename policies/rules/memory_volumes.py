@@ -79,7 +79,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
 
 
 def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterator[Violation]:
-    """Yield violations if volumes are together too large for a memory limit."""
+    """Yield violations if the volumes together are too large for a memory limit."""
     memory = quantity_or_none(limit.value)
     if memory is None or not volumes:
         return
@@ -87,7 +87,8 @@ def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterato
     sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
     for size in sizes:
         if size.absent:
-            yield Violation(size, f"a size; at most {spell_bytes(allowed)} fits the container")
+            wanted = f"a size of at most {spell_bytes(allowed)}, which fits the memory limit"
+            yield Violation(size, wanted)
     total = sum((quantity_or_none(size.value) or Decimal(0) for size in sizes), Decimal(0))
     if total > allowed:
         yield Violation(

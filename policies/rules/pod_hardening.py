@@ -70,7 +70,7 @@ def run_as_non_root(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
         groups = [context[key] for key in _GROUPS] + list(context["supplementalGroups"].items())
         for group in groups:
             if group.present and _is_root(group):
-                yield Violation(group, "the number of a group other than root, such as 10001")
+                yield Violation(group, "the ID of a group other than root, such as 10001")
 
 
 def _is_root(number: Node) -> bool:
@@ -79,7 +79,7 @@ def _is_root(number: Node) -> bool:
 
 def _root_user(user: Node) -> Iterator[Violation]:
     if user.present and _is_root(user):
-        yield Violation(user, "the number of a user other than root, such as 10001")
+        yield Violation(user, "the ID of a user other than root, such as 10001")
 
 
 @pod_rule(

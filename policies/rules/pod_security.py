@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from policies import cel
 from policies.containers import Container
-from policies.places import RenamedNode
+from policies.pod_parts import RenamedNode
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
 from policies.values import Node
@@ -42,9 +42,9 @@ def pod_context(pod: Pod) -> Node:
     In kinds with one object for pod and container, such as Spark's, it is `podSecurityContext`.
     """
     own = pod.spec["podSecurityContext"]
-    if pod.place.context:
+    if pod.location.context:
         usual = own if own.present else pod.spec["securityContext"]
-        return RenamedNode(pod.spec, pod.place.context, usual)
+        return RenamedNode(pod.spec, pod.location.context, usual)
     return own if own.present else pod.spec["securityContext"]
 
 
@@ -178,8 +178,8 @@ def _handlers(container: Node) -> Iterator[Node]:
     references=["PSS baseline Host Probes / Lifecycle Hooks"],
     admission=cel.containers(
         " || ".join(
-            f"c.?{place}.?{handler}.?host.orValue('') != ''"
-            for place in (*_PROBES, *(f"lifecycle.?{hook}" for hook in _HOOKS))
+            f"c.?{location}.?{handler}.?host.orValue('') != ''"
+            for location in (*_PROBES, *(f"lifecycle.?{hook}" for hook in _HOOKS))
             for handler in _HANDLERS
         )
     ),

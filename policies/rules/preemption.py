@@ -54,9 +54,9 @@ def _is_sweep(workload: Workload) -> bool:
 def _not_below_others(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
-    """Yield the workloads that have no lower priority class than all other training in their queue.
+    """Yield the workloads whose priority is not lower than that of all training in their queue.
 
-    Trials that are kept as jobs do not count as other training.
+    Trials that are kept as jobs do not count as training.
     """
     classes = {
         found.name: found.root["value"].value

@@ -60,7 +60,7 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
             break
     priority = pod.spec["priority"]
     if isinstance(priority.value, int) and priority.value > config.max_priority:
-        yield Violation(priority, "nothing: the PriorityClass decides")
+        yield Violation(priority, "nothing: the PriorityClass sets it")
 
 
 @resource_rule(

@@ -61,7 +61,7 @@ class GangConfig(SystemsConfig, TaskConfig):
 
     elastic_workloads: list[str] = Field(
         default=[],
-        description="Workloads that may start with a part of their pods: `namespace/Kind/name`; "
+        description="Workloads that may start with only some of their pods: `namespace/Kind/name`; "
         "`*` matches anything.",
     )
 

@@ -49,10 +49,10 @@ class EnvironmentConfig(RuleConfig):
 def _words(container: Container) -> Iterator[tuple[Node, str]]:
     """Yield command and arguments, each as one line."""
     for key in ("command", "args"):
-        place = container.node[key]
-        text = " ".join(word.text or "" for word in place.items())
+        location = container.node[key]
+        text = " ".join(word.text or "" for word in location.items())
         if text:
-            yield place, text
+            yield location, text
 
 
 _CEL_SECRET: Final = (
@@ -99,9 +99,9 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
                 continue
             if is_secret(name, str(value.value)):
                 yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
-        for place, line in _words(container):
+        for location, line in _words(container):
             if contains_secret(line) or ARGUMENT.search(line):
-                yield Violation(place, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
+                yield Violation(location, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
     for _, note in pod.metadata["annotations"].fields():
         if note.text and contains_secret(note.text):
             yield Violation(note, "nothing: annotations are readable", found=_HIDDEN)
@@ -112,7 +112,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     description="Secrets are not written into ConfigMaps, custom resources and Secret manifests.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Create the Secret outside of the repository, such as with External Secrets, and "
+    remediation="Create the Secret outside the repository, for example with External Secrets, and "
     "refer to it.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
@@ -139,8 +139,8 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
                     yield Violation(value, f"{name} into a Secret", found=_HIDDEN)
         return
     if any_field(resource.properties, _may_be_secret):
-        for place in _secret_places(resource.root, config):
-            yield Violation(place, "a reference to a Secret", found=_HIDDEN)
+        for location in _secret_locations(resource.root, config):
+            yield Violation(location, "a reference to a Secret", found=_HIDDEN)
 
 
 def _is_password(key: str, value: Any) -> bool:
@@ -176,7 +176,7 @@ def _is_command(key: str, value: Any) -> bool:
     return bool(ARGUMENT.search(" ".join(word for word in words if isinstance(word, str))))
 
 
-def _secret_places(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
+def _secret_locations(root: Node, config: EnvironmentConfig) -> Iterator[Node]:
     """Yield the strings of an object that are secrets, except for those in pods.
 
     The rule about pods checks their environment, arguments and annotations.

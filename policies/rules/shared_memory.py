@@ -97,10 +97,10 @@ def _mount_shm(pod: Pod, config: MountConfig) -> Iterator[Edit]:
         yield _append(container.node["volumeMounts"], {"name": _VOLUME, "mountPath": _SHM})
 
 
-def _append(place: Node, item: object) -> Edit:
-    if isinstance(place.value, list):
-        return Edit((*place.steps, len(place.value)), item)
-    return Edit(place.steps, [item])
+def _append(location: Node, item: object) -> Edit:
+    if isinstance(location.value, list):
+        return Edit((*location.steps, len(location.value)), item)
+    return Edit(location.steps, [item])
 
 
 @pod_rule(
@@ -134,9 +134,9 @@ def _volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
             volume = pod.volume(mount["name"])
             if volume is None and not pod.volume_names_known:
                 continue
-            place = volume.steps if volume is not None else mount.steps
-            if mount["name"].known and place not in seen:
-                seen.add(place)
+            location = volume.steps if volume is not None else mount.steps
+            if mount["name"].known and location not in seen:
+                seen.add(location)
                 yield mount, volume
 
 
@@ -205,7 +205,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
     description="Pods do not use the node's /dev/shm.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Replace the hostPath by an emptyDir with medium Memory and a sizeLimit.",
+    remediation="Replace the hostPath with an emptyDir with medium Memory and a sizeLimit.",
     config=SystemConfig,
     admission=cel.volumes(
         f"has(v.hostPath) && ([{cel.path('v.hostPath.path')}].exists(s, s == ['run', 'shm']"

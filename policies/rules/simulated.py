@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from policies.rule import Level, Rule, RuleConfig, Severity, own_rule
+from policies.rule import Level, Rule, RuleConfig, Severity, declared_rule
 
 
 class PreemptsConfig(RuleConfig):
@@ -33,7 +33,7 @@ class WaitsConfig(RuleConfig):
     )
 
 
-FITS: Final = own_rule(
+FITS: Final = declared_rule(
     name="plan-fits",
     description="Every new gang starts before the horizon of the simulation.",
     reason="A gang that never gets enough capacity waits until someone notices.",
@@ -42,7 +42,7 @@ FITS: Final = own_rule(
     remediation="Request fewer GPUs, add nodes, raise the queue's share, or end other runs.",
     config=RuleConfig,
 )
-PREEMPTS: Final = own_rule(
+PREEMPTS: Final = declared_rule(
     name="plan-preempts-nothing-of",
     description="The plan preempts no gang of these queues.",
     reason="A preempted gang loses its work since the last checkpoint.",
@@ -51,7 +51,7 @@ PREEMPTS: Final = own_rule(
     remediation="Lower the priority of the new gangs, or apply the plan when capacity is free.",
     config=PreemptsConfig,
 )
-WAITS: Final = own_rule(
+WAITS: Final = declared_rule(
     name="plan-waits-at-most",
     description="No new gang waits longer than the limit.",
     reason="A job that starts days later is useless for planning.",
@@ -60,4 +60,4 @@ WAITS: Final = own_rule(
     remediation="Request fewer GPUs, raise the priority, or move the job to another queue.",
     config=WaitsConfig,
 )
-OWN_RULES: Final[list[Rule[Any]]] = [FITS, PREEMPTS, WAITS]
+DECLARED_RULES: Final[list[Rule[Any]]] = [FITS, PREEMPTS, WAITS]

@@ -118,7 +118,7 @@ def is_retained(stack: Stack, claim: Resource) -> bool:
     config=CheckpointConfig,
 )
 def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violation]:
-    """Checkpoints of weeks of GPU time must not be deleted with a pod, a job or a stack."""
+    """Checkpoints can be worth weeks of GPU time, and must outlive a pod, a job or a stack."""
     written = {
         (workload.resource.namespace, name.value)
         for workload in stack.workloads
@@ -162,14 +162,14 @@ def _claim_templates(
 
 
 def _templates(
-    resource: Resource, places: Sequence[ClaimTemplates]
+    resource: Resource, templates: Sequence[ClaimTemplates]
 ) -> Iterator[tuple[str | None, Node]]:
     """Yield the name, or None for any name, and the specification of each claim template."""
-    for place in places:
-        for node in nodes_at(resource.root, steps(place.at)):
-            spec = node.at(place.spec)
+    for template in templates:
+        for node in nodes_at(resource.root, steps(template.at)):
+            spec = node.at(template.spec)
             if spec.present:
-                yield (str(node.at(place.name).value) if place.name else None), spec
+                yield (str(node.at(template.name).value) if template.name else None), spec
 
 
 def _temporary_checkpoints(workload: Workload, config: CheckpointConfig) -> Iterator[Node]:

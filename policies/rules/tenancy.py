@@ -25,7 +25,9 @@ class NamespaceConfig(RoleConfig):
     """Configuration of the rules about namespaces."""
 
     existing_namespaces: list[str] = Field(
-        default=[], description="Namespaces that are protected outside of this stack."
+        default=[],
+        description="Namespaces whose quota and default-deny policy are declared outside this "
+        "stack.",
     )
 
 

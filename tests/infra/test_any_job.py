@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS, JobKind
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from tests.infra.jobs import job, objects, problems_of, refused
 

@@ -133,4 +133,4 @@ def test_its_namespace_must_be_unique() -> None:
 
 def test_xids_without_prometheus_are_refused() -> None:
     [problem] = problems(configured(xids=[79]))
-    assert "no `prometheus`, from which they are read" in problem
+    assert "xids requires prometheus, the server from which they are read" in problem

@@ -53,8 +53,8 @@ def test_the_next_start_is_known(cron: str, now: str, start: str) -> None:
         ({"cron": "0 25 * * *"}, "Bad hour"),
         ({"cron": "0 3 L * *"}, "must have five fields"),
         ({"cron": "0 3 * * 1#2"}, "must have five fields"),
-        ({"cron": "0 3 * * 7"}, "use 0 for Sunday"),
-        ({"cron": "0 3 */2 * 1"}, "use * for one"),
+        ({"cron": "0 3 * * 7"}, "write 0 for Sunday"),
+        ({"cron": "0 3 */2 * 1"}, "set one of them to *"),
         ({"cron": "0 3 30 2 *"}, "Bad day-of-month"),
         ({"time_zone": "Europe/Atlantis"}, "use one such as Europe/Berlin"),
         ({"time_zone": "Europe"}, "use one such as Europe/Berlin"),
@@ -71,9 +71,9 @@ def test_a_schedule_that_kubernetes_would_refuse_is_refused(
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"run": "job-0a1b2c3d"}, "leave run out"),
-        ({"state": "stopped"}, "set schedule.suspend true instead"),
-        ({"recreate": True}, "leave recreate out"),
+        ({"run": "job-0a1b2c3d"}, "remove run"),
+        ({"state": "stopped"}, "set schedule.suspend to true instead"),
+        ({"recreate": True}, "remove recreate"),
         ({"kind": "indexed"}, "kind 'indexed' does not support"),
     ],
 )

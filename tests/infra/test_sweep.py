@@ -164,7 +164,7 @@ def test_the_controller_may_only_run_jobs_of_its_namespace() -> None:
 def test_the_quota_must_suffice_for_the_controller() -> None:
     written = values()
     written["tenancy"]["quota"] = {"memory": "256Mi"}
-    with pytest.raises(SettingsError, match="programs of the stack may use 512Mi of memory in all"):
+    with pytest.raises(SettingsError, match="stack's own programs may use 512Mi memory in total"):
         validate(written)
 
 

@@ -145,7 +145,11 @@ CASES = [
         (f"{REQUESTS}/nvidia.com~gpu", 2),
         says=('requests["nvidia.com/gpu"]: found 2', 'write "1"'),
     ),
-    job("gpu-counts-whole", (f"{LIMITS}/nvidia.com~gpu", 0), says=("found 0", "an integer number")),
+    job(
+        "gpu-counts-whole",
+        (f"{LIMITS}/nvidia.com~gpu", 0),
+        says=("found 0", "an integer such as 1"),
+    ),
     job("gpu-counts-whole", (f"{LIMITS}/nvidia.com~gpu", 1.5), says=("found 1.5",)),
     job("gpu-memory-guaranteed", (f"{LIMITS}/memory", REMOVED), says=("limits.memory", "16Gi")),
     job(

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from policies.documents import read
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from tests.policies.cases import CASES
 from tests.policies.harness import Manifest, changed, rule_named, type_of

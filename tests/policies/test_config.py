@@ -26,7 +26,7 @@ def test_configuration_files_name_rules_and_fit_their_settings(name: str):
 def test_no_environment_needs_an_exemption(name: str):
     text = FILES[name].read_text()
     assert '"exemptions"' not in text
-    assert configuration(name).exemptions.refused == []
+    assert configuration(name).exemptions.rejected == []
 
 
 @pytest.mark.parametrize("name", STRICT)

@@ -37,7 +37,7 @@ def exemptions(*entries: Any) -> Exemptions:
 def report(held: Exemptions, manifest: Manifest, *rest: Manifest) -> dict[str, list[str]]:
     """Messages by policy: of the stack's root, of a manifest, and of the stack with both in it."""
     binding = Binding(held)
-    policies: list[Any] = [*binding.policies(RULES), *binding.own_policies()]
+    policies: list[Any] = [*binding.policies(RULES), *binding.configuration_policies()]
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
     stack = StackValidationArgs([stack_resource(item) for item in (manifest, *rest)])
     messages: dict[str, list[str]] = {}
@@ -82,7 +82,7 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"expires": "2026-11-20"}, "expires: found '2026-11-20', which is past"),
+        ({"expires": "2026-11-20"}, "expires: found '2026-11-20', which is in the past"),
         ({"expires": "next year"}, "expires: found 'next year'; write its last valid day"),
         ({"expires": "2026-02-30"}, "expires: found '2026-02-30'; write its last valid day"),
         ({"expires": None}, "expires: found None"),
@@ -125,12 +125,12 @@ def test_an_exemption_that_is_not_complete_or_past_is_refused_by_name(
 
 @pytest.mark.parametrize("values", [[], "all", {"workload": []}, {"workloads": {}}, 1])
 def test_what_is_no_list_of_exemptions_is_refused(values: Any):
-    (problem,) = Exemptions(values, RULES_BY_NAME, TODAY).refused
+    (problem,) = Exemptions(values, RULES_BY_NAME, TODAY).rejected
     assert problem.startswith("exemptions: found")
 
 
 def test_an_entry_that_is_no_object_is_refused():
-    (problem,) = exemptions("training/Job.batch.volcano.sh/digits").refused
+    (problem,) = exemptions("training/Job.batch.volcano.sh/digits").rejected
     assert "found 'training/Job.batch.volcano.sh/digits'; write an object" in problem
 
 
@@ -155,7 +155,7 @@ def test_an_exemption_of_another_api_group_exempts_nothing():
 def test_an_exemption_from_a_disabled_rule_is_not_reported_as_unused():
     binding = Binding()
     binding.configure({"exemptions": {"workloads": [ENTRY]}}, disabled=["not-privileged"])
-    *_, unused = binding.own_policies()
+    *_, unused = binding.configuration_policies()
     messages: list[str] = []
     any_policy: Any = unused
     any_policy.validate(StackValidationArgs([]), lambda text, urn: messages.append(text))
@@ -179,7 +179,7 @@ def test_a_name_in_the_configuration_that_no_rule_has_is_refused():
     binding.configure({"no-host-pth": {}, "no-host-path": {}, "exemptions": {}})
     root = ResourceValidationArgs("pulumi:pulumi:Stack", {}, "urn:root", "s", options(), None, None)
     messages: list[str] = []
-    for policy in binding.own_policies():
+    for policy in binding.configuration_policies():
         any_policy: Any = policy
         any_policy.validate(root, lambda text, urn: messages.append(text))
     (message,) = messages

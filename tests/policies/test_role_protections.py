@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from tests.policies.harness import Manifest, type_of

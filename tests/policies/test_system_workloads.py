@@ -137,6 +137,6 @@ def test_the_engine_reports_a_wrong_setting_of_the_pack(key: str, policy: int):
     root = {"apiVersion": "v1", "kind": "Stack"}
     arguments_of_root = arguments(root)
     arguments_of_root.resource_type = "pulumi:pulumi:Stack"
-    reporting: Any = binding.own_policies()[policy]
+    reporting: Any = binding.configuration_policies()[policy]
     reporting.validate(arguments_of_root, report)
     assert f"{key}.unknown" in found[0]

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kube.accelerators import Accelerators
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.settings import RoleConfig
 from policies.values import Node

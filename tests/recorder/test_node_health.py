@@ -29,7 +29,7 @@ from recorder.node_health import (
     decide,
     health,
     node_state,
-    written,
+    to_annotation,
     xids_of,
 )
 from tests.recorder.examples import document, ended
@@ -406,7 +406,7 @@ async def test_a_node_that_changed_meanwhile_is_not_touched_further() -> None:
 
 
 async def test_running_pods_of_runs_are_evicted_from_a_faulty_node() -> None:
-    api = Api(offered=7, annotations={MARK: written(DEVICES)})
+    api = Api(offered=7, annotations={MARK: to_annotation(DEVICES)})
     api.node["spec"]["unschedulable"] = True
     api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
     await api.controller().check(0)
@@ -416,7 +416,7 @@ async def test_running_pods_of_runs_are_evicted_from_a_faulty_node() -> None:
 
 
 async def test_only_pods_of_runs_that_reported_a_slow_node_are_evicted_from_it() -> None:
-    api = Api(annotations={MARK: written(Fault("SlowInGangs", "", 8))})
+    api = Api(annotations={MARK: to_annotation(Fault("SlowInGangs", "", 8))})
     api.node["spec"]["unschedulable"] = True
     api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
     api.pods = [document("worker-0"), document("worker-1")]
@@ -429,7 +429,7 @@ async def test_only_pods_of_runs_that_reported_a_slow_node_are_evicted_from_it()
 
 
 async def test_a_refused_eviction_does_not_keep_the_other_pods() -> None:
-    api = Api(offered=7, annotations={MARK: written(DEVICES)})
+    api = Api(offered=7, annotations={MARK: to_annotation(DEVICES)})
     api.node["spec"]["unschedulable"] = True
     api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
     api.pods = [document("worker-0"), document("worker-1")]
@@ -440,7 +440,7 @@ async def test_a_refused_eviction_does_not_keep_the_other_pods() -> None:
 
 
 async def test_reports_before_an_uncordon_do_not_count_also_after_a_restart() -> None:
-    api = Api(annotations={MARK: written(Fault("SlowInGangs", "", 8))})
+    api = Api(annotations={MARK: to_annotation(Fault("SlowInGangs", "", 8))})
     await api.controller().check(BEGIN + 20)
     annotations = api.writes[0][2]["metadata"]["annotations"]
     assert "spec" not in api.writes[0][2]
@@ -460,7 +460,7 @@ async def test_reports_before_an_uncordon_do_not_count_also_after_a_restart() ->
 
 
 async def test_a_healthy_node_returns_without_its_mark() -> None:
-    api = Api(annotations={MARK: written(DEVICES)})
+    api = Api(annotations={MARK: to_annotation(DEVICES)})
     api.node["spec"]["unschedulable"] = True
     api.node["status"]["conditions"].append({"type": CONDITION, "status": "True"})
     controller = api.controller()

@@ -20,17 +20,25 @@ def test_a_succeeded_container_has_not_failed() -> None:
 
 
 def test_a_failed_container_has_code_reason_and_message() -> None:
-    [ending] = failed(pod(state=ended(137, message="no memory")))
-    assert (ending.exit_code, ending.reason, ending.message) == (137, "OOMKilled", "no memory")
-    assert ending.attempt.pod == "worker-0"
+    [termination] = failed(pod(state=ended(137, message="no memory")))
+    assert (termination.exit_code, termination.reason, termination.message) == (
+        137,
+        "OOMKilled",
+        "no memory",
+    )
+    assert termination.attempt.pod == "worker-0"
 
 
 def test_a_restarted_container_has_failed_before() -> None:
-    [ending] = failed(pod(before=ended(1), restarts=2))
-    assert (ending.attempt.restarts, ending.exit_code) == (1, 1)
+    [termination] = failed(pod(before=ended(1), restarts=2))
+    assert (termination.attempt.restarts, termination.exit_code) == (1, 1)
 
 
 def test_running_containers_of_a_deleted_pod_have_an_unknown_exit_code() -> None:
-    [ending] = deleted(pod(), NOW)
-    assert (ending.exit_code, ending.reason, ending.finished) == (None, "Deleted", NOW)
+    [termination] = deleted(pod(), NOW)
+    assert (termination.exit_code, termination.reason, termination.finished) == (
+        None,
+        "Deleted",
+        NOW,
+    )
     assert list(deleted(pod(state=ended(0)), NOW)) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lightkube import AsyncClient
 
-from recorder import following
+from recorder import log_streams
 from recorder.pods import Attempt
 from recorder.records import Bounds
 from recorder.watch import Recorder
@@ -120,14 +120,14 @@ async def test_an_unmounted_claim_is_skipped(
 async def test_many_logs_use_additional_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "STREAMS", 2)
+    monkeypatch.setattr(log_streams, "STREAMS", 2)
     api, made = Api(), []
 
     def connect() -> AsyncClient:
         made.append(api.client())
         return made[-1]
 
-    logs = following.Following(connect, 10, 1000)
+    logs = log_streams.LogStreams(connect, 10, 1000)
     attempts = [Attempt(f"uid-{number}", f"worker-{number}", "training", 0) for number in range(5)]
     for attempt in attempts:
         api.endless[attempt.pod] = f"line of {attempt.pod}"

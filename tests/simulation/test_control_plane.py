@@ -166,18 +166,18 @@ def test_components_that_exit_together_are_restarted_together(
     gone = [ended_process(), ended_process()]
     for file, pid in zip((one, other), gone, strict=True):
         file.write_text(str(pid))
-    plane.ended(1)
+    plane.on_exit(1)
     assert len(calls(layout)) == 1
-    plane.ended(gone[0])
+    plane.on_exit(gone[0])
     first = starting(plane)
-    plane.ended(gone[1])
+    plane.on_exit(gone[1])
     assert starting(plane) == first
     one.write_text(str(os.getpid()))
-    plane.ended(first)
+    plane.on_exit(first)
     second = starting(plane)
     assert second != first
     other.write_text(str(os.getpid()))
-    plane.ended(second)
+    plane.on_exit(second)
     assert starting(plane) is None
     assert [call.endswith("start cluster") for call in calls(layout)] == [False, True, True]
 

@@ -125,7 +125,7 @@ running.start(Service("short", ["sh", str(logs / "short.sh")]))
 running.start(Service("long", ["sleep", "600"]))
 while "turn\\n" * 3 not in (logs / "turns").read_text():
     subprocess.run(["sleep", "0.02"], check=True)
-    running.restart_ended()
+    running.restart_exited()
 for pid in running.running:
     subprocess.run(["kill", "-KILL", str(pid)], check=True)
 """

@@ -211,7 +211,9 @@ def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
     empty = _seconds([nothing], requests, manifests)
     binding = Binding()
     install(binding.configure)
-    ours = _seconds([*binding.policies(RULES), *binding.own_policies()], requests, manifests)
+    ours = _seconds(
+        [*binding.policies(RULES), *binding.configuration_policies()], requests, manifests
+    )
     count = len(manifests)
     return {
         "perResource": sum(ours) / count * 1e6,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from policies.catalogue import RULES
-from policies.configuration import OWN_RULES
+from policies.configuration import DECLARED_RULES
 from policies.exemptions import KEY
 from policies.frameworks import FRAMEWORKS, Reference
 from policies.policy import config_schema
@@ -133,9 +133,9 @@ role:
 | role | pods | additional requirements |
 | --- | --- | --- |
 | `training` | Pods or GPUs that work together | Queue, gang, bounded retries, shared memory |
-| `batch` | Jobs of a single GPU, and steps of pipelines | Nothing |
+| `batch` | Jobs with a single GPU, and steps of pipelines | Nothing |
 | `serving` | Servers | Probes, graceful shutdown, availability |
-| `interactive` | Notebooks and similar pods of a single GPU | Nothing |
+| `interactive` | Notebooks and similar pods with a single GPU | Nothing |
 | `system` | Pods without GPUs, unless a label assigns another role | Nothing |
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
@@ -255,7 +255,7 @@ the first two for all rules.
 def page() -> str:
     """Return docs/policies.md."""
     introduction, heading, limits = _INTRODUCTION.partition("## What the rules do not cover\n")
-    own = [_own_section(rule) for rule in OWN_RULES if rule.name != KEY]
+    own = [_own_section(rule) for rule in DECLARED_RULES if rule.name != KEY]
     parts = [
         introduction.rstrip(),
         "",
@@ -269,7 +269,7 @@ def page() -> str:
     for topic, title in _TOPICS.items():
         parts.append(f"\n## {title}\n")
         parts += [_section(rule) for rule in RULES if rule.topic == topic]
-    parts += [_SIMULATED, *map(_simulated_section, simulated.OWN_RULES)]
+    parts += [_SIMULATED, *map(_simulated_section, simulated.DECLARED_RULES)]
     return "\n".join(parts)
 
 

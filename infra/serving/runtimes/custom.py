@@ -30,7 +30,7 @@ class Custom(Runtime):
     metrics_port: _Port | None = None
     grpc_port: _Port | None = None
     requests_in_flight: str | None = Field(default=None, pattern=_SERIES)
-    """Gauge with the number of requests that are queued or computed."""
+    """Gauge with the number of requests in flight (queued or being processed)."""
     drain_seconds: float = Field(default=20, ge=0, le=3600)
 
     def command(self, launch: Launch) -> list[str]:
@@ -58,10 +58,10 @@ class Custom(Runtime):
         )
 
     def in_flight(self, labels: str) -> str | None:
-        """Return a PromQL expression for the number of requests that are queued or computed."""
+        """Return a PromQL expression for the number of requests in flight."""
         return None if self.requests_in_flight is None else f"{self.requests_in_flight}{{{labels}}}"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
         return {"drain_seconds": self.drain_seconds}

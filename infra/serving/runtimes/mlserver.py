@@ -28,7 +28,7 @@ class Mlserver(Runtime):
     """Class of the model, such as mlserver_sklearn.SKLearnModel. None requires a
     model-settings.json next to the model."""
     parallel_workers: int = Field(default=0, ge=0, le=64)
-    """Number of worker processes. 0 computes in the server's process."""
+    """Number of worker processes. 0 runs the model in the server's process."""
     max_batch_size: int | None = Field(default=None, ge=1)
     max_batch_time: float | None = Field(default=None, gt=0)
     grpc_max_message_length: int | None = Field(default=None, ge=1)
@@ -66,7 +66,7 @@ class Mlserver(Runtime):
         }
 
     def in_flight(self, labels: str) -> str:
-        """Return a PromQL expression for the HTTP requests that are queued or computed."""
+        """Return a PromQL expression for the number of HTTP requests in flight."""
         return f"rest_server_requests_in_progress{{{labels}}}"
 
     @property

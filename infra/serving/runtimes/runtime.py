@@ -31,7 +31,7 @@ class Launch:
     """Values that the stack determines for one version of a service."""
 
     model: str
-    """Name of the model in the protocol."""
+    """Name of the model in requests."""
     path: str
     """Directory of the model, or its name on the Hugging Face Hub."""
     port: int
@@ -90,15 +90,16 @@ class Runtime(BaseModel, ABC):
         """Paths and ports of the server."""
 
     def in_flight(self, labels: str) -> str | None:
-        """Return a PromQL expression for the number of requests that are queued or computed.
+        """Return a PromQL expression for the number of requests in flight.
 
-        Only series with these labels count. Return None if the program does not report the number.
+        They are queued or being processed. Only series with these labels count. Return None if the
+        program does not report the number.
         """
         return None
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
         return {}
 
     def problem(self, gpus: int) -> str | None:
@@ -138,7 +139,7 @@ class ProgramArguments(Runtime):
                 advice = f"did you mean {close[0]!r}? " if close else ""
                 raise ValueError(
                     f"{name} is not an argument of {self.release}: {advice}Pass arguments of other "
-                    f"releases as text under `unchecked`, such as --{_dashed(name)}"
+                    f"releases as strings under `unchecked`, such as --{_dashed(name)}"
                 )
             if name in self.flags and not isinstance(value, bool):
                 raise ValueError(f"{name} is {value!r}, but it is a flag: set true or false")

@@ -66,10 +66,10 @@ class Torch(InferenceConfig, Runtime):
         )
 
     def in_flight(self, labels: str) -> str:
-        """Return a PromQL expression for the number of requests that are queued or computed."""
+        """Return a PromQL expression for the number of requests in flight."""
         return f"{IN_FLIGHT}{{{labels}}}"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
         return {"notice_seconds": self.notice_seconds, "drain_seconds": self.drain_seconds}

@@ -1,6 +1,6 @@
 """Triton Inference Server with a model repository. Not tested on a GPU.
 
-The options were taken from `src/command_line_parser.cc` of the named release.
+The option names below come from `src/command_line_parser.cc` of `Triton.release`.
 """
 
 from collections.abc import Mapping
@@ -106,13 +106,13 @@ class Triton(ProgramArguments):
         )
 
     def in_flight(self, labels: str) -> str:
-        """Return a PromQL expression for the number of requests that are queued or computed.
+        """Return a PromQL expression for the number of requests in flight.
 
-        Triton has no gauge for it. The seconds of requests per second are the average number.
+        Triton has no gauge for it. The total duration of requests per second is its average.
         """
         return f"rate(nv_inference_request_duration_us{{{labels}}}[1m]) / 1e6"
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
         return {"exit_timeout_secs": self.exit_timeout_secs}

@@ -1,7 +1,7 @@
 """vLLM: language models behind an OpenAI-compatible API. Not tested on a GPU.
 
-The arguments were taken from the wheel of the named release: the parser of the engine and the
-fields of the front end.
+The argument names below come from the wheel of `Vllm.release`: its engine argument parser and its
+front-end argument fields.
 """
 
 from collections.abc import Mapping
@@ -188,12 +188,12 @@ class Vllm(ProgramArguments):
         return Endpoints(live="/health", ready="/health")
 
     def in_flight(self, labels: str) -> str:
-        """Return a PromQL expression for the number of requests that are queued or computed."""
+        """Return a PromQL expression for the number of requests in flight (running or waiting)."""
         return f'{{__name__=~"vllm:num_requests_(running|waiting)",{labels}}}'
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM to the exit of the program, by the setting that determines it."""
+        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
         return {"shutdown_timeout": self.shutdown_timeout}
 
     def problem(self, gpus: int) -> str | None:

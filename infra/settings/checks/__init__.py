@@ -1,6 +1,6 @@
-"""Checks between concerns.
+"""Checks across sections.
 
-Every public function of these modules is a check: it compares the concerns that its parameters
+Every public function of these modules is a check: it compares the sections that its parameters
 name and yields a sentence for each problem.
 """
 
@@ -18,13 +18,13 @@ CHECKS: Final[tuple[Callable[..., Iterator[str]], ...]] = tuple(
 )
 
 
-def check(concerns: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every problem between the concerns.
+def check(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every problem across sections.
 
-    A check runs only if all concerns that it compares are given, so that the caller can leave out
+    A check runs only if all sections that it compares are given, so that the caller can leave out
     the invalid ones and each mistake is reported once.
     """
     for function in CHECKS:
         needed = signature(function).parameters
-        if needed.keys() <= concerns.keys():
-            yield from function(**{name: concerns[name] for name in needed})
+        if needed.keys() <= sections.keys():
+            yield from function(**{name: sections[name] for name in needed})

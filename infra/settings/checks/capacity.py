@@ -33,8 +33,8 @@ def gangs_fit_quota_and_queue(
                 if wanted > limit:
                     yield (
                         f"{need.here} is {need.value}: {need.request}, which needs "
-                        f"{plain(wanted, name)} of {name}, more than {quota} of "
-                        f"{plain(limit, name)}. The {need.subject} would never start."
+                        f"{plain(wanted, name)} {name}, more than {quota} "
+                        f"({plain(limit, name)}). The {need.subject} would never start."
                     )
             for name, amount in queue.capability.items() if queue else ():
                 wanted = need.amounts.get(name, Decimal(0))
@@ -65,14 +65,14 @@ def services_fit_the_quota(
         wanted = used + updated.get(name, Decimal(0))
         if used > limit:
             yield (
-                f"{here} and programs of the stack may use {plain(used, name)} of {name} in all, "
-                f"more than {quota} of {plain(limit, name)}: reduce replicas or resources."
+                f"{here} and the stack's own programs may use {plain(used, name)} {name} in total, "
+                f"more than {quota} ({plain(limit, name)}): reduce replicas or resources."
             )
         elif wanted > limit:
             yield (
-                f"{here} and programs of the stack may use {plain(used, name)} of {name} in all, "
-                f"which leaves too little of {quota} of {plain(limit, name)} for the pod that an "
-                f"update adds before it removes one: reduce the replicas, or raise the quota to "
+                f"{here} and the stack's own programs may use {plain(used, name)} {name} in total, "
+                f"so {quota} ({plain(limit, name)}) has too little capacity left for the pod that "
+                f"an update adds before it removes one: reduce the replicas, or raise the quota to "
                 f"{plain(wanted, name)}."
             )
 
@@ -85,7 +85,7 @@ def claims_are_within_the_quota(
     if limit is not None and len(storage.claims) > limit:
         yield (
             f"{full_key('storage', 'claims')} has {len(storage.claims)} claims, more than "
-            f"{full_key('tenancy', 'quota', 'claims')} of {limit}: set a quota of at least "
+            f"{full_key('tenancy', 'quota', 'claims')} ({limit}): set a quota of at least "
             f"{len(storage.claims)}."
         )
 
@@ -107,8 +107,8 @@ def containers_are_admitted(
     for here, memory in workloads.items():
         if maximum is not None and parse_quantity(memory) > parse_quantity(maximum):
             yield (
-                f"{here} is {memory}, more than {full_key('tenancy', 'limits', 'max_memory')} of "
-                f"{maximum}: no such pod is admitted."
+                f"{here} is {memory}, more than {full_key('tenancy', 'limits', 'max_memory')} "
+                f"({maximum}): its pods would be rejected."
             )
 
 
@@ -155,7 +155,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
         if sliced and (job.gpu_resource or gpu.resource) == offered and job.gpus_per_node > 1:
             yield (
                 f"{job_key(key, 'gpus_per_node')} is {job.gpus_per_node}, but GPUs are shared by "
-                "time slicing, so that several may be one device: set 1, or remove time_slicing."
+                "time slicing, so several may be the same device: set 1, or remove time_slicing."
             )
 
 
@@ -168,7 +168,7 @@ def node_ports_are_reachable(
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:
             yield (
                 f"{service_key(key, 'service_type')} is 'NodePort', but "
-                f"{full_key('tenancy', 'network', 'isolate')} admits pods only: list the callers' "
+                f"{full_key('tenancy', 'network', 'isolate')} admits only pods: list the callers' "
                 f"address ranges in {full_key('tenancy', 'network', 'inference_cidrs')}."
             )
 

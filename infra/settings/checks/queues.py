@@ -46,18 +46,18 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
     for name, queue in volcano.queues.items():
         if scheduler.share == "proportion" and queue.deserved:
             yield (
-                f"{_key(name, 'deserved')} is not read with {here}: proportion; set weight "
-                f"instead, or {here}: capacity."
+                f"{_key(name, 'deserved')} has no effect if {here} is proportion: set weight "
+                f"instead, or set {here} to capacity."
             )
         if scheduler.share == "proportion" and queue.parent not in (None, "root"):
             yield (
-                f"{_key(name, 'parent')} is {queue.parent!r}, but with {here}: proportion "
-                f"queues have no parents: set {here}: capacity."
+                f"{_key(name, 'parent')} is {queue.parent!r}, but queues have no parents if {here} "
+                f"is proportion: set {here} to capacity."
             )
         if scheduler.share == "capacity" and queue.weight != 1:
             yield (
-                f"{_key(name, 'weight')} is {queue.weight}, which is not read with {here}: "
-                f"capacity; set deserved instead, or {here}: proportion."
+                f"{_key(name, 'weight')} is {queue.weight}, which has no effect if {here} is "
+                f"capacity: set deserved instead, or set {here} to proportion."
             )
     reclaims = scheduler.share == "capacity" and scheduler.reclaim != "none"
     for name, queue in volcano.queues.items():
@@ -65,7 +65,7 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
         # A queue may reclaim only while it stays within its deserved amount of every resource.
         if reclaims and queue.deserved and unnamed and volcano.release < _FIRST_WITH_ANY_DIMENSION:
             yield (
-                f"{_key(name, 'deserved')} names no {' and no '.join(unnamed)}, which Volcano "
+                f"{_key(name, 'deserved')} lists no {' and no '.join(unnamed)}, which Volcano "
                 f"{volcano.version} reads as 0, so the queue would reclaim nothing although "
                 f"{_SCHEDULER}.reclaim is {scheduler.reclaim}: add them."
             )
@@ -77,7 +77,7 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
 
 
 def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that child queues get no more than their parent has, as Volcano's webhooks do."""
+    """Check that child queues exceed no limit of their parent, as Volcano's webhooks do."""
     for name, parent in volcano.queues.items():
         below = {key: queue for key, queue in volcano.queues.items() if queue.parent == name}
         for promise in ("guarantee", "deserved"):
@@ -90,8 +90,8 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 if total > parse_quantity(limits.get(resource, "0")):
                     shown = limits.get(resource, UNLISTED)
                     yield (
-                        f"{_key(name, limiting)} of {resource} is {shown}, but its child queues "
-                        f"({', '.join(below)}) have {total.normalize():f} in total as {promise}: "
+                        f"{_key(name, limiting)} of {resource} is {shown}, but {promise} of its "
+                        f"child queues ({', '.join(below)}) is {total.normalize():f} in total: "
                         "assign no more than the parent has."
                     )
         for key, queue in below.items():

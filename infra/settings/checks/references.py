@@ -19,7 +19,7 @@ from kube.kinds.record import TRAINING_PROGRAM
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
-"""Field, name in it, and the concern, table and keys that must contain the name."""
+"""Field, the name that it refers to, and the section, table and names where it must be declared."""
 
 
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
@@ -34,7 +34,7 @@ def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
                 f"{choice({*volcano.queues, 'root'} - {name})}."
             )
         elif name in _ancestors(volcano, queue.parent):
-            yield f"{here} is {queue.parent!r}, which makes {name!r} a parent of itself."
+            yield f"{here} is {queue.parent!r}, which makes {name!r} its own ancestor."
 
 
 def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
@@ -81,8 +81,8 @@ def jobs_refer_to_declared_objects(
                 for name, volume in job.volumes.items()
             ),
         )
-        for field, name, concern, table, known in named:
-            yield from _undeclared(job_key(key, field), name, full_key(concern, table), known)
+        for field, name, section, table, known in named:
+            yield from _undeclared(job_key(key, field), name, full_key(section, table), known)
 
 
 def services_refer_to_declared_objects(
@@ -123,14 +123,15 @@ def services_refer_to_declared_objects(
                         images.workloads,
                     ),
                 )
-        for field, name, concern, table, known in named:
-            yield from _undeclared(service_key(key, field), name, full_key(concern, table), known)
+        for field, name, section, table, known in named:
+            yield from _undeclared(service_key(key, field), name, full_key(section, table), known)
         for field, name, job in _followed(service, training):
             yield from _unreadable(service_key(key, field), name, service, job)
             if job.checkpoints != service.checkpoints:
                 yield (
                     f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but {field} "
-                    f"{name!r} exports to {job.checkpoints!r}: set that one."
+                    f"{name!r} exports to {job.checkpoints!r}: use {job.checkpoints!r} here as "
+                    "well."
                 )
         sweep = training.sweeps.get(service.sweep or "")
         if sweep is not None and sweep.winner == "none":
@@ -213,7 +214,7 @@ def sources_exist(images: ImagesSettings) -> Iterator[str]:
             yield f"{here}.dockerfile is {image.build.dockerfile!r}, which is not in the checkout."
         for name in image.build.sources:
             if not (PROJECT_ROOT / name).exists():
-                yield f"{here}.sources has {name!r}, which does not exist in the checkout."
+                yield f"{here}.sources contains {name!r}, which does not exist in the checkout."
 
 
 def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
@@ -236,7 +237,7 @@ def namespaces_differ(
     owners: dict[str, str] = {}
     health = gpu.node_health
     gpu_key = "gpu" if gpu.provider == "device-plugin" else "gpu.operator"
-    for concern, name in (
+    for section, name in (
         (gpu_key, gpu.system_namespace),
         ("gpu.node_health", None if health is None else health.namespace),
         ("volcano", volcano.namespace if volcano.install else None),
@@ -244,11 +245,11 @@ def namespaces_differ(
     ):
         if name in owners:
             yield (
-                f"{full_key(concern, 'namespace')} is {name!r}, which is also "
+                f"{full_key(section, 'namespace')} is {name!r}, which is also "
                 f"{full_key(owners[name], 'namespace')}: use different names."
             )
         if name is not None:
-            owners[name] = concern
+            owners[name] = section
 
 
 def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Iterator[str]:

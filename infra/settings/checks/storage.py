@@ -26,8 +26,8 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
             continue
         if claim.volume in owners:
             yield (
-                f"{here}.volume is {claim.volume!r}, which claim {owners[claim.volume]!r} has "
-                "already: a volume can have only one claim."
+                f"{here}.volume is {claim.volume!r}, which claim {owners[claim.volume]!r} already "
+                "uses: a volume can be bound to only one claim."
             )
         owners[claim.volume] = key
         if parse_quantity(claim.size) > parse_quantity(volume.capacity):
@@ -37,8 +37,8 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
             )
         if missing := sorted(set(claim.access_modes) - set(volume.access_modes)):
             yield (
-                f"{here}.access_modes has {', '.join(missing)}, which volume {claim.volume!r} does "
-                f"not offer: it has {', '.join(volume.access_modes)}."
+                f"{here}.access_modes contains {', '.join(missing)}, which volume "
+                f"{claim.volume!r} does not offer: it offers {', '.join(volume.access_modes)}."
             )
         if claim.storage_class != volume.storage_class:
             yield (
@@ -74,7 +74,7 @@ def claims_can_be_mounted_by_their_pods(
                 continue
             if service.max_pods > 1:
                 yield (
-                    f"{service_key(key, 'replicas')} may become {service.max_pods}, but claim "
+                    f"{service_key(key)} can have up to {service.max_pods} pods, but claim "
                     f"{name!r} is {', '.join(claim.access_modes)}: several pods need "
                     f"{' or '.join(fitting)}."
                 )

@@ -14,7 +14,7 @@ class TlsSettings(Settings):
 
 
 class ApiKeysSettings(Settings):
-    """API keys that predictions require."""
+    """API keys that clients need for predictions."""
 
     secret: DnsName = Field(description="Secret in the namespace.")
     key: str = Field(
@@ -45,7 +45,7 @@ class IngressSettings(Settings):
 
 
 class RouteSettings(Settings):
-    """How requests from outside the cluster reach the service and its canary."""
+    """Route from outside the cluster to the service and its canary."""
 
     gateway: GatewaySettings | None = Field(default=None, description="Gateway to attach to.")
     ingress: IngressSettings | None = Field(
@@ -73,18 +73,18 @@ class RouteSettings(Settings):
             raise ValueError("needs either gateway or ingress")
         if self.ingress is not None and self.path != "/":
             raise ValueError(
-                f"has path {self.path} with an ingress, which does not remove the prefix, and the "
-                "server does not know it: set hostnames instead"
+                f"sets path to {self.path}, but an ingress cannot remove the prefix before the "
+                "server sees the request: set hostnames instead"
             )
         if self.grpc_hostnames and self.gateway is None:
-            raise ValueError("has grpc_hostnames without a gateway: an Ingress has no gRPC route")
+            raise ValueError("sets grpc_hostnames, but an Ingress has no gRPC route: set gateway")
         if both := sorted({*self.grpc_hostnames} & {*self.hostnames}):
             raise ValueError(
-                f"has {both[0]} in hostnames and grpc_hostnames: a listener accepts either an "
-                "HTTPRoute or a GRPCRoute for a host name, so use different ones"
+                f"lists {both[0]} in both hostnames and grpc_hostnames, but a listener accepts "
+                "either an HTTPRoute or a GRPCRoute for a host name: use different ones"
             )
         if self.grpc_hostnames and not self.hostnames:
             raise ValueError(
-                "has grpc_hostnames, but its HTTP route accepts every host name: set hostnames"
+                "sets grpc_hostnames, but its HTTP route accepts every host name: set hostnames"
             )
         return self

@@ -52,11 +52,11 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     """Yield every contradiction within the service, with its remedy."""
     yield from _models(service)
     if service.autoscaling is not None and service.replicas is not None:
-        yield "has replicas and autoscaling: leave one of them out"
+        yield "sets both replicas and autoscaling: remove one of them"
     if service.max_unavailable >= max(service.max_replicas, 2):
         yield (
-            f"has max_unavailable {service.max_unavailable} of {service.max_replicas} replicas: "
-            "drained nodes may stop all of them, so set it lower"
+            f"sets max_unavailable to {service.max_unavailable} of {service.max_replicas} "
+            "replicas, so draining nodes may stop all of them: set it lower"
         )
     if problem := shm_problem(service.shm, service.memory):
         yield problem
@@ -100,31 +100,31 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     for here, kind in kinds.items():
         if kind is not None and kind not in runtime.sources:
             yield (
-                f"has {here}{kind} with runtime {service.runtime}, which supports only "
-                f"{', '.join(sorted(runtime.sources))} (run stands for job, sweep or run; all but "
-                "run and url are keys of source)"
+                f"sets {here}{kind} with runtime {service.runtime}, which supports only "
+                f"{', '.join(sorted(runtime.sources))} (run means job, sweep or run; the others "
+                "except url are keys of source)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
-            yield f"has url {url}, but Triton reads only s3:// and gs://: use one of these"
+            yield f"sets url to {url}, but Triton reads only s3:// and gs:// URLs: use one of these"
     fetches = "url" in kinds.values() or _downloads(service)
     if service.model_fields_set & {"fetch"} and not fetches:
-        yield "has fetch, but nothing to download: set url or source, or leave fetch out"
+        yield "sets fetch, but has nothing to download: set url or source, or remove fetch"
     if service.runtime != "torch" and any(source.download for source in _sources(service)):
         yield (
-            f"has source.download with runtime {service.runtime}, whose image has no program for "
-            "it: leave it out, and use an image volume"
+            f"sets source.download with runtime {service.runtime}, whose image has no program for "
+            "it: remove it, and use an image volume"
         )
     if service.runtime != "torch" and service.fetch.cache is not None:
         yield (
-            f"has fetch.cache with runtime {service.runtime}, which downloads the model itself: "
-            "leave it out"
+            f"sets fetch.cache with runtime {service.runtime}, which downloads the model itself: "
+            "remove it"
         )
     digests = [service.digest, canary.digest if canary else None]
     if service.runtime != "torch" and any(digests):
         yield (
-            f"has digest with runtime {service.runtime}, which does not check it: leave it out, "
-            "and name the model by source.artifact or source.hub.revision"
+            f"sets digest with runtime {service.runtime}, which does not check it: remove it, "
+            "and pin the model with source.artifact or source.hub.revision"
         )
 
 
@@ -142,24 +142,24 @@ def _access(service: InferenceServiceSettings) -> Iterator[str]:
         yield "has a canary, but no route that could split the requests: set route"
     if service.route is not None and service.tls is not None:
         yield (
-            "has tls and a route: TLS is terminated at the gateway, which sends plain HTTP to "
-            "the pods, so leave tls out"
+            "sets both tls and route, but TLS is terminated at the gateway, which sends plain HTTP "
+            "to the pods: remove tls"
         )
     for name in ("tls", "api_keys"):
         if service.runtime != "torch" and getattr(service, name) is not None:
             yield (
-                f"has {name} with runtime {service.runtime}, which the stack does not configure: "
-                "use a gateway for it, and leave it out"
+                f"sets {name}, which the stack does not configure for runtime {service.runtime}: "
+                "remove it, and use a gateway instead"
             )
 
 
 def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
     for name, volume in service.volumes.items():
         if name in _RESERVED_VOLUMES:
-            yield f"has volumes.{name}, a name that every pod has already: choose another"
+            yield f"sets volumes.{name}, a name that is reserved in every pod: choose another"
         if f"{volume.path.rstrip('/')}/".startswith(tuple(f"{path}/" for path in _RESERVED_PATHS)):
             yield (
-                f"has volumes.{name}.path {volume.path}, which every pod uses already: "
+                f"sets volumes.{name}.path to {volume.path}, which is reserved in every pod: "
                 "choose another"
             )
 
@@ -205,25 +205,25 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
     duplicates = sorted({port for port in service.ports if service.ports.count(port) > 1})
     if duplicates:
         yield (
-            f"has port {service.port}, which runtime {service.runtime} also uses for gRPC or "
+            f"sets port to {service.port}, which runtime {service.runtime} also uses for gRPC or "
             "metrics: set another port"
         )
     scaling = service.autoscaling
     by_requests = scaling is not None and scaling.requests_in_flight is not None
     if by_requests and runtime.in_flight("") is None:
         yield (
-            f"has autoscaling.requests_in_flight, but runtime {service.runtime} has no metric for "
-            "them: set server.requests_in_flight, or cpu_percent instead"
+            f"sets autoscaling.requests_in_flight, but runtime {service.runtime} has no metric for "
+            "it: set server.requests_in_flight, or cpu_percent instead"
         )
     speaks_grpc = runtime.endpoints.grpc_port is not None
     if service.route is not None and service.route.grpc_hostnames and not speaks_grpc:
         yield (
-            f"has route.grpc_hostnames, but runtime {service.runtime} has no gRPC API: leave it out"
+            f"sets route.grpc_hostnames, but runtime {service.runtime} has no gRPC API: remove it"
         )
     multi_gpu = service.runtime != "torch" and service.gpus > 1
     if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
         yield (
-            f"has shm {service.shm} with {service.gpus} GPUs, which communicate over /dev/shm: "
+            f"has only {service.shm} shm for {service.gpus} GPUs, which communicate over /dev/shm: "
             f"set at least {_MULTI_GPU_SHM}"
         )
 
@@ -235,8 +235,8 @@ def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
     run = service.job or service.sweep or service.run
     if service.runtime != "torch" or canary.run is None or run is None:
         yield (
-            "has canary.promote_if, which compares the manifests of two runs and needs runtime "
-            "torch, canary.run, and run, job or sweep: set these, or leave it out"
+            "sets canary.promote_if, which compares the manifests of two runs and needs runtime "
+            "torch, canary.run, and run, job or sweep: set these, or remove it"
         )
 
 
@@ -246,18 +246,18 @@ def _rollback(service: InferenceServiceSettings) -> Iterator[str]:
         return
     if service.route is not None and service.route.gateway is None:
         yield (
-            "has canary.rollback, which cannot change the weights of an Ingress: use "
-            "route.gateway, or leave canary.rollback out"
+            "sets canary.rollback, which cannot change the weights of an Ingress: use "
+            "route.gateway, or remove canary.rollback"
         )
     runtime = service.runtime_of({})
     series = {"torch": (REQUESTS, LATENCY)}.get(service.runtime, tuple(runtime.recordings))
     if REQUESTS not in series:
         yield (
-            f"has canary.rollback with runtime {service.runtime}, which has no series of failed "
-            "requests: leave it out"
+            f"sets canary.rollback with runtime {service.runtime}, which does not report failed "
+            "requests: remove it"
         )
     elif canary.rollback.latency_seconds is not None and LATENCY not in series:
         yield (
-            f"has canary.rollback.latency_seconds with runtime {service.runtime}, which has no "
-            "histogram of latencies: leave it out"
+            f"sets canary.rollback.latency_seconds with runtime {service.runtime}, which has no "
+            "latency histogram: remove it"
         )

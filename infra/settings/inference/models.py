@@ -44,8 +44,8 @@ class CacheSettings(Settings):
     """A claim in which init containers keep copies of downloaded files for other pods."""
 
     claim: DnsLabel = Field(
-        description="Claim. Pods that mount the same volume share the copies: those of a node, if "
-        "the volume is a directory of each node, or all pods, if it is a shared file system."
+        description="Claim for the copies. If its volume is a shared file system, all pods share "
+        "them; if it is a directory on each node, the pods of the node do."
     )
     size: MemoryQuantity = Field(
         description="Maximum size of all copies. The least recently used ones are deleted."
@@ -53,7 +53,7 @@ class CacheSettings(Settings):
 
 
 class FetchSettings(Settings):
-    """How pods download the export that `url` or `source.artifact` names."""
+    """Download of the export that `url` or `source.artifact` names."""
 
     size: MemoryQuantity = Field(
         default="2Gi",
@@ -72,7 +72,7 @@ class FetchSettings(Settings):
     )
     cache: CacheSettings | None = Field(
         default=None,
-        description="Copies that pods share (torch). null downloads the export for each pod.",
+        description="Cache that pods share (torch). null downloads the export for each pod.",
     )
 
 
@@ -89,7 +89,7 @@ class ClaimSourceSettings(Settings):
     @model_validator(mode="after")
     def _inside(self) -> Self:
         if ".." in self.path.split("/"):
-            raise ValueError(f"has path {self.path}, which leaves the claim: remove '..'")
+            raise ValueError(f"sets path to {self.path}, outside the claim: remove '..'")
         return self
 
 
@@ -138,10 +138,10 @@ class SourceSettings(Settings):
             found = " and ".join(given) or "none of them"
             raise ValueError(f"needs one of claim, hub, artifact and image, but has {found}")
         if self.download and self.artifact is None:
-            raise ValueError("has download, but no artifact to download: leave it out")
+            raise ValueError("sets download, but has no artifact to download: remove it")
         if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):
             raise ValueError(
-                f"has download and artifact {self.artifact}: use registry.example.com/"
+                f"sets download with artifact {self.artifact}: use the form registry.example.com/"
                 "repository@sha256:…, without a tag"
             )
         return self

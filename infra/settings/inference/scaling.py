@@ -1,4 +1,4 @@
-"""Number of replicas, and how an update replaces them."""
+"""Replicas of a service: autoscaling, canary and update strategy."""
 
 import re
 from typing import Annotated, Any, Final, Self
@@ -52,12 +52,12 @@ class KedaSettings(Settings):
         default=None,
         min_length=1,
         description="PromQL query that is above 0 while requests arrive, such as the gateway's "
-        "request rate. Without pods the service itself reports nothing.",
+        "request rate. With no pods running, the service itself reports nothing.",
     )
 
 
 class AutoscalingSettings(Settings):
-    """Autoscaling: how the number of replicas follows the load."""
+    """Autoscaling of the replicas with the load."""
 
     min: int = Field(default=1, ge=0, description="Minimum number of replicas. 0 requires keda.")
     max: PositiveInt = Field(description="Maximum number of replicas.")
@@ -66,13 +66,13 @@ class AutoscalingSettings(Settings):
         ge=1,
         le=1000,
         description="Target utilization of the CPU request, in percent. null means "
-        f"{DEFAULT_CPU_PERCENT} without requests_in_flight, and ignores the CPU with it.",
+        f"{DEFAULT_CPU_PERCENT} if requests_in_flight is not set; otherwise the CPU is ignored.",
     )
     requests_in_flight: PositiveInt | None = Field(
         default=None,
-        description="Target number of requests per pod that are queued or computed. KEDA reads the "
-        "average over a minute. Without keda it requires an adapter that serves the metric "
-        "inference_requests_in_flight.",
+        description="Target number of requests in flight (queued or being processed) per pod. KEDA "
+        "reads the average over a minute. Without keda it requires an adapter that serves the "
+        "metric inference_requests_in_flight.",
     )
     keda: KedaSettings | None = Field(
         default=None, description="Use KEDA instead of a HorizontalPodAutoscaler."
@@ -83,17 +83,20 @@ class AutoscalingSettings(Settings):
         if self.min > self.max:
             raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
         if self.keda is not None and self.requests_in_flight is None:
-            raise ValueError("has keda without requests_in_flight, by which KEDA scales: set it")
+            raise ValueError(
+                "sets keda, but not requests_in_flight, which KEDA needs as its target: set "
+                "requests_in_flight"
+            )
         if self.min == 0 and (self.keda is None or self.keda.activation_query is None):
             raise ValueError(
-                "has min 0, which needs keda.activation_query: without a pod nothing else shows "
-                "that requests arrive"
+                "sets min to 0, which requires keda.activation_query: with no pods running, it is "
+                "the only signal that requests are arriving"
             )
         return self
 
     @property
     def cpu_target(self) -> int | None:
-        """Target in percent of the CPU request, None to ignore the CPU."""
+        """Target CPU utilization in percent of the request; None ignores the CPU."""
         if self.cpu_percent is None and self.requests_in_flight is None:
             return DEFAULT_CPU_PERCENT
         return self.cpu_percent
@@ -104,7 +107,7 @@ class RollbackSettings(Settings):
 
     A program in the namespace evaluates them. If one is exceeded, or if no pod of the canary is
     ready, it sends all requests to the stable version. Changing the canary, its image or its limits
-    starts it again with its weight.
+    resets the rollback: the canary receives its configured weight again.
     """
 
     prometheus: str = Field(
@@ -116,14 +119,14 @@ class RollbackSettings(Settings):
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="Maximum error rate of the canary (share of requests answered with 5xx or 400) "
-        "in excess of the stable version's.",
+        description="Maximum amount by which the canary's error rate (share of responses with "
+        "status 5xx or 400) may exceed that of the stable version.",
     )
     latency_seconds: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Maximum latency (s) of 99 % of the canary's requests. null sets no limit.",
+        description="Maximum p99 latency (s) of the canary. null sets no limit.",
     )
     min_requests: PositiveInt = Field(
         default=20,
@@ -155,8 +158,8 @@ class RollbackSettings(Settings):
     def _several_samples(self) -> Self:
         if self.window_seconds < 3 * self.interval_seconds:
             raise ValueError(
-                f"has window_seconds {self.window_seconds} with interval_seconds "
-                f"{self.interval_seconds}: set at least three intervals"
+                f"window_seconds is {self.window_seconds}, less than three times interval_seconds "
+                f"({self.interval_seconds}): set it to at least {3 * self.interval_seconds}"
             )
         return self
 
@@ -199,14 +202,14 @@ class CanarySettings(Settings):
     def _one_difference(self) -> Self:
         given = [name for name in ("run", "url", "source") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"has {' and '.join(given)}: keep one of them")
+            raise ValueError(f"sets {' and '.join(given)}: keep one of them")
         if not any((given, self.image, self.server)):
             raise ValueError("is the same as the service: set run, url, source, image or server")
         return self
 
 
 class RolloutSettings(Settings):
-    """How an update replaces pods."""
+    """Update strategy: additional pods, or removal of all pods first."""
 
     surge: int = Field(
         default=1,
@@ -224,7 +227,7 @@ class RolloutSettings(Settings):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.recreate and "surge" in self.model_fields_set:
-            raise ValueError("has recreate and surge: keep one of them")
+            raise ValueError("sets both recreate and surge: keep one of them")
         return self
 
     @property

@@ -62,14 +62,14 @@ class InferenceServiceSettings(Settings):
     )
     fetch: FetchSettings = Field(
         default=FetchSettings(),
-        description="How pods download the export that `url` or `source.artifact` names.",
+        description="Download of the export that `url` or `source.artifact` names.",
     )
     digest: Digest | None = Field(
         default=None, description="Required SHA-256 of the weights. The server rejects any other."
     )
     image: DnsLabel = Field(default="inference", description="Key of the image.")
     model: str | None = Field(
-        default=None, description="Name of the model in the protocol. null uses the service's key."
+        default=None, description="Name of the model in requests. null uses the service's key."
     )
     checkpoints: DnsLabel = Field(
         default="checkpoints", description="Claim with the export of the run."
@@ -77,7 +77,7 @@ class InferenceServiceSettings(Settings):
     replicas: PositiveInt | None = Field(
         default=None,
         le=1000,
-        description="Number of pods. null means 1, unless autoscaling decides.",
+        description="Number of pods. null means 1, or leaves the number to autoscaling.",
     )
     autoscaling: AutoscalingSettings | None = Field(
         default=None, description="Scale the number of replicas with the load."
@@ -91,7 +91,8 @@ class InferenceServiceSettings(Settings):
         description="Gateway or Ingress. null makes the service reachable only inside the cluster.",
     )
     rollout: RolloutSettings = Field(
-        default=RolloutSettings(), description="How an update replaces pods."
+        default=RolloutSettings(),
+        description="Update strategy: additional pods, or removal of all pods first.",
     )
     max_unavailable: PositiveInt = Field(
         default=1,
@@ -108,15 +109,15 @@ class InferenceServiceSettings(Settings):
     )
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
-        description="Request and limit per pod for the node's disk: /tmp, logs and files of the "
-        "container. null requests none, and the pod is evicted first when the disk is full.",
+        description="Ephemeral storage request and limit of each pod: /tmp, logs and files that "
+        "containers write. null requests none, and the pod is evicted first when the disk is full.",
     )
     port: Port = Field(default=8080, description="Port of the server and of its Service.")
     tls: TlsSettings | None = Field(
         default=None, description="TLS termination at the model server."
     )
     api_keys: ApiKeysSettings | None = Field(
-        default=None, description="API keys that predictions require. null requires none."
+        default=None, description="API keys that clients need for predictions. null requires none."
     )
     service_type: Literal["ClusterIP", "NodePort"] = Field(
         default="ClusterIP", description="Type of the Service."
@@ -154,7 +155,8 @@ class InferenceServiceSettings(Settings):
     )
     progress_deadline_seconds: PositiveInt = Field(
         default=600,
-        description="Time (s) after which the Deployment reports a rollout without progress.",
+        description="Time (s) without progress after which the Deployment reports a failed "
+        "rollout.",
     )
     min_ready_seconds: int = Field(
         default=5,

@@ -174,7 +174,7 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
     if not programs:
         yield f"has no program: set one of {', '.join(PROGRAMS)}"
     elif len(programs) > 1:
-        yield f"has {' and '.join(programs)}: keep one of them"
+        yield f"sets {' and '.join(programs)}: keep one of them"
     if job.torchtitan is not None:
         yield from _torchtitan_problems(job, job.torchtitan)
     if job.hyperparameters is not None and KINDS[job.kind].program != TRAINING_PROGRAM:
@@ -185,11 +185,14 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
 def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSettings) -> Iterator[str]:
     if job.image == "training":
         yield (
-            "has torchtitan, but image 'training', which does not contain it: set the key of an "
+            "sets torchtitan, but its image 'training' does not contain it: set the key of an "
             "image that is built with training/titan/Dockerfile"
         )
     if job.min_nodes not in (None, job.nodes):
-        yield "has torchtitan and min_nodes: its parallelism needs all pods, leave min_nodes out"
+        yield (
+            "sets torchtitan and min_nodes, but torchtitan's parallelism needs all pods: remove "
+            "min_nodes"
+        )
     elif problem := torchtitan.size_problem(job.nodes * job.gpus_per_node):
         yield problem
 
@@ -197,36 +200,39 @@ def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSetting
 def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.min_nodes is not None and job.min_nodes > job.nodes:
         yield (
-            f"has min_nodes {job.min_nodes}, more than nodes {job.nodes}: nodes is the maximum, "
-            "min_nodes the minimum"
+            f"sets min_nodes to {job.min_nodes}, more than nodes ({job.nodes}): nodes is the "
+            "maximum, min_nodes the minimum"
         )
     if job.node_gpus is not None and job.node_gpus < job.gpus_per_node:
         yield (
-            f"has node_gpus {job.node_gpus}, but gpus_per_node {job.gpus_per_node}: a pod does not "
-            "fit such a node"
+            f"sets node_gpus to {job.node_gpus}, but gpus_per_node to {job.gpus_per_node}: a pod "
+            "does not fit on such a node"
         )
     if problem := shm_problem(job.shared_memory, job.memory):
         yield problem
     if job.strict_spread and not job.spread:
-        yield "has strict_spread, but spread false: leave spread out"
+        yield "sets strict_spread, but spread is false: remove spread"
     if job.whole_node and not job.spread:
-        yield "has whole_node, but spread false: pods with whole nodes are spread, leave spread out"
+        yield "sets whole_node, which spreads the pods, but spread is false: remove spread"
 
 
 def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.rdma is not None and job.nodes == 1:
-        yield "has rdma but a single node: leave rdma out, or set nodes above 1"
+        yield "sets rdma, but has a single node: remove rdma, or set nodes above 1"
     if job.nccl is None:
         return
     if job.nodes == 1:
-        yield "has nccl but a single node, which needs no network: leave nccl out"
+        yield "sets nccl, but has a single node, which needs no network: remove nccl"
     if job.nccl.uses_rdma and job.rdma is None:
         yield (
-            f"has nccl.network {job.nccl.network!r}, but no rdma: set the device of the pods "
+            f"sets nccl.network to {job.nccl.network!r}, but not rdma: set the device of the pods "
             "(rdma.resource and rdma.interface), or network tcp"
         )
     if not job.nccl.uses_rdma and job.rdma is not None:
-        yield "has nccl.network 'tcp', but rdma: leave rdma out, or set infiniband or roce"
+        yield (
+            "sets rdma, which nccl.network 'tcp' does not use: remove rdma, or set infiniband "
+            "or roce"
+        )
     conflicts = set(job.nccl.to_environment("eth0")) & set(job.env)
     if conflicts:
-        yield f"sets {sorted(conflicts)[0]} in env, which nccl sets: set it in one place"
+        yield f"sets {sorted(conflicts)[0]} in env, which nccl also sets: set it in one place"

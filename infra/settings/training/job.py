@@ -90,7 +90,7 @@ class LauncherSettings(Settings):
 
 
 class StepSettings(Settings):
-    """One pod with a command, with the job's image and claims."""
+    """A step: one pod that runs a command with the job's image and claims."""
 
     command: list[str] = Field(min_length=1, description="Command with its arguments.")
     after: list[StepName] = Field(
@@ -116,7 +116,7 @@ class StepSettings(Settings):
         description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
         "type of an artifact, such as text/csv. The command writes each to the file "
         "`$(outputs.<name>)`. If the same image, command and `env` have already run with the same "
-        "inputs, the step is skipped and has their outputs.",
+        "inputs, the step is skipped and their outputs are reused.",
     )
     cache: bool = Field(
         default=True,
@@ -238,8 +238,8 @@ class TrainingJobSettings(Settings):
     )
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
-        description="Request and limit per pod for the node's disk: /tmp, logs and files of the "
-        "container. null requests none, and the pod is evicted first when the disk is full.",
+        description="Ephemeral storage request and limit of each pod: /tmp, logs and files that "
+        "containers write. null requests none, and the pod is evicted first when the disk is full.",
     )
     launcher: LauncherSettings | None = Field(
         default=None,
@@ -324,7 +324,7 @@ class TrainingJobSettings(Settings):
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
         description="suspended keeps the run without pods until this is set to running; stopped "
-        "ends it for good. A change starts no new run.",
+        "ends it for good. Changing this setting starts no new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -377,7 +377,7 @@ class TrainingJobSettings(Settings):
     def _directories_are_decided(cls, config: TrainingConfig | None) -> TrainingConfig | None:
         if config is not None and (decided := DECIDED_BY_STACK & config.model_fields_set):
             raise ValueError(
-                f"sets {', '.join(sorted(decided))}, which the stack decides: leave it out"
+                f"sets {', '.join(sorted(decided))}, which the stack determines: remove it"
             )
         return config
 
@@ -450,7 +450,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def metrics_port(self) -> int | None:
-        """Port of the program's metrics; None if it serves none, or is a command."""
+        """Port of the program's metrics; None if it serves none, or is a custom command."""
         if self.torchtitan is not None:
             return self.torchtitan.metrics_port
         return self.hyperparameters.metrics_port or None if self.hyperparameters else None

@@ -26,7 +26,7 @@ class RdmaSettings(Settings):
 
 
 NETWORK_DEFAULTS: Final[Mapping[NetworkName, Mapping[str, str]]] = {
-    # With a named network, NCCL fails if it cannot use it, instead of falling back to TCP silently.
+    # If NCCL_NET is set, NCCL fails if it cannot use that network; otherwise it silently uses TCP.
     "infiniband": {"NCCL_NET": "IB"},
     "roce": {"NCCL_NET": "IB", "NCCL_IB_ROCE_VERSION_NUM": "2"},
     "tcp": {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"},

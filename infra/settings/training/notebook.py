@@ -1,4 +1,4 @@
-"""Settings of notebooks: what kind `notebook` needs in addition to the settings of a job."""
+"""Settings that kind `notebook` needs in addition to those of a job."""
 
 from typing import Self
 
@@ -9,7 +9,7 @@ from infra.settings.types import DnsLabel, DnsName, Settings
 
 
 class NotebookRouteSettings(Settings):
-    """How a browser outside the cluster reaches a notebook."""
+    """Route from a browser outside the cluster to a notebook."""
 
     gateway: GatewaySettings = Field(description="Gateway to attach to.")
     hostnames: list[DnsName] = Field(
@@ -25,7 +25,7 @@ class NotebookRouteSettings(Settings):
     def _leads_to_one_notebook(self) -> Self:
         if self.path == "/" and not self.hostnames:
             raise ValueError(
-                "has neither hostnames nor path, and so receives every request of the Gateway: "
+                "has neither hostnames nor path, so it would receive every request to the Gateway: "
                 "set one of them"
             )
         return self

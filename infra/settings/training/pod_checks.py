@@ -32,12 +32,12 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
         and job.attempt_deadline_seconds < job.grace_seconds
     ):
         yield (
-            f"has attempt_deadline_seconds {job.attempt_deadline_seconds}, which is less than the "
-            f"grace_seconds ({job.grace_seconds}) of a terminated pod: set it higher"
+            f"sets attempt_deadline_seconds to {job.attempt_deadline_seconds}, less than "
+            f"grace_seconds ({job.grace_seconds}): set it higher"
         )
     duplicates = set(job.env) & set(job.env_from)
     if duplicates:
-        yield f"has {sorted(duplicates)[0]} in env and in env_from: set it in one of them"
+        yield f"sets {sorted(duplicates)[0]} in both env and env_from: set it in one of them"
     for name in job.volumes:
         if name in RESERVED_VOLUMES:
             yield f"has a volume {name!r}, which is a reserved name: choose another"
@@ -47,7 +47,7 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
     yield from _download_problems(job)
     for name in job.annotations:
         if name.startswith(_RESERVED_ANNOTATIONS):
-            yield f"sets annotations.{name}, which decides the placement: leave it out"
+            yield f"sets annotations.{name}, which determines the placement: leave it out"
 
 
 def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -57,12 +57,12 @@ def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
     writable = [volume.path.rstrip("/") for volume in job.volumes.values() if not volume.read_only]
     if job.datasets is not None:
         yield (
-            f"has hyperparameters.data_url and datasets {job.datasets!r}, which is mounted "
-            "read-only: leave one of them out"
+            f"sets hyperparameters.data_url, but datasets {job.datasets!r} is mounted read-only: "
+            "remove one of them"
         )
     elif DATASETS_PATH not in writable:
         yield (
-            f"has hyperparameters.data_url, but no writable volume at {DATASETS_PATH}: set "
+            f"sets hyperparameters.data_url, but has no writable volume at {DATASETS_PATH}: set "
             f"volumes: {{data: {{path: {DATASETS_PATH}, scratch: 100Gi}}}}"
         )
 
@@ -72,19 +72,22 @@ def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.kind != "notebook":
         return
     if job.notebook is None:
-        yield "is of kind 'notebook', but has no notebook: set notebook.home and token_secret"
+        yield (
+            "is of kind 'notebook', but has no notebook settings: set notebook.home and "
+            "notebook.token_secret"
+        )
     if job.command is not None:
-        yield "has a command, but kind 'notebook' starts JupyterLab: leave it out"
+        yield "sets command, but kind 'notebook' starts JupyterLab: remove it"
     if job.nodes != 1:
-        yield f"has nodes {job.nodes}, but a notebook is one pod: leave it out"
+        yield f"sets nodes to {job.nodes}, but a notebook is a single pod: remove it"
     if "on_change" in job.model_fields_set and job.on_change == "keep":
-        yield "has on_change 'keep', but two notebooks would share a home: leave it out"
+        yield "sets on_change to 'keep', but two notebooks would share a home: remove it"
     for name in sorted({*job.env, *job.env_from}):
         if name == "HOME" or name.startswith("JUPYTER_"):
-            yield f"sets {name}, which kind 'notebook' decides: leave it out"
+            yield f"sets {name}, which kind 'notebook' determines: remove it"
     for name, volume in job.volumes.items():
         path = f"{volume.path.rstrip('/')}/"
         if name in (HOMES_VOLUME, TOKEN_VOLUME):
             yield f"has a volume {name!r}, which is a reserved name: choose another"
         if path.startswith((f"{HOMES_PATH}/", f"{SECRETS_PATH}/")):
-            yield f"has a volume at {volume.path}, where notebooks have one: choose another path"
+            yield f"has a volume at {volume.path}, which is reserved in notebooks: choose another"

@@ -1,4 +1,4 @@
-"""Schedule of a job: when a new attempt starts, and how many are kept."""
+"""Schedule of a job: start times, and the number of finished runs to keep."""
 
 import re
 from datetime import datetime
@@ -33,16 +33,19 @@ def _cron(text: str) -> str:
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise ValueError(_FORM)
     if _SUNDAY.search(fields[4]):
-        raise ValueError("has day 7 of the week: use 0 for Sunday")
+        raise ValueError("uses 7 as the day of the week: write 0 for Sunday")
     days = (fields[2], fields[4])
     if "*" not in days and any(day.startswith("*") for day in days):
-        raise ValueError("has steps (*/n) of days and another rule for days: use * for one")
+        raise ValueError(
+            "restricts both the day of the month and the day of the week, at least one of them by "
+            "a step (*/n): set one of them to *"
+        )
     try:
         next(CronSim(text, datetime(2000, 1, 1)))
     except CronSimError as error:
         raise ValueError(f"{_FORM} ({error})") from None
     except StopIteration:
-        raise ValueError("never starts: no year has such a day") from None
+        raise ValueError("never starts: the date does not exist in any year") from None
     return text
 
 
@@ -57,7 +60,7 @@ def _zone(name: str) -> str:
 
 
 class ScheduleSettings(Settings):
-    """Times at which a job starts as a new run, once its last run has finished."""
+    """Schedule on which a job starts new runs, each only after the previous run has finished."""
 
     cron: Annotated[str, AfterValidator(_cron)] = Field(
         description="Minute, hour, day of the month, month and day of the week, as in a CronJob: "
@@ -67,7 +70,7 @@ class ScheduleSettings(Settings):
         default="Etc/UTC", description="Time zone of `cron`, such as Europe/Berlin."
     )
     suspend: bool = Field(
-        default=False, description="Start no more runs. A change starts no new run."
+        default=False, description="Start no more runs. Changing this setting starts no run."
     )
     keep_succeeded: int = Field(
         default=3, ge=0, le=100, description="Number of succeeded runs that stay in the cluster."
@@ -78,8 +81,8 @@ class ScheduleSettings(Settings):
     start_within_seconds: PositiveInt | None = Field(
         default=None,
         ge=10,
-        description="Maximum delay (s) of a start, for example while the last run is not finished. "
-        "A later start is skipped. null sets no limit.",
+        description="Maximum delay (s) of a start, for example while the previous run is still "
+        "running. A start that would be delayed longer is skipped. null sets no limit.",
     )
     image: DnsLabel = Field(
         default="recorder",

@@ -74,6 +74,6 @@ class TrainingSettings(Settings):
                 raise ValueError(
                     f"has sweep {key!r} with budget.gpu_hours {sweep.budget.gpu_hours:g}, but its "
                     f"parallel trials may use {reserve:.2g} before they are paused, so none would "
-                    "start: set more"
+                    "start: set a larger budget"
                 )
         return self

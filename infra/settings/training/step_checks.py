@@ -34,7 +34,7 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
         yield problem
     for name, step in job.steps.items():
         if step.for_each and ITEM in step.env:
-            yield f"has steps.{name}.env.{ITEM}, which for_each sets: leave it out"
+            yield f"sets steps.{name}.env.{ITEM}, which for_each also sets: remove it"
         for index, _ in enumerate(step.for_each):
             if f"{name}-{index}" in job.steps:
                 yield (
@@ -45,15 +45,15 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
         for name, step in job.steps.items():
             if step.when and TRAINING_STEP not in preceding_steps(job, name):
                 yield (
-                    f"has steps.{name}.when, but the step does not follow the training, whose "
-                    f"export has the metrics: set after: [{TRAINING_STEP}]"
+                    f"sets steps.{name}.when, but the step does not follow the training, whose "
+                    f"export contains the metrics: set after: [{TRAINING_STEP}]"
                 )
         yield from _value_problems(job)
     if job.steps and job.state == "stopped":
         # Each step is a job of the flow, which would re-create a stopped one.
-        yield "has steps and state 'stopped': delete the JobFlow of the run instead"
+        yield "has steps, but state is 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
-        yield "has a step with writes_datasets, but no datasets: set the claim"
+        yield "has a step with writes_datasets, but no claim for them: set datasets"
     if job.schedule is not None:
         yield from _schedule_problems(job)
 
@@ -90,13 +90,13 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
         for here, other in named:
             if other not in after:
                 known = ", ".join(sorted(set(after) - {name})) or "none"
-                return f"has {other!r} in {here}, which is not a step: use one of {known}"
+                return f"refers to {other!r} in {here}, but has no such step: use one of {known}"
     try:
         graph = {name: step.waits_for for name, step in job.steps.items()}
         TopologicalSorter({**graph, TRAINING_STEP: job.waits_for}).prepare()
     except CycleError as error:
         cycle = " → ".join(error.args[1])
-        return f"has steps that wait for each other: after and inputs have the cycle {cycle}"
+        return f"has steps that wait for each other: after and inputs form the cycle {cycle}"
     return None
 
 
@@ -106,7 +106,7 @@ def _value_problems(job: TrainingJobSettings) -> Iterator[str]:
         prefix = f"steps.{name}."
         for key, reference in step.inputs.items():
             if problem := _unknown_output(job, reference):
-                yield f"has {prefix}inputs.{key} {reference!r}, but {problem}"
+                yield f"sets {prefix}inputs.{key} to {reference!r}, but {problem}"
         texts = [*step.command, *step.env.values()]
         yield from _placeholder_problems(prefix, texts, step.inputs, step.outputs)
     texts = [*(job.command or ()), *job.env.values()]
@@ -115,7 +115,7 @@ def _value_problems(job: TrainingJobSettings) -> Iterator[str]:
             None if job.command is not None else _hyperparameter_problem(job, key, reference)
         )
         if problem:
-            yield f"has inputs.{key} {reference!r}, but {problem}"
+            yield f"sets inputs.{key} to {reference!r}, but {problem}"
     yield from _placeholder_problems("", texts, job.inputs, {})
 
 
@@ -134,12 +134,12 @@ def _placeholder_problems(
     used = {match.groups() for text in texts for match in PLACEHOLDER.finditer(text)}
     for group, name in sorted(used):
         if name not in declared[group]:
-            yield f"has $({group}.{name}), but no {prefix}{group}.{name}: declare it"
+            yield f"uses $({group}.{name}), but has no {prefix}{group}.{name}: declare it"
     for name in outputs:
         if ("outputs", name) not in used:
             yield (
-                f"has {prefix}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
-                "in its env: the command must write it there"
+                f"sets {prefix}outputs.{name}, but $(outputs.{name}) is neither in its command nor "
+                "in its env: the command must write the output to this file"
             )
 
 
@@ -172,8 +172,8 @@ def _types_of(field: str) -> set[str]:
 
 def _schedule_problems(job: TrainingJobSettings) -> Iterator[str]:
     if job.run is not None:
-        yield "has run and a schedule, whose attempts have their own names: leave run out"
+        yield "sets run, but has a schedule, whose runs have their own names: remove run"
     if job.state != "running":
-        yield f"has a schedule and state {job.state!r}: set schedule.suspend true instead"
+        yield f"has a schedule, but state is {job.state!r}: set schedule.suspend to true instead"
     if job.recreate:
-        yield "has recreate and a schedule, which creates each attempt once: leave recreate out"
+        yield "sets recreate, but has a schedule, which creates each run once: remove recreate"

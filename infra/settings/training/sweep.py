@@ -77,7 +77,7 @@ class ParameterSettings(Settings):
     def _is_a_range_or_a_list(self) -> Self:
         if self.choices:
             if self.model_fields_set - {"choices"}:
-                raise ValueError("has choices and a range: keep one of them")
+                raise ValueError("sets both choices and a range: keep one of them")
             if len({str(choice) for choice in self.choices}) < len(self.choices):
                 raise ValueError("has a duplicate choice: list each one once")
             return self
@@ -87,7 +87,7 @@ class ParameterSettings(Settings):
             raise ValueError(f"has min {self.min} and max {self.max}: max must be larger")
         if self.log and self.min <= 0:
             raise ValueError(
-                f"has log and min {self.min}, which has no logarithm: set it to more than 0"
+                f"sets log, but min is {self.min}, which has no logarithm: set min to more than 0"
             )
         return self
 
@@ -172,7 +172,9 @@ class SweepSettings(Settings):
     early_stopping: EarlyStoppingSettings | None = Field(
         default=None, description="Pause trials early. null trains each trial to the end."
     )
-    parallel: int = Field(default=1, ge=1, le=100, description="Trials that run at the same time.")
+    parallel: int = Field(
+        default=1, ge=1, le=100, description="Number of trials that run at the same time."
+    )
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
     budget: BudgetSettings = Field(description="Limits of the whole sweep.")
     winner: Literal["none", "serve"] = Field(
@@ -190,7 +192,7 @@ class SweepSettings(Settings):
     def _problems(self) -> Iterator[str]:
         config = self.job.hyperparameters
         if config is None:
-            yield "has a job without hyperparameters, but searches them: leave out `command`"
+            yield "searches hyperparameters, but its job has none: set job.hyperparameters"
             return
         if KINDS[self.job.kind].resource is not JOB or self.job.steps:
             yield (
@@ -199,13 +201,13 @@ class SweepSettings(Settings):
             )
         for name in ("run", "state", "recreate", "on_change", "schedule"):
             if name in self.job.model_fields_set:
-                yield f"has job.{name}, which belongs to a single run: leave it out"
+                yield f"sets job.{name}, which belongs to a single run: remove it"
         if self.parallel > self.trials:
-            yield f"has parallel {self.parallel}, more than trials {self.trials}"
+            yield f"sets parallel to {self.parallel}, more than trials ({self.trials})"
         known = ["held_out_loss", "accuracy", *map(metric_name, config.metrics)]
         if self.objective.metric not in known:
             yield (
-                f"has objective.metric {self.objective.metric!r}, but the job reports "
+                f"sets objective.metric to {self.objective.metric!r}, but the job reports "
                 f"{', '.join(known)}: use one of them"
             )
         yield from self._early_stopping_problems()
@@ -217,22 +219,22 @@ class SweepSettings(Settings):
         minimum, maximum = self.early_stopping.minimum, self.early_stopping.maximum
         if self.length is None:
             yield (
-                f"has early_stopping, which counts epochs or steps, but the job has "
+                f"sets early_stopping, which counts epochs or steps, but the job has "
                 f"{self.config.length[0]}: set epochs or train_steps"
             )
         elif minimum >= self.length:
             yield (
-                f"has early_stopping.minimum {minimum}, but the job ends after {self.length} "
+                f"sets early_stopping.minimum to {minimum}, but the job ends after {self.length} "
                 f"{self.unit}: set a smaller value"
             )
         elif maximum is not None and maximum < minimum:
             yield (
-                f"has early_stopping.maximum {maximum}, less than minimum {minimum}: set a "
-                "larger value, or leave it out"
+                f"sets early_stopping.maximum to {maximum}, less than minimum ({minimum}): set a "
+                "larger value, or remove it"
             )
         elif self.job.retries <= len(self.rungs):
             yield (
-                f"has job.retries {self.job.retries}, but a trial is resumed up to "
+                f"limits job.retries to {self.job.retries}, but a trial is resumed up to "
                 f"{len(self.rungs)} times, which Volcano counts as restarts: set at least "
                 f"{len(self.rungs) + 1}"
             )
@@ -247,7 +249,7 @@ class SweepSettings(Settings):
                 yield f"has a range in space.{name}, which is not a number: set choices"
                 return
             if is_integer and any(isinstance(end, float) for end in parameter.extremes):
-                yield f"has a range with fractions in space.{name}, which is an integer"
+                yield f"has a range of floats in space.{name}, which is an integer: set integers"
                 return
         for parameters in self.extremes():
             try:

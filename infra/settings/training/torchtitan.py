@@ -56,9 +56,10 @@ class TorchtitanSettings(Settings):
     def _problems(self) -> Iterator[str]:
         modules = released()["modules"]
         if self.module not in modules:
-            yield f"has module {self.module!r}, which {_unknown(self.module, modules)}"
+            yield f"sets module to {self.module!r}, which {_unknown(self.module, modules)}"
         elif self.config not in modules[self.module]:
-            yield f"has config {self.config!r}, which {_unknown(self.config, modules[self.module])}"
+            known = modules[self.module]
+            yield f"sets config to {self.config!r}, which {_unknown(self.config, known)}"
         else:
             # Imported here because it is slow, and few stacks have such a job.
             import jsonschema
@@ -134,8 +135,8 @@ def _sentence(error: "ValidationError") -> str:
         schema: Any = error.schema
         known = schema["properties"]
         name = str(next(name for name in instance if name not in known))
-        return f"has {here}.{name}, which {_unknown(name, known)}"
-    return f"has {here} {instance!r}: {error.message}"
+        return f"sets {here}.{name}, which {_unknown(name, known)}"
+    return f"sets {here} to {instance!r}: {error.message}"
 
 
 def _unknown(name: str, known: Collection[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
-from policies.own_rules import VARIABLE
+from policies.custom_rules import VARIABLE
 from tests.engine.policies import tokens
 from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
@@ -31,7 +31,7 @@ def test_a_mandatory_rule_names_the_remedy(run: Run):
     assert "gpu-counts-whole" in done.stdout
     assert 'Job "digits" in namespace "training"' in done.stdout
     place = 'spec.tasks[0].template.spec.containers[0].resources.limits["nvidia.com/gpu"]'
-    assert f'{place}: found "0.5"; write an integer number of nvidia.com/gpu' in done.stdout
+    assert f'{place}: found "0.5"; write an integer such as 1' in done.stdout
 
 
 def test_other_rules_are_evaluated_when_an_image_is_unknown(run: Run):
@@ -94,7 +94,7 @@ def test_rules_about_simulations_have_settings_and_report_nothing(run: Run):
     assert "plan-waits-at-most" in done.stdout + done.stderr
 
 
-def test_own_rules_are_evaluated_and_configured(tmp_path: Path, tools: Toolchain):
+def test_custom_rules_are_evaluated_and_configured(tmp_path: Path, tools: Toolchain):
     shutil.copy(CHECKOUT / "examples" / "policy-rules" / "team_rules.py", tmp_path)
     run = program(tmp_path, tools, environment={VARIABLE: "team_rules.py"})
     job = manifests.volcano_job()

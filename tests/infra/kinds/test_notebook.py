@@ -106,12 +106,12 @@ def test_a_notebook_has_the_role_interactive() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"notebook": None}, "has no notebook: set notebook.home and token_secret"),
-        ({"nodes": 2}, "has nodes 2, but a notebook is one pod"),
-        ({"command": ["jupyter", "lab"]}, "has a command, but kind 'notebook' starts JupyterLab"),
+        ({"notebook": None}, "has no notebook settings: set notebook.home and notebook.token"),
+        ({"nodes": 2}, "sets nodes to 2, but a notebook is a single pod"),
+        ({"command": ["jupyter", "lab"]}, "sets command, but kind 'notebook' starts JupyterLab"),
         ({"hyperparameters": {"model": "digits-net"}}, "which kind 'notebook' does not support"),
         ({"on_change": "keep"}, "two notebooks would share a home"),
-        ({"env": {"JUPYTER_TOKEN": "x"}}, "sets JUPYTER_TOKEN, which kind 'notebook' decides"),
+        ({"env": {"JUPYTER_TOKEN": "x"}}, "sets JUPYTER_TOKEN, which kind 'notebook' determines"),
         ({"env_from": {"HOME": {"secret": "a", "key": "b"}}}, "sets HOME"),
         ({"volumes": {"x": {"path": "/home/x", "scratch": "1Gi"}}}, "has a volume at /home/x"),
         ({"volumes": {"x": {"path": "/secrets", "scratch": "1Gi"}}}, "has a volume at /secrets"),

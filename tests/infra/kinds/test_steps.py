@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from infra.manifests import Manifest
-from policies.finding import find_pods
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import job, objects, problems_of, refused
@@ -200,7 +200,7 @@ def test_each_value_is_a_variable_of_its_step() -> None:
         ),
         (
             {"a": {"command": ["x"], "for_each": ["1"], "env": {"ITEM": "2"}}},
-            "env.ITEM, which for_each sets",
+            "env.ITEM, which for_each also sets",
         ),
     ],
     ids=["name", "variable"],
@@ -306,7 +306,10 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"inputs": {"epochs": "prepar.rows"}}, "'prepar' in inputs.epochs, which is not a step"),
+        (
+            {"inputs": {"epochs": "prepar.rows"}},
+            "refers to 'prepar' in inputs.epochs, but has no such step",
+        ),
         (
             {"inputs": {"epochs": "prepare.row"}},
             "step prepare has no output 'row': its outputs are rows, table",
@@ -329,11 +332,11 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
         ({"inputs": {"epochs": "report.x"}}, "wait for each other"),
         (
             {"steps": {"a": {"command": ["$(inputs.x)"]}}},
-            "has $(inputs.x), but no steps.a.inputs.x: declare it",
+            "uses $(inputs.x), but has no steps.a.inputs.x: declare it",
         ),
         (
             {"steps": {"a": {"command": ["x"], "outputs": {"y": "text"}}}},
-            "the command must write it there",
+            "the command must write the output to this file",
         ),
         (
             {"steps": {"a": {"command": ["$(outputs.y)"], "outputs": {"y": "csv"}}}},
@@ -343,7 +346,7 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
         ({"steps": {"a": {"command": ["x"], "inputs": {"y": "b"}}}}, "must be <step>.<output>"),
         (
             {"command": ["./run", "$(inputs.rows)"], "hyperparameters": None},
-            "has $(inputs.rows), but no inputs.rows",
+            "uses $(inputs.rows), but has no inputs.rows",
         ),
     ],
 )

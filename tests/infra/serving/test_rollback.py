@@ -154,7 +154,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
                 "job": None,
                 "canary": {"weight": 1, "image": "inference", "rollback": LIMITS},
             },
-            "which has no series of failed requests",
+            "which does not report failed requests",
         ),
         (
             {"canary": {**CANARY, "rollback": {**LIMITS, "image": "nowhere"}}},
@@ -162,7 +162,7 @@ def with_limits(**service: Any) -> dict[str, Any]:
         ),
         (
             {"canary": {**CANARY, "rollback": {**LIMITS, "window_seconds": 10}}},
-            "set at least three intervals",
+            "window_seconds is 10, less than three times interval_seconds (5)",
         ),
     ],
     ids=["ingress", "series", "image", "window"],

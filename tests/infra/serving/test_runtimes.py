@@ -195,7 +195,7 @@ def test_a_claim_that_the_server_mounts_as_well_is_one_volume() -> None:
         (
             {"runtime": "triton", "url": "s3://models/all"},
             {},
-            "has fetch.cache with runtime triton",
+            "sets fetch.cache with runtime triton",
         ),
         ({"fetch": {"cache": {"claim": "none", "size": "1Gi"}}}, {}, "fetch.cache.claim is 'none'"),
     ],
@@ -330,7 +330,7 @@ MISTAKES = {
     "too little shared memory": ({**LLM, "shm": "64Mi"}, "set at least 1Gi"),
     "a run without a repository": ({"runtime": "triton"}, "supports only artifact, claim, url"),
     "a digest that is not checked": ({**LLM, "digest": "d" * 64}, "which does not check it"),
-    "TLS that is not configured": ({**LLM, "tls": {"secret": "x"}}, "use a gateway for it"),
+    "TLS that is not configured": ({**LLM, "tls": {"secret": "x"}}, "use a gateway instead"),
     "a port for two purposes": ({**TRITON, "port": 8001}, "set another port"),
     "gRPC that is not spoken": (
         {**LLM, "route": {**GATEWAY, "hostnames": ["a.b"], "grpc_hostnames": ["c.d"]}},

@@ -28,7 +28,7 @@ def of_job(kind: str = "volcano", **changes: Any) -> list[str]:
     [
         ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 7}, None),
         ({"cpu": "56", "gpus_per_node": 8, "omp_threads": 5000}, "set at most 7, or more CPUs"),
-        ({"cpu": "1m", "gpus_per_node": 8}, "less than a core for each of 8 processes"),
+        ({"cpu": "1m", "gpus_per_node": 8}, "less than one core for each of the 8 processes"),
         ({"cpu": "1m", "gpus_per_node": 1}, None),
         ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 1}, None),
         ({"cpu": "500m", "gpus_per_node": 1, "omp_threads": 2}, "set at most 1, or more CPUs"),
@@ -111,7 +111,7 @@ def test_an_exporter_that_would_see_no_gpu_on_gke_is_warned_of(
     values["monitoring"] = {"prometheus": "operator", **monitoring}
     found = [text for text in told(values) if "DCGM" in text]
     assert len(found) == expected
-    assert all("gpu-platform:monitoring.dcgm_exporter.gke true" in text for text in found)
+    assert all("gpu-platform:monitoring.dcgm_exporter.gke to true" in text for text in found)
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [(0, 0), (MAX_JOBS, 0), (MAX_JOBS + 1, 1)])

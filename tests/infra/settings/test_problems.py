@@ -50,7 +50,7 @@ MISTAKES = {
         "images.workloads.training",
         {"build": {"dockerfile": "x", "base_image": "a:1", "sources": ["training"]}},
         "images",
-        "lacks `registry`",
+        "has no `registry` to push to",
     ),
     "build of missing sources": (
         "images",
@@ -101,7 +101,7 @@ MISTAKES = {
         "volcano.queues",
         {"research": {"parent": "lab"}, "lab": {"parent": "research"}},
         "volcano.queues.lab.parent",
-        "a parent of itself",
+        "its own ancestor",
     ),
     "less disk than /tmp": (
         f"{JOB}.ephemeral_storage",
@@ -203,7 +203,7 @@ MISTAKES = {
         f"{JOB}.hyperparameters.run_dir",
         "/elsewhere",
         f"{JOB}.hyperparameters",
-        "leave it out",
+        "remove it",
     ),
     "deadline that the kind lacks": (f"{JOB}.deadline_seconds", 60, JOB, "kind indexed,"),
     "host network in a restricted namespace": (
@@ -252,7 +252,7 @@ MISTAKES = {
         "gpu.tolerations",
         [{"key": "a", "value": "b"}],
         "gpu.tolerations[0]",
-        "operator Equal",
+        "operator is Equal",
     ),
     "replicas and autoscaling": (
         SERVICE,
@@ -264,7 +264,7 @@ MISTAKES = {
             "autoscaling": {"max": 4},
         },
         SERVICE,
-        "leave one of them out",
+        "remove one of them",
     ),
     "autoscaling downwards": (
         f"{SERVICE}.autoscaling",
@@ -309,7 +309,7 @@ MISTAKES = {
         f"{SERVICE}.fetch",
         {"size": "1Gi"},
         SERVICE,
-        "but nothing to download",
+        "but has nothing to download",
     ),
     "a canary without a route": (
         f"{SERVICE}.canary",
@@ -339,25 +339,25 @@ MISTAKES = {
         f"{SERVICE}.autoscaling",
         {"min": 0, "max": 2, "requests_in_flight": 8},
         f"{SERVICE}.autoscaling",
-        "needs keda.activation_query",
+        "requires keda.activation_query",
     ),
     "keda without requests in flight": (
         f"{SERVICE}.autoscaling",
         {"max": 2, "keda": {"prometheus": "http://prometheus:9090"}},
         f"{SERVICE}.autoscaling",
-        "has keda without requests_in_flight",
+        "sets keda, but not requests_in_flight",
     ),
     "a volume over the model": (
         f"{SERVICE}.volumes",
         {"mine": {"path": "/models/mine", "scratch": "1Gi"}},
         SERVICE,
-        "which every pod uses already",
+        "which is reserved in every pod",
     ),
     "a volume named like ours": (
         f"{SERVICE}.volumes",
         {"models": {"path": "/mine", "scratch": "1Gi"}},
         SERVICE,
-        "every pod has already",
+        "a name that is reserved in every pod",
     ),
     "a volume of an unknown claim": (
         f"{SERVICE}.volumes",
@@ -427,9 +427,9 @@ def test_a_gang_is_described_by_its_numbers(nodes: int, counted: str) -> None:
 def test_memory_is_described_in_the_unit_of_the_settings() -> None:
     values = changed("tenancy.quota", {"memory": "100Gi"})
     (sentence,) = problems(values)
-    assert "needs 128Gi of memory, more than gpu-platform:tenancy.quota.memory of 100Gi" in sentence
+    assert "needs 128Gi memory, more than gpu-platform:tenancy.quota.memory (100Gi)" in sentence
     values["tenancy"]["quota"]["memory"] = "1500Mi"
-    assert any("quota.memory of 1500Mi" in sentence for sentence in problems(values))
+    assert any("quota.memory (1500Mi)" in sentence for sentence in problems(values))
 
 
 def test_the_example_is_valid() -> None:

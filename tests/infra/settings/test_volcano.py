@@ -56,20 +56,21 @@ def test_the_scheduler_is_configured_in_one_place() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("actions: [", "must be YAML"),
-        ("actions: allocate", "must be a text with `actions` and `tiers`"),
-        ({"actions": "allocate", "tiers": []}, "must be a text with"),
+        ("actions: [", "(not YAML)"),
+        ("actions: allocate", "set a string of YAML with `actions` and `tiers`"),
+        ({"actions": "allocate", "tiers": []}, "set a string of YAML with"),
     ],
 )
 def test_a_text_that_the_scheduler_would_not_read_is_refused(text: object, told: str) -> None:
     (problem,) = volcano(values={"custom": {"scheduler_config_override": text}})
-    assert problem.startswith("gpu-platform:volcano.values has custom.scheduler_config_override")
+    here = "gpu-platform:volcano.values has an invalid custom.scheduler_config_override"
+    assert problem.startswith(here)
     assert told in problem
 
 
 def test_custom_values_are_a_mapping() -> None:
     (problem,) = volcano(values={"custom": "none"})
-    assert "custom, which must be a mapping" in problem
+    assert "invalid custom: it must be a mapping" in problem
 
 
 def test_a_scheduler_of_others_is_not_configured_here() -> None:
@@ -87,7 +88,7 @@ def test_proportion_reads_weights_alone() -> None:
 
 def test_capacity_does_not_read_weights() -> None:
     (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": {"weight": 2}})
-    assert problem.startswith("gpu-platform:volcano.queues.team.weight is 2, which is not read")
+    assert problem.startswith("gpu-platform:volcano.queues.team.weight is 2, which has no effect")
 
 
 def test_parent_queues_need_a_volcano_that_supports_them() -> None:
@@ -103,7 +104,7 @@ def test_deserved_lists_cpu_and_memory_if_queues_reclaim() -> None:
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     queues: dict[str, Any] = {"team": {"deserved": {GPU: 8, "cpu": 64}}}
     (problem,) = volcano(scheduler=scheduler, version="1.10.0", queues=queues)
-    assert "gpu-platform:volcano.queues.team.deserved names no memory" in problem
+    assert "gpu-platform:volcano.queues.team.deserved lists no memory" in problem
     assert volcano(scheduler=scheduler, queues=queues) == []
 
 
@@ -116,7 +117,7 @@ def test_child_queues_get_no_more_than_their_parent(promise: str) -> None:
     }
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
     assert problem.startswith(f"gpu-platform:volcano.queues.team.{promise} of {GPU} is 8, but")
-    assert "(lab, desk) have 10 in total" in problem
+    assert "(lab, desk) is 10 in total" in problem
 
 
 def test_a_child_queue_may_use_no_more_than_its_parent() -> None:
@@ -138,8 +139,8 @@ def test_a_parent_without_an_amount_has_none_of_it() -> None:
         "lab": {"parent": "team", "guarantee": {GPU: 4, "cpu": 8}},
     }
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
-    assert "queues.team.capability of cpu is 0 (not listed), but its child queues" in problem
-    assert "have 8 in total as guarantee" in problem
+    assert "queues.team.capability of cpu is 0 (not listed), but guarantee of its child" in problem
+    assert "(lab) is 8 in total" in problem
 
 
 @pytest.mark.parametrize("promise", ["guarantee", "deserved"])
@@ -157,7 +158,7 @@ def test_guarantee_deserved_and_capability_increase_in_this_order() -> None:
 def test_cycles_and_unknown_parents_are_named() -> None:
     queues = {"a": {"parent": "b"}, "b": {"parent": "a"}, "c": {"parent": "d"}}
     found = volcano(scheduler={"share": "capacity"}, queues=queues)
-    assert any("queues.a.parent is 'b', which makes 'a' a parent of itself" in p for p in found)
+    assert any("queues.a.parent is 'b', which makes 'a' its own ancestor" in p for p in found)
     assert any("queues.c.parent is 'd', which is not a queue of this stack" in p for p in found)
 
 

@@ -57,9 +57,9 @@ def test_what_registers_its_manifests_is_none(pulumi_type: str):
 @pytest.mark.parametrize(
     ("version", "kind", "reason"),
     [
-        ("argoproj.io/v1alpha1", "ApplicationSet", "manifests of a repository"),
-        ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "manifests of a repository"),
-        ("configsync.gke.io/v1beta1", "RootSync", "manifests of a repository"),
+        ("argoproj.io/v1alpha1", "ApplicationSet", "manifests from a repository"),
+        ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "manifests from a repository"),
+        ("configsync.gke.io/v1beta1", "RootSync", "manifests from a repository"),
         ("pulumi.com/v1", "Stack", "runs a Pulumi program"),
         ("pulumi.com/v1", "Program", "is a Pulumi program"),
         ("mutations.gatekeeper.sh/v1", "Assign", "changes objects"),
@@ -96,6 +96,6 @@ def test_reports_what_argo_cd_deploys_unless_it_is_checked_elsewhere() -> None:
         "spec": {"source": {"repoURL": "https://example.com/web", "path": "deploy"}},
     }
     (message,) = judge("helm-release-judged", application)
-    assert "it deploys manifests of a repository" in message
+    assert "it deploys manifests from a repository" in message
     named = {"checkedElsewhere": ["argocd/Application.argoproj.io/*"]}
     assert judge("helm-release-judged", application, config=named) == []

@@ -18,30 +18,30 @@ DOWNLOAD = {"dataset": "shards", "data_url": "s3://datasets/birds"}
 # name: job, beginning of the sentence after the job's key, remedy
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no program": (job("volcano", hyperparameters=None), " has no program", "torchtitan, command"),
-    "two programs": (job("volcano", command=["a"]), " has hyperparameters and command", "one of"),
+    "two programs": (job("volcano", command=["a"]), " sets hyperparameters and command", "one of"),
     "empty command": (job("plain", command=[]), ".command", "at least 1"),
-    "minimum above maximum": (job("volcano", min_nodes=3), " has min_nodes 3", "nodes 2"),
-    "pod above node": (job("volcano", node_gpus=2), " has node_gpus 2", "gpus_per_node 4"),
+    "minimum above maximum": (job("volcano", min_nodes=3), " sets min_nodes to 3", "nodes (2)"),
+    "pod above node": (job("volcano", node_gpus=2), " sets node_gpus to 2", "gpus_per_node to 4"),
     "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may use 80%"),
     "whole nodes that are not spread": (
         job("volcano", whole_node=True, spread=False),
-        " has whole_node",
-        "leave spread out",
+        " sets whole_node",
+        "remove spread",
     ),
     "network within a node": (
         job("volcano", nodes=1, nccl={"network": "tcp"}),
-        " has nccl but",
-        "leave nccl out",
+        " sets nccl, but",
+        "remove nccl",
     ),
     "InfiniBand without a device": (
         job("volcano", nccl={"network": "infiniband"}),
-        " has nccl.network 'infiniband'",
+        " sets nccl.network to 'infiniband'",
         "rdma.resource",
     ),
     "TCP beside a device": (
         job("volcano", nccl={"network": "tcp"}, rdma=RDMA),
-        " has nccl.network 'tcp'",
-        "leave rdma out",
+        " sets rdma, which nccl.network 'tcp' does not use",
+        "remove rdma",
     ),
     "field of another network": (
         job("volcano", nccl={"network": "tcp", "gid_index": 3}),
@@ -60,7 +60,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "variable and reference": (
         job("volcano", env={"A": "1"}, env_from={"A": {"secret": "s", "key": "k"}}),
-        " has A in env",
+        " sets A in both env",
         "one of them",
     ),
     "reference to nothing": (
@@ -80,7 +80,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "volume over another's path": (
         job("volcano", volumes={"x": {"path": "/checkpoints/x", "scratch": "1Gi"}}),
-        ".volumes.x has path /checkpoints/x",
+        ".volumes.x sets path to /checkpoints/x",
         "choose another",
     ),
     "volumes at one path": (
@@ -96,12 +96,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "download of a data set to a claim that is read-only": (
         job("volcano", datasets="datasets", hyperparameters=DOWNLOAD),
-        " has hyperparameters.data_url and datasets 'datasets'",
-        "leave one of them out",
+        " sets hyperparameters.data_url, but datasets 'datasets'",
+        "remove one of them",
     ),
     "download of a data set without a volume": (
         job("volcano", datasets=None, hyperparameters=DOWNLOAD),
-        " has hyperparameters.data_url, but no writable volume at /data",
+        " sets hyperparameters.data_url, but has no writable volume at /data",
         "scratch: 100Gi",
     ),
     "volume with a reserved name": (
@@ -133,12 +133,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "step after nothing": (
         job("volcano", steps={"a": {**STEP, "after": ["b"]}}),
-        " has 'b' in steps.a.after",
+        " refers to 'b' in steps.a.after",
         "train",
     ),
     "training after nothing": (
         job("volcano", after=["prepare"]),
-        " has 'prepare' in after",
+        " refers to 'prepare' in after",
         "none",
     ),
     "steps in a cycle": (
@@ -148,13 +148,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "steps that are stopped": (
         job("volcano", steps={"a": STEP}, state="stopped"),
-        " has steps and state 'stopped'",
+        " has steps, but state is 'stopped'",
         "delete the JobFlow",
     ),
     "step that writes no data": (
         job("volcano", datasets=None, steps={"a": {**STEP, "writes_datasets": True}}),
         " has a step with writes_datasets",
-        "set the claim",
+        "set datasets",
     ),
     "setting of PyTorch's program": (
         job(

@@ -15,7 +15,7 @@ JOB = "training.jobs.digits."
             (f"{JOB}env", {name: "x"}, f"sets {name}, which")
             for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "RUN_DIR", "LD_PRELOAD")
         ),
-        (f"{JOB}attempt_deadline_seconds", 59, "is less than the grace_seconds (60)"),
+        (f"{JOB}attempt_deadline_seconds", 59, "less than grace_seconds (60)"),
         *(
             (f"{owner}annotations", {"a": "x" * 300_000}, f"{owner}annotations has 300001 bytes,")
             for owner in (JOB, "cluster.", "tenancy.identities.training.")
@@ -23,7 +23,7 @@ JOB = "training.jobs.digits."
         ("cluster.context", "a\nb", "several lines"),
         ("cluster.kubeconfig", "apiVersion: v1\nkind: Config", "several lines"),
         ("cluster.kubeconfig", '{"apiVersion": "v1"}', "must be the path of the kubeconfig file"),
-        ("inference.services.digits.max_unavailable", 9, "drained nodes may stop all of them"),
+        ("inference.services.digits.max_unavailable", 9, "draining nodes may stop all of them"),
     ],
 )
 def test_settings_that_would_fail_later_are_refused(path: str, value: Any, expected: str) -> None:

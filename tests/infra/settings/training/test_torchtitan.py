@@ -23,28 +23,28 @@ def titan(kind: str = "volcano", *, options: dict[str, Any] | None = None, **cha
 MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "unknown module": (
         titan(torchtitan={**LLAMA, "module": "lama3"}),
-        (".torchtitan has module 'lama3'", "did you mean 'llama3'?", "qwen3"),
+        (".torchtitan sets module to 'lama3'", "did you mean 'llama3'?", "qwen3"),
     ),
     "unknown configuration": (
         titan(torchtitan={**LLAMA, "config": "llama_8b"}),
-        ("has config 'llama_8b'", "did you mean 'llama3_8b'?"),
+        ("sets config to 'llama_8b'", "did you mean 'llama3_8b'?"),
     ),
     "unknown option": (
         titan(options={"training": {"step": 5}}),
-        ("has options.training.step,", "did you mean 'steps'?"),
+        ("sets options.training.step,", "did you mean 'steps'?"),
     ),
-    "unknown section": (titan(options={"train": {}}), ("has options.train,", "'training'")),
+    "unknown section": (titan(options={"train": {}}), ("sets options.train,", "'training'")),
     "option that the stack decides": (
         titan(options={"checkpoint": {"folder": "/x"}}),
-        ("has options.checkpoint.folder",),
+        ("sets options.checkpoint.folder",),
     ),
     "wrong type": (
         titan(options={"training": {"steps": "5"}}),
-        ("options.training.steps '5'", "integer"),
+        ("options.training.steps to '5'", "integer"),
     ),
     "wrong choice": (
         titan(options={"activation_checkpoint": "half"}),
-        ("options.activation_checkpoint 'half'", "selective"),
+        ("options.activation_checkpoint to 'half'", "selective"),
     ),
     "degrees above the processes": (
         titan(options={"parallelism": {"tensor_parallel_degree": 16}}),
@@ -74,7 +74,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "elastic": (titan(min_nodes=1), ("torchtitan and min_nodes",)),
     "image without torchtitan": (titan(image="training"), ("training/titan/Dockerfile",)),
-    "two programs": (titan(command=["a"]), ("has torchtitan and command",)),
+    "two programs": (titan(command=["a"]), ("sets torchtitan and command",)),
 }
 
 

@@ -1,4 +1,4 @@
-from recorder.following import Tail
+from recorder.log_streams import Tail
 
 
 def test_the_last_lines_are_kept() -> None:

@@ -20,7 +20,7 @@ VARIABLE = "GPU_POLICIES_RULES"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
+def with_custom_rules(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
     """Return the pack's rules and the rules in `files` and in the files of `VARIABLE`.
 
     Raise `ConfigurationError` if a file or the name of a rule is invalid.
@@ -42,7 +42,7 @@ def with_own(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
 
 def _load(file: Path) -> list[Rule[Any]]:
     """Return the rules that a file defines."""
-    spec = importlib.util.spec_from_file_location(f"own_rules.{file.stem}", file)
+    spec = importlib.util.spec_from_file_location(f"custom_rules.{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
         raise ConfigurationError(f"{file}: not a Python file; pass the path of one")
     module = importlib.util.module_from_spec(spec)

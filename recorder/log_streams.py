@@ -50,7 +50,7 @@ def _size(line: str) -> int:
     return len(line.encode(errors="replace"))
 
 
-class Following:
+class LogStreams:
     """Streams container logs, and keeps the last lines of each with their timestamps."""
 
     def __init__(self, connect: Callable[[], AsyncClient], lines: int, size: int) -> None:

@@ -94,11 +94,11 @@ class ContainerNode(Node):
 
     __slots__ = ("_fields", "_inner", "_limits", "_supplied")
 
-    def __init__(self, node: Node, place: Pods, limits: Mapping[str, Any]) -> None:
+    def __init__(self, node: Node, location: Pods, limits: Mapping[str, Any]) -> None:
         super().__init__(node.value, node.parent, node.key, node.partial)
         self._inner = node
-        self._fields = place.fields
-        self._supplied = place.supplied
+        self._fields = location.fields
+        self._supplied = location.supplied
         self._limits = limits
 
     def __getitem__(self, key: Key) -> Node:
@@ -135,27 +135,27 @@ def _image(container: Node, image: Node) -> Node:
     return Node(joined if tag else name, container, image.key)
 
 
-def containers_at(spec: Node, place: Pods) -> Iterator[tuple[Node, ContainerKind]]:
+def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerKind]]:
     """Yield the containers of a pod with their types."""
     for key, kind in LISTS:
         for node in spec[key].items():
             restarts = kind == "init" and node["restartPolicy"].value == "Always"
-            found = ContainerNode(node, place, {}) if place.supplied else node
+            found = ContainerNode(node, location, {}) if location.supplied else node
             yield found, "sidecar" if restarts else kind
-    limits = dict(devices_at(spec, place.devices))
-    for path in place.containers:
+    limits = dict(devices_at(spec, location.devices))
+    for path in location.containers:
         keys = steps(path)
         for node in nodes_at(spec, keys):
             if isinstance(node.value, dict):
                 sidecar = bool(keys) and keys[0] in _SIDECARS
                 kind = "sidecar" if sidecar else "main"
                 own = {} if sidecar else limits
-                yield ContainerNode(node, place, own), kind
+                yield ContainerNode(node, location, own), kind
 
 
-def images_at(spec: Node, place: Pods) -> Iterator[Node]:
+def images_at(spec: Node, location: Pods) -> Iterator[Node]:
     """Yield the images of a pod that are specified outside of its containers."""
-    for path in place.images:
+    for path in location.images:
         for node in nodes_at(spec, steps(path)):
             image = _image(node, node["image"]) if isinstance(node.value, dict) else node
             scheme, separator, name = (image.text or "").partition("://")
@@ -168,11 +168,11 @@ def images_at(spec: Node, place: Pods) -> Iterator[Node]:
 def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
     """Return the devices that a pod requests outside of its containers, by resource."""
     found: dict[str, Any] = {}
-    for place in devices:
+    for location in devices:
         summed: dict[str, Any] = {}
-        for node in nodes_at(spec, steps(place.each)):
-            name = place.resource or node.at(place.name).text
-            count = node.at(place.count).value if place.count else 1
+        for node in nodes_at(spec, steps(location.each)):
+            name = location.resource or node.at(location.name).text
+            count = node.at(location.count).value if location.count else 1
             if name and isinstance(node.value, dict) and count is not None and count is not UNKNOWN:
                 amount = quantity_or_none(count)
                 known = quantity_or_none(summed.get(name, 0))

@@ -7,7 +7,7 @@ from typing import Any
 
 from kube.workloads.record import Pods, WorkloadKind, steps
 from policies.counts import counted
-from policies.places import LayeredNode, containers_at, structural_specs
+from policies.pod_parts import LayeredNode, containers_at, structural_specs
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
 from policies.workloads import ANYWHERE, UNRECORDED, Pod
@@ -15,7 +15,7 @@ from policies.workloads import ANYWHERE, UNRECORDED, Pod
 
 def find_pods(resource: Resource) -> list[Pod]:
     """Return every pod specification in a resource, whatever its kind and nesting."""
-    return [pod for pod in find_all_pods(resource) if not pod.place.machine]
+    return [pod for pod in find_all_pods(resource) if not pod.location.machine]
 
 
 def find_all_pods(resource: Resource) -> list[Pod]:
@@ -24,8 +24,8 @@ def find_all_pods(resource: Resource) -> list[Pod]:
     if not resource.is_manifest or resource.listed or "" in record.patterns:
         return []
     pods = list(_recorded(resource, record))
-    known = {pod.spec.steps for pod in pods if not pod.place.machine}
-    listed = {c.node.steps for pod in pods if pod.place.containers for c in pod.containers}
+    known = {pod.spec.steps for pod in pods if not pod.location.machine}
+    listed = {c.node.steps for pod in pods if pod.location.containers for c in pod.containers}
     embedded = (*record.patterns, *record.objects)
     for node in structural_specs(resource.root, embedded):
         if node.steps not in known and not _is_listed(node, listed):
@@ -43,28 +43,30 @@ def _is_listed(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
 
 def _recorded(resource: Resource, record: WorkloadKind) -> Iterator[Pod]:
     seen = set()
-    for place in record.pods:
-        for node in nodes_at(resource.root, steps(place.at)):
-            if node.steps not in seen or place.machine:
-                pod = _pod_at(resource, node, place)
+    for location in record.pods:
+        for node in nodes_at(resource.root, steps(location.at)):
+            if node.steps not in seen or location.machine:
+                pod = _pod_at(resource, node, location)
                 if pod is not None:
                     seen.add(node.steps)
                     yield pod
 
 
-def _pod_at(resource: Resource, node: Node, place: Pods) -> Pod | None:
-    """Return the pod at a place; only a patch or a pod specification may have no containers."""
+def _pod_at(resource: Resource, node: Node, location: Pods) -> Pod | None:
+    """Return the pod at a path; only a patch or a pod specification may have no containers."""
     if not isinstance(node.value, dict):
-        return Pod(resource, node, place) if resource.is_patch and not place.containers else None
-    partial = resource.is_partial or (place.partial and "containers" not in node.value)
+        return (
+            Pod(resource, node, location) if resource.is_patch and not location.containers else None
+        )
+    partial = resource.is_partial or (location.partial and "containers" not in node.value)
     own = node.steps[len(resource.root.steps) :]
-    stated = [counted(resource.root, path, own) for path in place.defaults]
+    stated = [counted(resource.root, path, own) for path in location.defaults]
     defaults = [default for default in stated if isinstance(default.value, dict)]
-    if place.supplied:
-        defaults.append(Node(dict.fromkeys(place.supplied, UNKNOWN)))
+    if location.supplied:
+        defaults.append(Node(dict.fromkeys(location.supplied, UNKNOWN)))
     if defaults:
-        node = LayeredNode(node, defaults, partial, place.inherited)
+        node = LayeredNode(node, defaults, partial, location.inherited)
     elif partial != node.partial:
         node = Node(node.value, node.parent, node.key, partial)
-    pod = Pod(resource, node, place)
-    return None if place.containers and not pod.containers else pod
+    pod = Pod(resource, node, location)
+    return None if location.containers and not pod.containers else pod

@@ -13,7 +13,7 @@ from pulumi.runtime.proto.analyzer_pb2_grpc import AnalyzerStub
 
 from policies.catalogue import RULES
 from policies.check import main as check
-from policies.own_rules import VARIABLE, with_own
+from policies.custom_rules import VARIABLE, with_custom_rules
 from policies.rule import ConfigurationError
 from policies.test import main as run_cases
 
@@ -25,7 +25,7 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name
 
 
 def test_adds_rules_of_a_file_to_the_pack():
-    *ours, own = with_own([RULES_FILE, RULES_FILE])
+    *ours, own = with_custom_rules([RULES_FILE, RULES_FILE])
     assert ours == RULES
     assert own.name == "owner-named"
     assert own.page == "https://wiki.example.com/rules#owner-named"
@@ -50,10 +50,10 @@ def test_refuses_files_without_usable_rules(text: str | None, says: str, tmp_pat
     if text is not None:
         file.write_text(text)
     with pytest.raises(ConfigurationError, match=re.escape(says)):
-        with_own([file])
+        with_custom_rules([file])
 
 
-def test_the_check_evaluates_and_configures_own_rules(
+def test_the_check_evaluates_and_configures_custom_rules(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     pod, config = tmp_path / "pod.yaml", tmp_path / "config.json"
@@ -137,7 +137,7 @@ def test_cases_state_what_they_violate(
     assert says in captured.out + captured.err
 
 
-def test_names_own_rules_without_a_bad_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_names_custom_rules_without_a_bad_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "case.yaml").write_text(f"# expect: capabilities-dropped, ...\n{POD}")
     assert run_cases([str(tmp_path), "--rules", str(RULES_FILE), "--no-stack-rules"]) == 0
     assert capsys.readouterr().out.endswith("no case violates: owner-named\n")

@@ -41,7 +41,7 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         request.body, pool.served, request.header(JSON_LENGTH), limits.max_json_bytes
     )
     request.body = b""
-    seconds = parsed.timeout
+    seconds = parsed.plan.timeout
     if seconds is None:
         seconds = _requested_seconds(service, request)
     deadline = request.started + seconds
@@ -53,7 +53,7 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
             "the responses of this client or of all clients exceed the memory reserved for them: "
             "try again"
         )
-    queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.needed(pool.served))
+    queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.plan.needed)
     return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))
 
 
@@ -97,7 +97,8 @@ def _requested_seconds(service: Service, request: Request) -> float:
 
 def server(_: Service, __: Request, ___: Reserve) -> Response:
     """GET /v2."""
-    return json_response(v2_json.server_metadata())
+    document = {"name": v2_json.SERVER_NAME, "version": v2_json.SERVER_VERSION}
+    return json_response({**document, "extensions": ["binary_tensor_data"]})
 
 
 def live(service: Service, _: Request, __: Reserve) -> Response:

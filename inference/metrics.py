@@ -61,7 +61,6 @@ class Metrics(Collector, Observer):
         """Queried at each scrape."""
         self.samples = 0
         self.worker_deaths = 0
-        self.reload_failures = 0
         self._latency = Histogram(SECONDS)
         self._queue = Histogram(SECONDS)
         self._model = Histogram(SECONDS)
@@ -117,17 +116,14 @@ class Metrics(Collector, Observer):
             (self._batch, "batch_samples", "Samples per batch"),
         ):
             yield histogram.metric(f"inference_{name}", text)
+        buffered, engine = self.limits.buffered if self.limits else 0, self.engine
+        failures = engine.reload_failures if engine else 0
         for name, text, count in (
             ("samples", "Samples predicted", self.samples),
             ("worker_deaths", "Workers that died and were replaced", self.worker_deaths),
-            (
-                "reload_failures",
-                "New model versions that could not be served",
-                self.reload_failures,
-            ),
+            ("reload_failures", "New model versions that could not be served", failures),
         ):
             yield CounterMetricFamily(f"inference_{name}", text, count)
-        buffered, engine = self.limits.buffered if self.limits else 0, self.engine
         for name, text, value in (
             ("requests_in_flight", "Requests in flight", self.in_flight),
             ("buffered_bytes", "Size of bodies and unsent responses in memory", buffered),

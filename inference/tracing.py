@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import Self
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -21,7 +20,8 @@ Header = Callable[[str], str | None]
 class Tracing:
     """Creates one span per request, as a child of the caller's if a W3C traceparent names one."""
 
-    def __init__(self, exporter: SpanExporter, ratio: float, model: str) -> None:
+    def __init__(self, endpoint: str, ratio: float, model: str) -> None:
+        """Export spans to the URL `endpoint`, in a separate thread."""
         resource = Resource.create(
             {
                 SERVICE_NAME: SERVER_NAME,
@@ -32,14 +32,10 @@ class Tracing:
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource
         )
+        exporter = OTLPSpanExporter(endpoint=endpoint)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer(SERVER_NAME, SERVER_VERSION)
         self._propagator = TraceContextTextMapPropagator()
-
-    @classmethod
-    def over_http(cls, endpoint: str, ratio: float, model: str) -> Self:
-        """Create an instance that exports spans to this URL, in a separate thread."""
-        return cls(OTLPSpanExporter(endpoint=endpoint), ratio, model)
 
     def begin(self, name: str, header: Header, attributes: dict[str, str | int]) -> Span:
         """Start the span of a request; `header` returns the value of a header."""

@@ -32,6 +32,8 @@ class ModelEngine:
         """The loaded version; None before the first model is loaded."""
         self.draining = False
         """True if shutdown has begun: requests are still answered, but none should be sent."""
+        self.reload_failures = 0
+        """Number of new versions that could not be served."""
         self._observer = observer or Observer()
         self._policy = policy
         self._folder = Path(config.model_path)
@@ -80,6 +82,7 @@ class ModelEngine:
             try:
                 return await self._load()
             except ExportError as error:
+                self.reload_failures += 1
                 emit("reload_failed", model=self.config.model_name, reason=str(error))
                 raise ReloadError(str(error)) from None
 

@@ -247,9 +247,9 @@ class Connection(asyncio.Protocol):
             request.response = self._application.begin(request, self.parser.get_http_version())
         length = request.length
         if request.response is not None:
-            if length is None or length > DISCARDED_BYTES or request.header("expect"):
+            if length is None or length > DISCARDED_BYTES or request.headers.get("expect"):
                 self._refuse_with(request, request.response)
-        elif length != 0 and request.header("expect") == "100-continue" and not self._active:
+        elif length != 0 and request.headers.get("expect") == "100-continue" and not self._active:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:

@@ -3,9 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -38,7 +37,7 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     pool = service.pool(*request.target)
     limits = service.config
     parsed = v2_json.read_request(
-        request.body, pool.served, request.header(JSON_LENGTH), limits.max_json_bytes
+        request.body, pool.served, request.headers.get(JSON_LENGTH), limits.max_json_bytes
     )
     request.body = b""
     seconds = parsed.plan.timeout
@@ -83,7 +82,7 @@ def _answered(
 
 def _requested_seconds(service: Service, request: Request) -> float:
     """Return the header X-Request-Timeout in seconds, or the default, or raise InputError."""
-    text = request.header(TIMEOUT)
+    text = request.headers.get(TIMEOUT)
     if text is None:
         return service.config.request_seconds
     try:
@@ -139,7 +138,8 @@ def metrics(service: Service, _: Request, __: Reserve) -> Response:
 
 def openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> Response:
     """GET /openapi.json."""
-    return json_response(description(service.config, service.engine.served, admin))
+    routes = ADMIN_PATHS if admin else PATHS
+    return json_response(description(service.config, service.engine.served, routes))
 
 
 def load(service: Service, request: Request, _: Reserve) -> Pending:
@@ -152,7 +152,7 @@ def load(service: Service, request: Request, _: Reserve) -> Pending:
             "served",
         )
     # A client that disconnects does not cancel it: others may wait for the new version.
-    loading = asyncio.run_coroutine_threadsafe(service.reload(), service.loop)
+    loading = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
     return Pending(asyncio.shield(asyncio.wrap_future(loading)), _loaded)
 
 
@@ -180,30 +180,31 @@ def index(service: Service, _: Request, __: Reserve) -> Response:
     )
 
 
-def _get(endpoint: Callable[..., Any], **options: Any) -> Mapping[str, Route]:
-    return {"GET": Route(endpoint, **options)}
-
-
-_HEALTH: Final = {
-    "/v2/health/live": _get(live, scope=None),
-    "/v2/health/ready": _get(ready, scope=None),
+_HEALTH: Final[Routes] = {
+    "/v2/health/live": Route(live, "Liveness", "Live", scope=None),
+    "/v2/health/ready": Route(ready, "Readiness", "Ready", scope=None),
 }
+_MODEL: Final = "/v2/models/{model}"
+_INFER_ERRORS: Final = (400, 404, 408, 413, 415, 429, 503, 504)
+_LOAD: Final = "Serve the current content of the model's directory"
 
 PATHS: Final[Routes] = {
     **_HEALTH,
-    "/v2": _get(server),
-    "/openapi.json": _get(openapi, scope=None),
-    "/v2/models/{model}": _get(model),
-    "/v2/models/{model}/ready": _get(model_ready, scope=None),
-    "/v2/models/{model}/infer": {"POST": Route(infer, counted="rest")},
+    "/openapi.json": Route(openapi, "This description", "Object", scope=None),
+    "/v2": Route(server, "Server metadata", "Server"),
+    _MODEL: Route(model, "Model metadata", "Model", (404, 503)),
+    f"{_MODEL}/ready": Route(model_ready, "Model readiness", "ModelReady", (404,), scope=None),
+    f"{_MODEL}/infer": Route(
+        infer, "Inference", "InferResponse", _INFER_ERRORS, "POST", counted="rest"
+    ),
 }
 """The port for clients."""
 
 ADMIN_PATHS: Final[Routes] = {
     **_HEALTH,
-    "/metrics": _get(metrics, scope=None),
-    "/openapi.json": _get(partial(openapi, admin=True), scope=None),
-    "/v2/repository/index": {"POST": Route(index, scope="admin")},
-    "/v2/repository/models/{model}/load": {"POST": Route(load, scope="admin")},
+    "/openapi.json": Route(partial(openapi, admin=True), "This description", "Object", scope=None),
+    "/metrics": Route(metrics, "Prometheus metrics", "Text", scope=None),
+    "/v2/repository/index": Route(index, "List the models", "Index", (), "POST", "admin"),
+    "/v2/repository/models/{model}/load": Route(load, _LOAD, "Loaded", (404, 409), "POST", "admin"),
 }
 """The port for probes, metrics and administration."""

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 from inference.config import InferenceConfig
-from inference.engine.backoff import DEFAULT_POLICY, RestartPolicy
 from inference.engine.interface import Observer, ReloadError, Served
 from inference.engine.pool import Pool
 from workload.manifest import ExportError, Manifest, read_manifest
@@ -21,12 +20,7 @@ class ModelEngine:
     Create it inside the running event loop, `start` it, and `close` it at the end.
     """
 
-    def __init__(
-        self,
-        config: InferenceConfig,
-        observer: Observer | None = None,
-        policy: RestartPolicy = DEFAULT_POLICY,
-    ) -> None:
+    def __init__(self, config: InferenceConfig, observer: Observer | None = None) -> None:
         self.config = config
         self.pool: Pool | None = None
         """The loaded version; None before the first model is loaded."""
@@ -35,7 +29,6 @@ class ModelEngine:
         self.reload_failures = 0
         """Number of new versions that could not be served."""
         self._observer = observer or Observer()
-        self._policy = policy
         self._folder = Path(config.model_path)
         self._compile_cache = compile_cache()
         self._reason = "the model is not loaded yet"
@@ -120,7 +113,7 @@ class ModelEngine:
         old = self.pool
         if old is not None and old.served.manifest == manifest:
             return old.served
-        pool = Pool(self.config, manifest, self._compile_cache, self._observer, self._policy)
+        pool = Pool(self.config, manifest, self._compile_cache, self._observer)
         self._pools.add(pool)
         try:
             served = await pool.start()

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from inference.config import InferenceConfig
-from inference.engine.backoff import DEFAULT_POLICY, Backoff, RestartPolicy
+from inference.engine.backoff import Backoff
 from inference.engine.batching import Queue, Request
 from inference.engine.interface import (
-    NUMPY,
     InputError,
     Observer,
     OverloadedError,
@@ -35,8 +34,6 @@ UNAVAILABLE_RETRY_SECONDS: Final = 5.0
 PACE_WEIGHT: Final = 0.05
 """Weight of the latest batch in the moving average: the last few dozen batches count."""
 
-STOPPED: Final = "the server stopped it"
-
 STOP_SECONDS: Final = 2.0
 """Time for a worker to exit before it is killed."""
 
@@ -56,7 +53,6 @@ class Pool:
         manifest: Manifest,
         compile_cache: Path,
         observer: Observer,
-        policy: RestartPolicy = DEFAULT_POLICY,
     ) -> None:
         self._config, self._manifest, self._observer = config, manifest, observer
         self._loop = asyncio.get_running_loop()
@@ -65,7 +61,7 @@ class Pool:
         self._spec = WorkerSpec(config, manifest, 0, threads, compile_cache)
         self._workers: list[Worker] = []
         """All workers, including those that still load the model."""
-        self._backoff = Backoff(policy)
+        self._backoff = Backoff()
         self._replacing: set[asyncio.Task[None]] = set()
         self.broken = ""
         """Reason why a worker could not be replaced; empty if all could."""
@@ -158,7 +154,7 @@ class Pool:
     def kill(self) -> None:
         """Kill the workers without waiting."""
         for worker in self._workers:
-            worker.kill(STOPPED)
+            worker.kill()
 
     async def _stop(self) -> None:
         """Stop all workers, including those that still compute or load."""
@@ -167,7 +163,7 @@ class Pool:
             task.cancel()
         for worker in [*self._workers]:
             if worker.batches or not worker.ready:
-                worker.kill(STOPPED)
+                worker.kill()
             worker.close()
         until = time.monotonic() + STOP_SECONDS
         while self._workers:
@@ -198,10 +194,7 @@ class Pool:
             raise UnavailableError("the server is shutting down")
         if self._has_no_workers:
             raise UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS)
-        arrays = {}
-        for spec in self.served.inputs:
-            array = arrays[spec.name] = inputs[spec.name]
-            check_input(spec, array.dtype == NUMPY[spec.datatype], array.shape)
+        arrays = {spec.name: inputs[spec.name] for spec in self.served.inputs}
         now = time.monotonic()
         future = self._loop.create_future()
         request = Request(arrays, future, now, deadline, peer, outputs)
@@ -375,21 +368,6 @@ def default_threads(workers: int) -> int:
     if configured.isdecimal() and int(configured):
         return int(configured)
     return max(1, len(os.sched_getaffinity(0)) // workers)
-
-
-def check_input(spec: TensorSpec, right_type: bool, shape: tuple[int, ...]) -> None:
-    """Repeat the checks of the protocols for an input. Raise InputError on failure."""
-    # The usual case, fixed sizes, needs no loop over the dimensions.
-    if right_type and shape[1:] == spec.shape[1:] and shape[0]:
-        return
-    fits = len(shape) == len(spec.shape) and all(
-        wanted in (-1, size) for wanted, size in zip(spec.shape, shape, strict=True)
-    )
-    if not (right_type and fits and shape[0]):
-        raise InputError(
-            f"{spec.name} has the wrong type or the shape {list(shape)}: it must be "
-            f"{spec.datatype} {list(spec.shape)}"
-        )
 
 
 def _specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,9 @@ ALIGNMENT: Final = 64
 INITIAL_BYTES: Final = 1 << 16
 """Initial size of an arena; it doubles when more is needed."""
 
-MAX_MESSAGE_BYTES: Final = 1 << 17
+STOPPED: Final = "the server stopped it"
 
-BYTE: Final = np.dtype(np.uint8)
+MAX_MESSAGE_BYTES: Final = 1 << 17
 
 Message = dict[str, Any]
 
@@ -118,7 +118,7 @@ class Arena:
         arrays: dict[str, NDArray[Any]] = {}
         for name, datatype, shape, offset, size in placed:
             if datatype == "BYTES":
-                packed = self._view((size,), BYTE, offset).data
+                packed = self._view((size,), NUMPY["UINT8"], offset).data
                 arrays[name] = unpack_texts(packed, tuple(shape), name)
             else:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
@@ -135,9 +135,7 @@ class Arena:
     def _grow(self, needed: int) -> None:
         if needed <= self._size:
             return
-        size = max(self._size, INITIAL_BYTES)
-        while size < needed:
-            size *= 2
+        size = 1 << (needed - 1).bit_length()
         os.ftruncate(self._descriptor, size)
         self._map(size)
 
@@ -151,17 +149,11 @@ def _attach(descriptor: Any) -> Arena:
     return Arena(descriptor.detach())
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Shared memory of one batch: its inputs and its outputs."""
 
     inputs: Arena
     outputs: Arena
-
-    def close(self) -> None:
-        """Release the memory."""
-        self.inputs.close()
-        self.outputs.close()
 
 
 def send(end: socket.socket, message: Message) -> None:
@@ -255,15 +247,8 @@ class Worker:
         if self._end is not None:
             # Never blocks: the buffer holds the messages of all slots. `_reap` detects an exit.
             with contextlib.suppress(ConnectionError):
-                send(
-                    self._end,
-                    {
-                        "slot": slot,
-                        "sizes": batch.sizes,
-                        "tensors": tensors,
-                        "wanted": batch.wanted,
-                    },
-                )
+                message = {"slot": slot, "sizes": batch.sizes, "wanted": batch.wanted}
+                send(self._end, {**message, "tensors": tensors})
 
     def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
         """Return the batch that a result belongs to, with copies of its outputs."""
@@ -273,7 +258,7 @@ class Worker:
         self._free.append(batch.slot)
         return batch, copies
 
-    def kill(self, reason: str = "") -> None:
+    def kill(self, reason: str = STOPPED) -> None:
         """Kill the process; `reason` is reported as the reason of its exit."""
         self._exit_reason = self._exit_reason or reason
         if self._process is not None and self._process.is_alive():
@@ -281,7 +266,7 @@ class Worker:
 
     def close(self) -> None:
         """Let the process exit. `on_exit` is still called."""
-        self._exit_reason = self._exit_reason or "the server stopped it"
+        self._exit_reason = self._exit_reason or STOPPED
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -321,18 +306,18 @@ class Worker:
         process.close()
         self._process = None
         for slot in self._slots:
-            slot.close()
-        reason = self._exit_reason or _describe_exit(code)
+            for arena in slot:
+                arena.close()
+        found = (
+            f"exited with code {code}"
+            if code is None or code >= 0
+            else f"was killed by signal {-code}"
+        )
+        reason = self._exit_reason or f"it {found}"
         if not self.loaded.done():
             message = f"a worker died while it loaded the model: {reason}"
             self.loaded.set_result({"type": "failed", "message": message})
         self._on_exit(self, reason)
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"it exited with code {code}"
-    return f"it was killed by signal {-code}"
 
 
 def _run(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:

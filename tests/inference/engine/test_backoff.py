@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inference.engine.backoff import Backoff, RestartPolicy
+from inference.engine import backoff
+from inference.engine.backoff import Backoff
 from inference.engine.interface import Observer, UnavailableError
 from inference.metrics import Metrics
 from inference.service import Service
@@ -61,10 +62,11 @@ async def test_only_the_request_that_kills_workers_fails(probe: Path, serve: Ser
 
 
 async def test_consecutive_deaths_make_the_server_unready_for_a_while(
-    probe: Path, serve: Serve
+    probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = RestartPolicy(max_deaths=2, reset_after=1.0, first_delay=0.5)
-    async with serve(probe, policy=policy) as engine:
+    monkeypatch.setattr(backoff, "MAX_DEATHS", 2)
+    monkeypatch.setattr(backoff, "MAX_DELAY", 0.5)
+    async with serve(probe) as engine:
         for _ in range(2):
             assert isinstance(await outcome(infer(engine.pool, sample(DIE))), UnavailableError)
         assert engine.reason == "workers died 2 times in a row: it was killed by signal 9"
@@ -202,42 +204,39 @@ def test_the_server_process_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-POLICY = RestartPolicy(max_deaths=3, reset_after=60, first_delay=1, max_delay=30)
-
-
 def test_single_deaths_cause_no_delay() -> None:
-    backoff = Backoff(POLICY)
-    assert [backoff.died(100 * turn, "signal 9") for turn in range(1, 9)] == [0] * 8
-    assert backoff.reason(900) == ""
+    deaths = Backoff()
+    assert [deaths.died(100 * turn, "signal 9") for turn in range(1, 9)] == [0] * 8
+    assert deaths.reason(900) == ""
 
 
 def test_deaths_between_computed_batches_keep_the_server_ready() -> None:
-    backoff = Backoff(POLICY)
+    deaths = Backoff()
     for turn in range(6):
-        assert backoff.died(turn, "poison") == 0
-        backoff.succeeded()
-        assert backoff.reason(turn) == ""
+        assert deaths.died(turn, "poison") == 0
+        deaths.succeeded()
+        assert deaths.reason(turn) == ""
 
 
 def test_a_request_that_kills_two_workers_counts_once() -> None:
-    backoff = Backoff(POLICY)
+    deaths = Backoff()
     for turn in range(2):
-        backoff.died(turn, "why")
-        assert backoff.died(turn, "why", retried=True) == 0
-        assert backoff.reason(turn) == ""
+        deaths.died(turn, "why")
+        assert deaths.died(turn, "why", retried=True) == 0
+        assert deaths.reason(turn) == ""
 
 
 def test_several_requests_of_a_batch_that_kill_workers_all_count() -> None:
-    backoff = Backoff(POLICY)
-    backoff.died(0, "why")
-    assert [backoff.died(0, "why", retried=True) for _ in range(3)] == [0, 0, 1]
-    assert backoff.reason(0) == "workers died 3 times in a row: why"
+    deaths = Backoff()
+    deaths.died(0, "why")
+    assert [deaths.died(0, "why", retried=True) for _ in range(3)] == [0, 0, 1]
+    assert deaths.reason(0) == "workers died 3 times in a row: why"
 
 
 def test_consecutive_deaths_increase_the_delay() -> None:
-    backoff = Backoff(POLICY)
-    assert [backoff.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert backoff.reason(10) == "workers died 10 times in a row: why"
-    assert backoff.reason(39) != ""
-    assert backoff.reason(40) == ""
-    assert backoff.died(71, "why") == 0
+    deaths = Backoff()
+    assert [deaths.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert deaths.reason(10) == "workers died 10 times in a row: why"
+    assert deaths.reason(39) != ""
+    assert deaths.reason(40) == ""
+    assert deaths.died(71, "why") == 0

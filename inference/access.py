@@ -16,9 +16,11 @@ Scope = Literal["infer", "admin"]
 SCOPES: Final = get_args(Scope)
 
 _DIGEST_PREFIX: Final = "sha256:"
-_LINE: Final = "NAME SCOPES[:REQUESTS_PER_SECOND] KEY, such as `search infer:50 sha256:…`"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_QUOTA: Final = re.compile(r"\d{1,9}(\.\d{1,3})?")
+_SCOPE: Final = "|".join(SCOPES)
+_LINE: Final = re.compile(
+    rf"((?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,62}})\s+(?P<scopes>({_SCOPE})(,({_SCOPE}))*)"
+    r"(:(?P<quota>\d{1,9}(\.\d{1,3})?))?\s+)?(?P<key>\S+)"
+)
 
 
 class Key:
@@ -89,12 +91,8 @@ class Access:
 
     def _read(self, path: Path) -> None:
         self._stamp = stamp_of(path)
-        lines = enumerate(path.read_text().splitlines(), 1)
-        keys = [
-            _parse(number, line.split())
-            for number, line in lines
-            if line.strip() and not line.strip().startswith("#")
-        ]
+        lines = enumerate(map(str.strip, path.read_text().splitlines()), 1)
+        keys = [_parse(number, line) for number, line in lines if line and line[0] != "#"]
         if not keys:
             raise ValueError("has no key: write one per line")
         names = [key.name for key in keys]
@@ -103,19 +101,21 @@ class Access:
         self._keys = tuple(keys)
 
 
-def _parse(number: int, words: list[str]) -> Key:
+def _parse(number: int, line: str) -> Key:
     """Parse a line. A line with only a key permits inference."""
-    if len(words) == 1:
-        return Key(f"line-{number}", frozenset({"infer"}), 0, _digest(number, words[0]))
-    if len(words) != 3 or not _NAME.fullmatch(words[0]):
-        raise ValueError(f"line {number} is invalid: write {_LINE}")
-    listed, _, quota = words[1].partition(":")
-    scopes = frozenset(listed.split(","))
-    if not scopes <= set(SCOPES):
-        raise ValueError(f"line {number} has other scopes than {', '.join(SCOPES)}")
-    if ":" in words[1] and not _QUOTA.fullmatch(quota):
-        raise ValueError(f"line {number} has an invalid quota: write requests per second")
-    return Key(words[0], scopes, float(quota or 0), _digest(number, words[2]))
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise ValueError(
+            f"line {number} is invalid: write NAME SCOPES[:REQUESTS_PER_SECOND] KEY, such as "
+            f"`search infer:50 sha256:…`; the scopes are {', '.join(SCOPES)}"
+        )
+    key, digest = found["key"], hashlib.sha256(found["key"].encode()).digest()
+    if key.startswith(_DIGEST_PREFIX):
+        if not re.fullmatch("[0-9a-fA-F]{64}", key.removeprefix(_DIGEST_PREFIX)):
+            raise ValueError(f"line {number} starts its key with sha256: but lacks 64 hex digits")
+        digest = bytes.fromhex(key.removeprefix(_DIGEST_PREFIX))
+    scopes = frozenset((found["scopes"] or "infer").split(","))
+    return Key(found["name"] or f"line-{number}", scopes, float(found["quota"] or 0), digest)
 
 
 def _describe(path: Path, error: OSError | ValueError) -> str:
@@ -124,15 +124,3 @@ def _describe(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"{path} is not a text file"
     return f"{path} {error}"
-
-
-def _digest(number: int, key: str) -> bytes:
-    if not key.startswith(_DIGEST_PREFIX):
-        return hashlib.sha256(key.encode()).digest()
-    try:
-        digest = bytes.fromhex(key.removeprefix(_DIGEST_PREFIX))
-    except ValueError:
-        digest = b""
-    if len(digest) != hashlib.sha256().digest_size:
-        raise ValueError(f"line {number} starts its key with sha256: but lacks 64 hex digits")
-    return digest

@@ -49,7 +49,10 @@ async def _serve(config: InferenceConfig) -> None:
         await admin.start(certificate)
         http.limits.start(service.watch, *([certificate.refresh] if certificate else []))
         await http.start(certificate)
-        _tune_garbage_collector()
+        # Exclude imported modules from collections, which would delay requests.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
         emit(
             "listening",
             model=config.model_name,
@@ -97,10 +100,3 @@ def _reload_at_signals(engine: ModelEngine) -> None:
             task.add_done_callback(reloading.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
-
-
-def _tune_garbage_collector() -> None:
-    """Exclude imported modules from collections, which would delay requests."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)

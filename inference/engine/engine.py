@@ -104,7 +104,9 @@ class ModelEngine:
                     try:
                         await self._load()
                     except ExportError as error:
-                        self._wait(str(error))
+                        if str(error) != self._reason:
+                            self._reason = str(error)
+                            emit("waiting", model=self.config.model_name, reason=self._reason)
             await asyncio.sleep(self.config.poll_seconds)
 
     async def _load(self) -> Served:
@@ -129,7 +131,9 @@ class ModelEngine:
             backend=served.backend,
         )
         if old is not None:
-            self._retire(old)
+            task = asyncio.create_task(self._retire(old))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
         return served
 
     def _check_pinned(self, manifest: Manifest) -> None:
@@ -140,24 +144,13 @@ class ModelEngine:
                 f"{pinned[:12]}… may be served here"
             )
 
-    def _retire(self, pool: Pool) -> None:
+    async def _retire(self, pool: Pool) -> None:
         """Stop the old workers once they have answered their requests."""
-        seconds = self.config.request_seconds + self.config.drain_seconds
-        task = asyncio.create_task(pool.close(seconds))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-        task.add_done_callback(lambda _: self._retired(pool))
-
-    def _retired(self, pool: Pool) -> None:
+        await pool.close(self.config.request_seconds + self.config.drain_seconds)
         self._pools.discard(pool)
         sha256 = pool.served.manifest.weights.sha256
         if self.served is not None and self.served.manifest.weights.sha256 != sha256:
             remove_compiled(self._compile_cache, sha256)
-
-    def _wait(self, reason: str) -> None:
-        if reason != self._reason:
-            emit("waiting", model=self.config.model_name, reason=reason)
-        self._reason = reason
 
     def _kill(self) -> None:
         for pool in self._pools:

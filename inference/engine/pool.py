@@ -81,12 +81,11 @@ class Pool:
         at_workers = SLOTS * self._config.max_batch * max(1, len(self._workers))
         return self._config.max_queue + at_workers
 
-    @property
-    def estimated_wait(self) -> float:
-        """Estimated queueing time (s) of a new request, from the recent pace."""
-        return self._estimated_wait(self._queue.samples)
+    def estimated_wait(self, samples: int) -> float:
+        """Return the time (s) after which this number of queued samples is computed.
 
-    def _estimated_wait(self, samples: int) -> float:
+        It is estimated from the recent pace.
+        """
         ready = 0
         for worker in self._workers:
             ready += worker.ready
@@ -202,7 +201,7 @@ class Pool:
         wait = 0.0
         # With an empty queue it is computed at once, even if the average comes from a slow moment.
         if queue.samples:
-            wait = self._estimated_wait(queue.samples_before(request))
+            wait = self.estimated_wait(queue.samples_before(request))
             seconds = wait + request.samples * self._sample_seconds
             if now + DEADLINE_MARGIN * seconds > deadline:
                 raise OverloadedError(
@@ -307,27 +306,24 @@ class Pool:
         retried = bool(computing) and all(piece.request.retried for piece in computing)
         delay = self._backoff.died(time.monotonic(), reason, retried=retried)
         emit("worker_ended", reason=reason, again_in=delay)
-        self._replace_later(worker.spec, delay)
-        self._requeue(worker, reason)
-
-    def _replace_later(self, spec: WorkerSpec, delay: float) -> None:
-        task = asyncio.create_task(self._replace(spec, delay))
+        task = asyncio.create_task(self._replace(worker.spec, delay))
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
+        self._requeue(worker, reason)
 
     async def _replace(self, spec: WorkerSpec, delay: float) -> None:
-        await asyncio.sleep(delay)
-        try:
-            await self._start(spec)
-        except ExportError as error:
-            if self._closed:
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                await self._start(spec)
+                self.broken = ""
                 return
-            self.broken = str(error)
-            delay = max(1.0, self._backoff.died(time.monotonic(), self.broken))
-            emit("worker_failed", reason=self.broken, again_in=delay)
-            self._replace_later(spec, delay)
-        else:
-            self.broken = ""
+            except ExportError as error:
+                if self._closed:
+                    return
+                self.broken = str(error)
+                delay = max(1.0, self._backoff.died(time.monotonic(), self.broken))
+                emit("worker_failed", reason=self.broken, again_in=delay)
 
     def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.

@@ -75,7 +75,7 @@ class Arena:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._map(os.fstat(descriptor).st_size)
+        self._map()
 
     @classmethod
     def create(cls) -> "Arena":
@@ -104,7 +104,9 @@ class Arena:
             placed.append((name, datatype, shape, end, size))
             packed.append(written)
             end += -(-size // ALIGNMENT) * ALIGNMENT
-        self._grow(end)
+        if end > self._size:
+            os.ftruncate(self._descriptor, 1 << (end - 1).bit_length())
+            self._map()
         for (_, datatype, shape, offset, size), written in zip(placed, packed, strict=True):
             inside = (size,) if datatype == "BYTES" else shape
             np.concatenate(written, out=self._view(inside, written[0].dtype, offset))
@@ -114,7 +116,7 @@ class Arena:
         """Return views of the arrays at the locations from `put`, valid until the next `put`."""
         end = max((offset + size for *_, offset, size in placed), default=0)
         if end > self._size:
-            self._map(os.fstat(self._descriptor).st_size)
+            self._map()
         arrays: dict[str, NDArray[Any]] = {}
         for name, datatype, shape, offset, size in placed:
             if datatype == "BYTES":
@@ -132,17 +134,10 @@ class Arena:
     def _view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
         return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
 
-    def _grow(self, needed: int) -> None:
-        if needed <= self._size:
-            return
-        size = 1 << (needed - 1).bit_length()
-        os.ftruncate(self._descriptor, size)
-        self._map(size)
-
-    def _map(self, size: int) -> None:
+    def _map(self) -> None:
+        self._size = os.fstat(self._descriptor).st_size
         # Not resized in place: a view may still use the old mapping, which then stays valid.
-        self._memory = mmap.mmap(self._descriptor, size)
-        self._size = size
+        self._memory = mmap.mmap(self._descriptor, self._size)
 
 
 def _attach(descriptor: Any) -> Arena:

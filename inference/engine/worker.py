@@ -172,14 +172,8 @@ def _describe(error: Exception) -> tuple[str, str]:
         return "memory", "not enough memory for this request: send fewer samples at once"
     trace = "".join(traceback.format_exception(error))
     emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
-    if broken_device(error):
+    cuda = isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    if cuda or isinstance(error, torch.AcceleratorError):
         # Every later batch would fail as well: a new process gets a new context.
         os._exit(exit_codes.FAILED)
     return "input", "the model cannot compute this input; see compute_failed in the server log"
-
-
-def broken_device(error: Exception) -> bool:
-    """Return whether the process cannot use its GPU after this error, as after most CUDA errors."""
-    return isinstance(error, torch.AcceleratorError) or (
-        isinstance(error, RuntimeError) and "CUDA error" in str(error)
-    )

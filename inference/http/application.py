@@ -233,7 +233,8 @@ class Application:
         share = self._by_peer[request.peer] * len(self._by_peer)
         if min(self._computing, share) >= pool.max_in_flight:
             raise OverloadedError(
-                f"{self._computing} requests are in flight already", pool.estimated_wait
+                f"{self._computing} requests are in flight already",
+                pool.estimated_wait(pool.queued),
             )
 
     def _check_access(self, request: Request, scope: Scope) -> None:

@@ -363,13 +363,10 @@ class Connection(asyncio.Protocol):
         self._reading, self._in_body, self._input_ended = None, False, True
         request.close = True
         request.response = response
-        self._forget(request)
-        self._queue.append(request)
-        self._advance()
-
-    def _forget(self, request: Request) -> None:
         self._limits.release(self, min(request.charged, self.charged))
         request.charged, request.body = 0, b""
+        self._queue.append(request)
+        self._advance()
 
     def _advance(self, until: float = 0.0) -> None:
         """Answer a queued request; in a turn as many as its time allows.

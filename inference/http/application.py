@@ -20,7 +20,6 @@ from inference.http.messages import (
     HttpError,
     Request,
     Response,
-    Target,
     error_response,
 )
 from inference.service import Service
@@ -80,7 +79,7 @@ class Application:
         model = service.config.model_name
         # Most requests have one of these paths, which need no parsing.
         self._known = {
-            path.replace("{model}", model): (route, Target(model if "{model}" in path else None))
+            path.replace("{model}", model): (route, model if "{model}" in path else None, None)
             for path, route in routes.items()
         }
         self._patterns = [
@@ -186,18 +185,19 @@ class Application:
             )
 
     def _find(self, request: Request) -> Route:
-        """Return the route, and set the request's target. Raise HttpError 404 or 405."""
-        route, request.target = self._known.get(request.path) or self._parse(request.path)
+        """Return the route, and set the request's model and version. Raise HttpError 404 or 405."""
+        found = self._known.get(request.path) or self._parse(request.path)
+        route, request.model, request.version = found
         if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
             allowed = "GET, HEAD" if route.method == "GET" else route.method
             raise HttpError(405, f"this path supports {allowed}", (("allow", allowed),))
         request.route = route
         return route
 
-    def _parse(self, path: str) -> tuple[Route, Target]:
+    def _parse(self, path: str) -> tuple[Route, str | None, str | None]:
         for pattern, route in self._patterns:
             if found := re.fullmatch(pattern, path):
-                return route, Target(**found.groupdict())
+                return route, found["model"], found.groupdict().get("version")
         raise HttpError(404, "no such path: /openapi.json lists the paths")
 
     def _begin_counted(self, request: Request, route: Route) -> None:

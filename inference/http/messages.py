@@ -50,16 +50,6 @@ class HttpError(Exception):
         self.status, self.headers = status, headers
 
 
-class Target(NamedTuple):
-    """The model and version in a path; None where the path has none."""
-
-    model: str | None = None
-    version: str | None = None
-
-
-NO_TARGET: Final = Target()
-
-
 class Response(NamedTuple):
     """A response; the request ID is added when it is sent."""
 
@@ -108,7 +98,9 @@ class Request:
     pending: "Pending | None" = None
     """The response that is being computed."""
     route: "Route | None" = None
-    target: Target = NO_TARGET
+    model: str | None = None
+    """Model in the path; None if the path has none."""
+    version: str | None = None
     span: "Span | None" = None
 
     @property

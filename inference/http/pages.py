@@ -8,7 +8,6 @@ from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from inference.engine.batching import Request as Queued
 from inference.engine.interface import (
     Answer,
     DeadlineError,
@@ -17,7 +16,6 @@ from inference.engine.interface import (
     ReloadError,
     Served,
 )
-from inference.engine.pool import Pool
 from inference.http.application import Pending, Reserve, Route, Routes
 from inference.http.messages import JSON_LENGTH, HttpError, Request, Response, json_response
 from inference.http.openapi import description
@@ -34,7 +32,7 @@ MAX_SILENCE: Final = 30.0
 
 def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     """POST /v2/models/{model}[/versions/{version}]/infer."""
-    pool = service.pool(*request.target)
+    pool = service.pool(request.model, request.version)
     limits = service.config
     parsed = v2_json.read_request(
         request.body, pool.served, request.headers.get(JSON_LENGTH), limits.max_json_bytes
@@ -53,31 +51,24 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
             "try again"
         )
     queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.plan.needed)
-    return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))
 
+    def finish(future: "asyncio.Future[Answer]") -> Response:
+        if future.cancelled():
+            pool.drop(queued)
+        answer = future.result()
+        service.metrics.answered(answer, queued.samples)
+        if request.span is not None and service.tracing is not None:
+            service.tracing.answered(request.span, answer)
+        content, json_length = v2_json.write_answer(parsed, answer)
+        if json_length is None:
+            return Response(content)
+        return Response(
+            content,
+            media_type="application/octet-stream",
+            headers=((JSON_LENGTH, str(json_length)),),
+        )
 
-def _answered(
-    service: Service,
-    request: Request,
-    parsed: v2_json.InferRequest,
-    pool: Pool,
-    queued: Queued,
-    future: "asyncio.Future[Answer]",
-) -> Response:
-    if future.cancelled():
-        pool.drop(queued)
-    answer = future.result()
-    service.metrics.answered(answer, queued.samples)
-    if request.span is not None and service.tracing is not None:
-        service.tracing.answered(request.span, answer)
-    content, json_length = v2_json.write_answer(parsed, answer)
-    if json_length is None:
-        return Response(content)
-    return Response(
-        content,
-        media_type="application/octet-stream",
-        headers=((JSON_LENGTH, str(json_length)),),
-    )
+    return Pending(queued.future, finish)
 
 
 def _requested_seconds(service: Service, request: Request) -> float:
@@ -108,27 +99,29 @@ def live(service: Service, _: Request, __: Reserve) -> Response:
 
 def ready(service: Service, _: Request, __: Reserve) -> Response:
     """GET /v2/health/ready."""
-    reason = service.engine.reason
-    if not reason:
-        return json_response({"ready": True})
-    return json_response({"ready": False, "reason": reason}, 503)
+    return _readiness(service)
 
 
 def model_ready(service: Service, request: Request, _: Reserve) -> Response:
     """GET /v2/models/{model}[/versions/{version}]/ready."""
-    service.check_name(request.target.model)
+    service.check_name(request.model)
     if service.engine.pool is not None:
-        service.pool(*request.target)
+        service.pool(request.model, request.version)
+    return _readiness(service, name=service.config.model_name)
+
+
+def _readiness(service: Service, **fields: str) -> Response:
     reason = service.engine.reason
-    document = {"name": service.config.model_name, "ready": not reason}
     if not reason:
-        return json_response(document)
-    return json_response({**document, "reason": reason}, 503)
+        return json_response({**fields, "ready": True})
+    return json_response({**fields, "ready": False, "reason": reason}, 503)
 
 
 def model(service: Service, request: Request, _: Reserve) -> Response:
     """GET /v2/models/{model}[/versions/{version}]."""
-    return json_response(v2_json.model_metadata(service.pool(*request.target).served))
+    return json_response(
+        v2_json.model_metadata(service.pool(request.model, request.version).served)
+    )
 
 
 def metrics(service: Service, _: Request, __: Reserve) -> Response:
@@ -144,7 +137,7 @@ def openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> R
 
 def load(service: Service, request: Request, _: Reserve) -> Pending:
     """POST /v2/repository/models/{model}/load: serve the current content of the directory."""
-    service.check_name(request.target.model)
+    service.check_name(request.model)
     if request.body.strip() not in (b"", b"{}"):
         raise HttpError(
             400,

@@ -191,11 +191,8 @@ def _structure(shape: tuple[int, ...]) -> bytes:
 
 
 def _kind(spec: TensorSpec) -> str:
-    if spec.datatype == "BYTES":
-        return "strings"
-    if spec.datatype == "BOOL":
-        return "booleans"
-    return "numbers" if spec.datatype.startswith("FP") else "integers"
+    numbers = "numbers" if spec.datatype.startswith("FP") else "integers"
+    return {"BYTES": "strings", "BOOL": "booleans"}.get(spec.datatype, numbers)
 
 
 def read_binary(

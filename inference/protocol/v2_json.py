@@ -8,7 +8,7 @@ serializing them takes longer than all other work of the event loop for a small 
 request is kept as a `Plan`, with the JSON of its responses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -45,6 +45,7 @@ REQUEST_FIELDS: Final = frozenset({"id", "parameters", "inputs", "outputs", "mod
 """KServe's client adds `model_name`, which must be that of the path."""
 REQUEST_PARAMETERS: Final = frozenset({"timeout", "binary_data_output"})
 TENSOR_FIELDS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
+INPUT_REQUIRED: Final = ("name", "shape", "datatype")
 TENSOR_PARAMETERS: Final = frozenset({"binary_data_size"})
 OUTPUT_FIELDS: Final = frozenset({"name", "parameters"})
 OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
@@ -279,39 +280,47 @@ def _inputs(
         wanted = "one tensor, named" if count == 1 else f"{count} tensors:"
         raise InputError(f"inputs must be a list of {wanted} {names}")
     inputs: dict[str, NDArray[Any]] = {}
-    follow: dict[str, BinaryTensor] = {}
-    for index, entry in enumerate(tensors):
-        field = f"inputs[{index}]"
-        tensor = as_object(entry, field)
-        spec, shape = _described(tensor, served, field)
-        if spec.name in inputs or spec.name in follow:
-            raise InputError(f"{field}.name repeats {spec.name!r}")
-        parameters = _parameters(tensor, f"{field}.parameters", TENSOR_PARAMETERS)
+    follow: list[BinaryTensor] = []
+    for path, tensor, spec in _entries(tensors, served.inputs, "inputs", INPUT_REQUIRED):
+        if (datatype := tensor["datatype"]) != spec.datatype:
+            raise InputError(f"{path}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
+        check_fields(tensor, TENSOR_FIELDS, path)
+        shape = check_shape(tensor["shape"], spec, f"{path}.shape")
+        parameters = _parameters(tensor, f"{path}.parameters", TENSOR_PARAMETERS)
         size = parameters.get("binary_data_size") if parameters is not None else None
         if size is None:
             if "data" not in tensor:
-                raise InputError(f"{field}.data is missing")
-            inputs[spec.name] = from_json(tensor["data"], spec, shape, f"{field}.data")
+                raise InputError(f"{path}.data is missing")
+            inputs[spec.name] = from_json(tensor["data"], spec, shape, f"{path}.data")
             continue
-        name = f"{field}.parameters.binary_data_size"
+        name = f"{path}.parameters.binary_data_size"
         if not may_follow:
             raise InputError(f"{name} needs the header Inference-Header-Content-Length")
         if "data" in tensor:
-            raise InputError(f"{field} has both data and parameters.binary_data_size")
-        follow[spec.name] = (size, spec, shape, name)
-    return inputs, list(follow.values())
+            raise InputError(f"{path} has both data and parameters.binary_data_size")
+        follow.append((size, spec, shape, name))
+    return inputs, follow
 
 
-def _described(tensor: Object, served: Served, field: str) -> tuple[TensorSpec, tuple[int, ...]]:
-    """Return the input that a tensor of a request is for, and its shape."""
-    for key in ("name", "shape", "datatype"):
-        if key not in tensor:
-            raise InputError(f"{field}.{key} is missing")
-    spec = find(tensor["name"], served.inputs, f"{field}.name")
-    if (datatype := tensor["datatype"]) != spec.datatype:
-        raise InputError(f"{field}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
-    check_fields(tensor, TENSOR_FIELDS, field)
-    return spec, check_shape(tensor["shape"], spec, f"{field}.shape")
+def _entries(
+    listed: Array, specs: tuple[TensorSpec, ...], owner: str, required: Sequence[str] = ()
+) -> Iterator[tuple[str, Object, TensorSpec]]:
+    """Yield the path, the content and the specification of each tensor in a list.
+
+    Raise InputError if one is repeated or unknown, or lacks a required field.
+    """
+    seen = set()
+    for index, entry in enumerate(listed):
+        field = f"{owner}[{index}]"
+        tensor = as_object(entry, field)
+        for key in required:
+            if key not in tensor:
+                raise InputError(f"{field}.{key} is missing")
+        spec = find(tensor.get("name"), specs, f"{field}.name")
+        if spec.name in seen:
+            raise InputError(f"{field}.name repeats {spec.name!r}")
+        seen.add(spec.name)
+        yield field, tensor, spec
 
 
 def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedOutput, ...]:
@@ -323,18 +332,13 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
         raise InputError("outputs must be a list")
     if len(listed) > len(served.outputs):
         raise InputError(f"outputs has {len(listed)} entries, but there are {len(served.outputs)}")
-    wanted: dict[str, RequestedOutput] = {}
-    for index, entry in enumerate(listed):
-        field = f"outputs[{index}]"
-        output = as_object(entry, field)
-        spec = find(output.get("name"), served.outputs, f"{field}.name")
-        if spec.name in wanted:
-            raise InputError(f"{field}.name repeats {spec.name!r}")
-        check_fields(output, OUTPUT_FIELDS, field)
-        parameters = _parameters(output, f"{field}.parameters", OUTPUT_PARAMETERS)
-        as_bytes = _flag(parameters, "binary_data", f"{field}.parameters", binary)
-        wanted[spec.name] = RequestedOutput(spec, as_bytes)
-    return tuple(wanted.values())
+    wanted = []
+    for path, output, spec in _entries(listed, served.outputs, "outputs"):
+        check_fields(output, OUTPUT_FIELDS, path)
+        parameters = _parameters(output, f"{path}.parameters", OUTPUT_PARAMETERS)
+        as_bytes = _flag(parameters, "binary_data", f"{path}.parameters", binary)
+        wanted.append(RequestedOutput(spec, as_bytes))
+    return tuple(wanted)
 
 
 def _parameters(owner: Object, field: str, known: frozenset[str]) -> Object | None:

@@ -47,8 +47,8 @@ async def _serve(config: InferenceConfig) -> None:
     await engine.start()
     try:
         await admin.start(certificate)
-        http.limits.start(service.watch, *([certificate.refresh] if certificate else []))
-        await http.start(certificate)
+        watching = [certificate.refresh] if certificate else []
+        await http.start(certificate, service.watch, *watching)
         # Exclude imported modules from collections, which would delay requests.
         gc.collect()
         gc.freeze()

@@ -1,5 +1,6 @@
 """GET /openapi.json: all paths and responses of this server, as OpenAPI 3.1."""
 
+from http import HTTPStatus
 from typing import Any, Final
 
 from inference.config import InferenceConfig
@@ -9,19 +10,6 @@ from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
 
 Document = dict[str, Any]
 
-_REASONS: Final = {
-    400: "Invalid request; `error` names the field",
-    401: "API key required",
-    403: "The API key lacks the scope",
-    404: "Another model or version is served",
-    408: "The body did not arrive in time",
-    409: "The new version cannot be served; the previous one stays in service",
-    413: "Body too large",
-    415: "Content-Encoding not supported",
-    429: "Queue full",
-    503: "No model is loaded, or the workers that computed the request died",
-    504: "The deadline passed before the request was computed",
-}
 _JSON_LENGTH: Final = "Inference-Header-Content-Length"
 _JSON_LENGTH_TEXT: Final = "Bytes of JSON before the binary values"
 _RETRIED: Final = (429, 503, 504)
@@ -65,7 +53,7 @@ def description(config: InferenceConfig, served: Served | None, routes: Routes) 
 def _operation(route: Route) -> Document:
     responses = {200: _answer(route.answer, "Success")}
     for code in (*route.errors, *((401, 403) if route.scope else ())):
-        responses[code] = _answer("Error", _REASONS[code])
+        responses[code] = _answer("Error", HTTPStatus(code).phrase)
         if code in _RETRIED:
             responses[code]["headers"] = {"Retry-After": _header("Seconds")}
     if route.answer in _NOT_READY:

@@ -48,18 +48,13 @@ class Access:
     """The keys in a file, which is read again when it changes, as mounted Secrets do."""
 
     def __init__(self, file: str) -> None:
-        """Allow everyone if `file` is empty. Raise ConfigurationError if it has no valid keys."""
-        self.required = bool(file)
-        """True if requests need a key."""
-        self._path = Path(file) if file else None
-        self._stamp: object = None
-        self._keys: tuple[Key, ...] = ()
-        if self._path is not None:
-            try:
-                self._read(self._path)
-            except (OSError, ValueError) as error:
-                message = _describe(self._path, error)
-                raise ConfigurationError(f"INFERENCE_API_KEYS_FILE: {message}") from None
+        """Raise ConfigurationError if the file has no valid keys."""
+        self._path = Path(file)
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            message = self._describe(error)
+            raise ConfigurationError(f"INFERENCE_API_KEYS_FILE: {message}") from None
 
     def find(self, authorization: str | None, api_key: str | None) -> Key | None:
         """Return the key in `Authorization: Bearer KEY` or `X-API-Key: KEY`, if it is valid."""
@@ -70,35 +65,37 @@ class Access:
         if text is None:
             return None
         digest = hashlib.sha256(text.encode()).digest()
-        found = None
         # Compare all keys: the time would otherwise reveal the position of the key.
-        for key in self._keys:
-            if hmac.compare_digest(digest, key.digest):
-                found = key
-        return found
+        found = [key for key in self._keys if hmac.compare_digest(digest, key.digest)]
+        return found[-1] if found else None
 
     def refresh(self) -> None:
         """Read the file again if it has changed; keep the current keys if it is invalid."""
-        if self._path is None:
-            return
         try:
             if stamp_of(self._path) == self._stamp:
                 return
-            self._read(self._path)
+            self._read()
             emit("api keys", keys=[key.name for key in self._keys])
         except (OSError, ValueError) as error:
-            emit("api keys kept", reason=_describe(self._path, error))
+            emit("api keys kept", reason=self._describe(error))
 
-    def _read(self, path: Path) -> None:
-        self._stamp = stamp_of(path)
-        lines = enumerate(map(str.strip, path.read_text().splitlines()), 1)
+    def _read(self) -> None:
+        self._stamp = stamp_of(self._path)
+        lines = enumerate(map(str.strip, self._path.read_text().splitlines()), 1)
         keys = [_parse(number, line) for number, line in lines if line and line[0] != "#"]
         if not keys:
             raise ValueError("has no key: write one per line")
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
             raise ValueError("has two keys with the same name: write a different name for each")
-        self._keys = tuple(keys)
+        self._keys = keys
+
+    def _describe(self, error: OSError | ValueError) -> str:
+        if isinstance(error, OSError):
+            return f"{self._path} cannot be read: {error.strerror}"
+        if isinstance(error, UnicodeDecodeError):
+            return f"{self._path} is not a text file"
+        return f"{self._path} {error}"
 
 
 def _parse(number: int, line: str) -> Key:
@@ -116,11 +113,3 @@ def _parse(number: int, line: str) -> Key:
         digest = bytes.fromhex(key.removeprefix(_DIGEST_PREFIX))
     scopes = frozenset((found["scopes"] or "infer").split(","))
     return Key(found["name"] or f"line-{number}", scopes, float(found["quota"] or 0), digest)
-
-
-def _describe(path: Path, error: OSError | ValueError) -> str:
-    if isinstance(error, OSError):
-        return f"{path} cannot be read: {error.strerror}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"{path} is not a text file"
-    return f"{path} {error}"

@@ -25,7 +25,8 @@ class Service:
         """Raise ConfigurationError if the API keys cannot be read."""
         self.config = config
         self.engine = engine
-        self.access = Access(config.api_keys_file)
+        self.access = Access(config.api_keys_file) if config.api_keys_file else None
+        """The API keys; None if requests need none."""
         self.metrics = metrics
         self.loop = asyncio.get_running_loop()
         """The main event loop, to which the engine belongs."""
@@ -62,4 +63,5 @@ class Service:
     def watch(self) -> None:
         """Record that the main event loop runs, and read changed API keys."""
         self.last_turn = time.monotonic()
-        self.access.refresh()
+        if self.access is not None:
+            self.access.refresh()

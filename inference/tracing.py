@@ -1,7 +1,7 @@
 """OpenTelemetry spans of requests, exported by OTLP over HTTP. Imported only if enabled."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
@@ -13,8 +13,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from inference.engine.interface import Answer
 from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
-
-Header = Callable[[str], str | None]
 
 
 class Tracing:
@@ -37,14 +35,11 @@ class Tracing:
         self._tracer = self._provider.get_tracer(SERVER_NAME, SERVER_VERSION)
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, name: str, header: Header, attributes: dict[str, str | int]) -> Span:
-        """Start the span of a request; `header` returns the value of a header."""
-        carrier = {
-            key: value
-            for key in ("traceparent", "tracestate")
-            if (value := header(key)) is not None
-        }
-        parent = self._propagator.extract(carrier)
+    def begin(
+        self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str | int]
+    ) -> Span:
+        """Start the span of a request; names of headers are in lower case."""
+        parent = self._propagator.extract(headers)
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
 
     def answered(self, span: Span, answer: Answer) -> None:

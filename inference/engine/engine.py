@@ -56,11 +56,6 @@ class ModelEngine:
         """Number of queued samples."""
         return self.pool.queued if self.pool else 0
 
-    @property
-    def pids(self) -> list[int]:
-        """Process IDs of the workers of all versions."""
-        return [pid for pool in self._pools for pid in pool.pids]
-
     async def start(self) -> None:
         """Start to watch for the export and load it, in the background."""
         self._watching = asyncio.create_task(self._watch())

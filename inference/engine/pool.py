@@ -105,11 +105,6 @@ class Pool:
             return self.broken
         return self._backoff.reason(time.monotonic())
 
-    @property
-    def pids(self) -> list[int]:
-        """Process IDs of the workers."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
-
     async def start(self) -> Served:
         """Start and warm up all workers. Raise ExportError if the model cannot be served."""
         try:

@@ -199,11 +199,6 @@ class Worker:
         self._exit_reason = ""
 
     @property
-    def pid(self) -> int | None:
-        """The process ID; None before the start and after the exit."""
-        return self._process.pid if self._process else None
-
-    @property
     def killed(self) -> bool:
         """True if the server killed or stopped it."""
         return bool(self._exit_reason)

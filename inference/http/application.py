@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from inference.access import Scope
+from inference.access import Access, Scope
 from inference.engine.interface import OverloadedError
 from inference.http.limits import Limits
 from inference.http.messages import (
@@ -118,8 +118,8 @@ class Application:
         try:
             self._check_head(request, version)
             route = self._find(request)
-            if route.scope is not None and self._service.access.required:
-                self._check_access(request, route.scope)
+            if route.scope is not None and self._service.access is not None:
+                self._check_access(request, route.scope, self._service.access)
             if route.counted:
                 self._begin_counted(request, route)
             self._limit_body(request)
@@ -207,7 +207,7 @@ class Application:
         if service.tracing is not None:
             request.span = service.tracing.begin(
                 f"{route.counted} {service.config.model_name}",
-                request.headers.get,
+                request.headers,
                 {"http.request.method": request.method, "url.path": request.path},
             )
         if request.headers.get("content-encoding") not in (None, "", "identity"):
@@ -237,10 +237,10 @@ class Application:
                 pool.estimated_wait(pool.queued),
             )
 
-    def _check_access(self, request: Request, scope: Scope) -> None:
-        key = self._service.access.find(
-            request.headers.get("authorization"), request.headers.get("x-api-key")
-        )
+    @staticmethod
+    def _check_access(request: Request, scope: Scope, access: Access) -> None:
+        sent = request.headers
+        key = access.find(sent.get("authorization"), sent.get("x-api-key"))
         if key is None:
             raise HttpError(401, _NO_KEY, (("www-authenticate", "Bearer"),))
         request.key = key.name

@@ -30,8 +30,7 @@ MAX_SILENCE: Final = 30.0
 """Time (s) without a turn of the main event loop after which the server is not live."""
 
 
-def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
-    """POST /v2/models/{model}[/versions/{version}]/infer."""
+def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
     pool = service.pool(request.model, request.version)
     limits = service.config
     parsed = v2_json.read_request(
@@ -85,25 +84,22 @@ def _requested_seconds(service: Service, request: Request) -> float:
     return seconds
 
 
-def server(_: Service, __: Request, ___: Reserve) -> Response:
-    """GET /v2."""
+def _server(_: Service, __: Request, ___: Reserve) -> Response:
     document = {"name": v2_json.SERVER_NAME, "version": v2_json.SERVER_VERSION}
     return json_response({**document, "extensions": ["binary_tensor_data"]})
 
 
-def live(service: Service, _: Request, __: Reserve) -> Response:
-    """GET /v2/health/live: whether the main event loop runs."""
+def _live(service: Service, _: Request, __: Reserve) -> Response:
+    """Report whether the main event loop runs."""
     alive = time.monotonic() - service.last_turn < MAX_SILENCE
     return json_response({"live": alive}, 200 if alive else 503)
 
 
-def ready(service: Service, _: Request, __: Reserve) -> Response:
-    """GET /v2/health/ready."""
+def _ready(service: Service, _: Request, __: Reserve) -> Response:
     return _readiness(service)
 
 
-def model_ready(service: Service, request: Request, _: Reserve) -> Response:
-    """GET /v2/models/{model}[/versions/{version}]/ready."""
+def _model_ready(service: Service, request: Request, _: Reserve) -> Response:
     service.check_name(request.model)
     if service.engine.pool is not None:
         service.pool(request.model, request.version)
@@ -117,26 +113,23 @@ def _readiness(service: Service, **fields: str) -> Response:
     return json_response({**fields, "ready": False, "reason": reason}, 503)
 
 
-def model(service: Service, request: Request, _: Reserve) -> Response:
-    """GET /v2/models/{model}[/versions/{version}]."""
+def _model(service: Service, request: Request, _: Reserve) -> Response:
     return json_response(
         v2_json.model_metadata(service.pool(request.model, request.version).served)
     )
 
 
-def metrics(service: Service, _: Request, __: Reserve) -> Response:
-    """GET /metrics in Prometheus' text format."""
+def _metrics(service: Service, _: Request, __: Reserve) -> Response:
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> Response:
-    """GET /openapi.json."""
+def _openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> Response:
     routes = ADMIN_PATHS if admin else PATHS
     return json_response(description(service.config, service.engine.served, routes))
 
 
-def load(service: Service, request: Request, _: Reserve) -> Pending:
-    """POST /v2/repository/models/{model}/load: serve the current content of the directory."""
+def _load(service: Service, request: Request, _: Reserve) -> Pending:
+    """Serve the current content of the directory."""
     service.check_name(request.model)
     if request.body.strip() not in (b"", b"{}"):
         raise HttpError(
@@ -157,8 +150,8 @@ def _loaded(future: "asyncio.Future[Served]") -> Response:
     return json_response({"name": served.name, "version": served.version})
 
 
-def index(service: Service, _: Request, __: Reserve) -> Response:
-    """POST /v2/repository/index: the model, in the form of Triton's repository extension."""
+def _index(service: Service, _: Request, __: Reserve) -> Response:
+    """Return the model in the form of Triton's repository extension."""
     served = service.engine.served
     reason = service.engine.reason
     return json_response(
@@ -174,8 +167,8 @@ def index(service: Service, _: Request, __: Reserve) -> Response:
 
 
 _HEALTH: Final[Routes] = {
-    "/v2/health/live": Route(live, "Liveness", "Live", scope=None),
-    "/v2/health/ready": Route(ready, "Readiness", "Ready", scope=None),
+    "/v2/health/live": Route(_live, "Liveness", "Live", scope=None),
+    "/v2/health/ready": Route(_ready, "Readiness", "Ready", scope=None),
 }
 _MODEL: Final = "/v2/models/{model}"
 _INFER_ERRORS: Final = (400, 404, 408, 413, 415, 429, 503, 504)
@@ -183,21 +176,23 @@ _LOAD: Final = "Serve the current content of the model's directory"
 
 PATHS: Final[Routes] = {
     **_HEALTH,
-    "/openapi.json": Route(openapi, "This description", "Object", scope=None),
-    "/v2": Route(server, "Server metadata", "Server"),
-    _MODEL: Route(model, "Model metadata", "Model", (404, 503)),
-    f"{_MODEL}/ready": Route(model_ready, "Model readiness", "ModelReady", (404,), scope=None),
+    "/openapi.json": Route(_openapi, "This description", "Object", scope=None),
+    "/v2": Route(_server, "Server metadata", "Server"),
+    _MODEL: Route(_model, "Model metadata", "Model", (404, 503)),
+    f"{_MODEL}/ready": Route(_model_ready, "Model readiness", "ModelReady", (404,), scope=None),
     f"{_MODEL}/infer": Route(
-        infer, "Inference", "InferResponse", _INFER_ERRORS, "POST", counted="rest"
+        _infer, "Inference", "InferResponse", _INFER_ERRORS, "POST", counted="rest"
     ),
 }
 """The port for clients."""
 
 ADMIN_PATHS: Final[Routes] = {
     **_HEALTH,
-    "/openapi.json": Route(partial(openapi, admin=True), "This description", "Object", scope=None),
-    "/metrics": Route(metrics, "Prometheus metrics", "Text", scope=None),
-    "/v2/repository/index": Route(index, "List the models", "Index", (), "POST", "admin"),
-    "/v2/repository/models/{model}/load": Route(load, _LOAD, "Loaded", (404, 409), "POST", "admin"),
+    "/openapi.json": Route(partial(_openapi, admin=True), "This description", "Object", scope=None),
+    "/metrics": Route(_metrics, "Prometheus metrics", "Text", scope=None),
+    "/v2/repository/index": Route(_index, "List the models", "Index", (), "POST", "admin"),
+    "/v2/repository/models/{model}/load": Route(
+        _load, _LOAD, "Loaded", (404, 409), "POST", "admin"
+    ),
 }
 """The port for probes, metrics and administration."""

@@ -247,10 +247,10 @@ def to_bytes(values: NDArray[Any], spec: TensorSpec) -> bytes:
 
 def show(value: object) -> str:
     """Return a value in a form that the client recognizes, shortened."""
-    if isinstance(value, Array) and len(value) <= MAX_ITEMS and not any(map(_nested, value)):
+    if isinstance(value, Array):
+        if len(value) > MAX_ITEMS or any(isinstance(each, Object | Array) for each in value):
+            return f"a list of {len(value)}"
         value = value.as_list()
-    elif isinstance(value, Array):
-        return f"a list of {len(value)}"
     elif isinstance(value, Object):
         return f"an object of {len(value)}"
     # Cut before it is converted: a text may have megabytes, and an integer thousands of digits.
@@ -258,10 +258,6 @@ def show(value: object) -> str:
         value = value[:MAX_SHOWN]
     text = json.dumps(value, default=str)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
-
-
-def _nested(value: object) -> bool:
-    return isinstance(value, Object | Array)
 
 
 def check_fields(owner: Object, known: frozenset[str], field: str) -> None:

@@ -15,7 +15,7 @@ from inference.engine.backoff import Backoff
 from inference.engine.interface import Observer, UnavailableError
 from inference.metrics import Metrics
 from inference.service import Service
-from tests.inference.engine.exports import Serve, infer, outcome, sample, until
+from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import CUDA, DIE, FINE, HOLD, PASSWORD, RELEASE, SLEEP
 
 LONG = 600
@@ -30,7 +30,7 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
             self.ends.append(reason)
 
     async with serve(copied, Listener(), max_batch=2) as engine:
-        (pid,) = engine.pids
+        (pid,) = worker_pids(engine)
         begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG, count=2)))
         await until(lambda: not engine.pool.idle)
         # The worker has a full batch already; another one is queued.
@@ -42,7 +42,7 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
         answers = await asyncio.gather(*queued)
         assert [answer.outputs["value"][0] for answer in answers] == [0, 1, 2]
         assert engine.reason == ""
-        assert engine.pids != [pid]
+        assert worker_pids(engine) != [pid]
     assert Listener.ends == ["it was killed by signal 9"]
 
 
@@ -78,11 +78,11 @@ async def test_consecutive_deaths_make_the_server_unready_for_a_while(
 
 async def test_an_error_of_the_gpu_ends_the_worker(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        (pid,) = engine.pids
+        (pid,) = worker_pids(engine)
         with pytest.raises(UnavailableError, match="died: it exited with code"):
             await infer(engine.pool, sample(CUDA))
         assert (await infer(engine.pool, sample(FINE))).batch == 1
-        assert engine.pids != [pid]
+        assert worker_pids(engine) != [pid]
 
 
 async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
@@ -94,24 +94,24 @@ async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
 
 async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
     async with serve(copied, workers=2) as engine:
-        assert len(engine.pids) == 2
+        assert len(worker_pids(engine)) == 2
         begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG)))
         await until(lambda: not engine.pool.idle)
         assert (await infer(engine.pool, sample(FINE))).batch == 1
-        pids = engine.pids
+        pids = worker_pids(engine)
         (copied / RELEASE).touch()
         assert (await begun).batch == 1
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         # A request sent to a worker whose death is not detected yet would be lost with it.
-        await until(lambda: not set(pids) & set(engine.pids))
+        await until(lambda: not set(pids) & set(worker_pids(engine)))
         assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
 async def test_shutdown_finishes_requests_and_leaks_nothing(probe: Path, serve: Serve) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     async with serve(probe, max_batch=1) as engine:
-        pids = engine.pids
+        pids = worker_pids(engine)
         begun = [asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.1))) for _ in range(3)]
         await until(lambda: not engine.pool.idle)
         engine.drain()
@@ -159,14 +159,14 @@ async def test_an_invalid_handler_is_reported(
             service.pool()
         assert PASSWORD not in str(refused.value)
         assert engine.served is None
-        await until(lambda: not engine.pids)
+        await until(lambda: not worker_pids(engine))
 
 
 SERVER = """
 import asyncio, sys
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
-from tests.inference.engine.exports import sample
+from tests.inference.engine.exports import infer, sample, worker_pids
 
 async def serve(folder, handler):
     engine = ModelEngine(InferenceConfig(
@@ -175,7 +175,7 @@ async def serve(folder, handler):
     await engine.start()
     while engine.served is None:
         await asyncio.sleep(0.01)
-    print(*engine.pids, flush=True)
+    print(*worker_pids(engine), flush=True)
     await infer(engine.pool, sample(1, 600))
 
 if __name__ == "__main__":

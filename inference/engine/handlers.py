@@ -1,6 +1,6 @@
 """Request handlers, which run in the worker process: the base class and the built-in ones."""
 
-import importlib
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -239,10 +239,8 @@ def input_spec(manifest: Manifest) -> TensorSpec:
 
 
 def _custom(name: str) -> Handler:
-    module_name, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-        handler = found()
+        handler = pkgutil.resolve_name(name)()
     except Exception as error:
         raise ExportError(
             f"handler {name} cannot be created: {type(error).__name__}: {error}; it must be a "

@@ -90,26 +90,21 @@ class Arena:
     def put(self, arrays: Mapping[str, Parts]) -> list[Placed]:
         """Copy arrays into the arena, overwrite its content, and return their locations."""
         placed: list[Placed] = []
-        packed: list[Parts] = []
-        end = 0
+        offset = 0
         for name, parts in arrays.items():
-            first = parts[0]
-            datatype = DATATYPES[first.dtype]
-            shape = (sum(len(part) for part in parts), *first.shape[1:])
-            written = parts
+            datatype, written = DATATYPES[parts[0].dtype], parts
+            shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
             if datatype == "BYTES":
                 texts = [text for part in parts for text in part.ravel().tolist()]
                 written = [np.frombuffer(pack_texts(texts), np.uint8)]
             size = sum(part.nbytes for part in written)
-            placed.append((name, datatype, shape, end, size))
-            packed.append(written)
-            end += -(-size // ALIGNMENT) * ALIGNMENT
-        if end > self._size:
-            os.ftruncate(self._descriptor, 1 << (end - 1).bit_length())
-            self._map()
-        for (_, datatype, shape, offset, size), written in zip(placed, packed, strict=True):
+            if offset + size > self._size:
+                os.ftruncate(self._descriptor, 1 << (offset + size - 1).bit_length())
+                self._map()
             inside = (size,) if datatype == "BYTES" else shape
             np.concatenate(written, out=self._view(inside, written[0].dtype, offset))
+            placed.append((name, datatype, shape, offset, size))
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
         return placed
 
     def get(self, placed: Sequence[Sequence[Any]]) -> dict[str, NDArray[Any]]:

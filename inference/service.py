@@ -39,12 +39,11 @@ class Service:
 
             self.tracing = Tracing(config.tracing_endpoint, config.tracing_ratio, config.model_name)
 
-    def pool(self, model: str | None = None, version: str | None = None) -> Pool:
+    def pool(self, version: str | None = None) -> Pool:
         """Return the loaded model.
 
-        Raise HttpError 404 if the request names another one, UnavailableError if none is loaded.
+        Raise HttpError 404 if it has another version, UnavailableError if none is loaded.
         """
-        self.check_name(model)
         pool = self.engine.pool
         if pool is None:
             raise UnavailableError(self.engine.reason, UNAVAILABLE_RETRY_SECONDS)
@@ -53,12 +52,6 @@ class Service:
                 404, f"version {version[:80]!r} is not served here, only {pool.served.version!r}"
             )
         return pool
-
-    def check_name(self, model: str | None) -> None:
-        """Raise HttpError 404 if a request names another model."""
-        name = self.config.model_name
-        if model is not None and model != name:
-            raise HttpError(404, f"model {model[:80]!r} is not served here, only {name!r}")
 
     def watch(self) -> None:
         """Record that the main event loop runs, and read changed API keys."""

@@ -76,10 +76,10 @@ class Application:
     def __init__(self, service: Service, routes: Routes, limits: Limits) -> None:
         self.limits = limits
         self._service = service
-        model = service.config.model_name
+        self._model = service.config.model_name
         # Most requests have one of these paths, which need no parsing.
         self._known = {
-            path.replace("{model}", model): (route, model if "{model}" in path else None, None)
+            path.replace("{model}", self._model): (route, self._model, None)
             for path, route in routes.items()
         }
         self._patterns = [
@@ -185,16 +185,18 @@ class Application:
             )
 
     def _find(self, request: Request) -> Route:
-        """Return the route, and set the request's model and version. Raise HttpError 404 or 405."""
+        """Return the route; set it and the version of the request. Raise HttpError 404 or 405."""
         found = self._known.get(request.path) or self._parse(request.path)
-        route, request.model, request.version = found
+        route, model, request.version = found
         if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
             allowed = "GET, HEAD" if route.method == "GET" else route.method
             raise HttpError(405, f"this path supports {allowed}", (("allow", allowed),))
         request.route = route
+        if model != self._model:
+            raise HttpError(404, f"model {model[:80]!r} is not served here, only {self._model!r}")
         return route
 
-    def _parse(self, path: str) -> tuple[Route, str | None, str | None]:
+    def _parse(self, path: str) -> tuple[Route, str, str | None]:
         for pattern, route in self._patterns:
             if found := re.fullmatch(pattern, path):
                 return route, found["model"], found.groupdict().get("version")

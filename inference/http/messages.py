@@ -98,9 +98,8 @@ class Request:
     pending: "Pending | None" = None
     """The response that is being computed."""
     route: "Route | None" = None
-    model: str | None = None
-    """Model in the path; None if the path has none."""
     version: str | None = None
+    """Version in the path; None if the path has none."""
     span: "Span | None" = None
 
     @property

@@ -31,7 +31,7 @@ MAX_SILENCE: Final = 30.0
 
 
 def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
-    pool = service.pool(request.model, request.version)
+    pool = service.pool(request.version)
     limits = service.config
     parsed = v2_json.read_request(
         request.body, pool.served, request.headers.get(JSON_LENGTH), limits.max_json_bytes
@@ -100,9 +100,8 @@ def _ready(service: Service, _: Request, __: Reserve) -> Response:
 
 
 def _model_ready(service: Service, request: Request, _: Reserve) -> Response:
-    service.check_name(request.model)
     if service.engine.pool is not None:
-        service.pool(request.model, request.version)
+        service.pool(request.version)
     return _readiness(service, name=service.config.model_name)
 
 
@@ -114,9 +113,7 @@ def _readiness(service: Service, **fields: str) -> Response:
 
 
 def _model(service: Service, request: Request, _: Reserve) -> Response:
-    return json_response(
-        v2_json.model_metadata(service.pool(request.model, request.version).served)
-    )
+    return json_response(v2_json.model_metadata(service.pool(request.version).served))
 
 
 def _metrics(service: Service, _: Request, __: Reserve) -> Response:
@@ -130,7 +127,6 @@ def _openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> 
 
 def _load(service: Service, request: Request, _: Reserve) -> Pending:
     """Serve the current content of the directory."""
-    service.check_name(request.model)
     if request.body.strip() not in (b"", b"{}"):
         raise HttpError(
             400,

@@ -12,11 +12,11 @@ import uvloop
 from inference.allocator import return_large_blocks
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
-from inference.engine.interface import ReloadError
 from inference.http import pages
 from inference.http.listener import AdminListener, Certificate, Listener, allow_connections
 from inference.metrics import Metrics
 from inference.service import Service
+from workload.manifest import ExportError
 from workload.report import emit
 
 _GC_THRESHOLDS: Final = (10_000, 20, 100)
@@ -91,7 +91,7 @@ def _reload_at_signals(engine: ModelEngine) -> None:
 
     async def reload() -> None:
         # The engine logs the reason.
-        with contextlib.suppress(ReloadError):
+        with contextlib.suppress(ExportError):
             await engine.reload()
 
     def handle() -> None:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from inference.config import InferenceConfig
-from inference.engine.interface import Observer, ReloadError, Served
+from inference.engine.interface import Observer, Served
 from inference.engine.pool import Pool
 from workload.manifest import ExportError, Manifest, read_manifest
 from workload.report import emit
@@ -63,7 +63,7 @@ class ModelEngine:
     async def reload(self) -> Served:
         """Load the current export while the old one serves, then switch.
 
-        Returns the old model if nothing changed. Raise ReloadError if the new one cannot be
+        Returns the old model if nothing changed. Raise ExportError if the new one cannot be
         served; the old one is then kept.
         """
         async with self._reloading:
@@ -72,7 +72,7 @@ class ModelEngine:
             except ExportError as error:
                 self.reload_failures += 1
                 emit("reload_failed", model=self.config.model_name, reason=str(error))
-                raise ReloadError(str(error)) from None
+                raise
 
     def drain(self) -> None:
         """Become unready, but continue to answer requests."""

@@ -92,10 +92,6 @@ class UnavailableError(RefusedError):
     """No model is loaded, or the worker that computed the request died. HTTP 503."""
 
 
-class ReloadError(Exception):
-    """The new version cannot be served; the previous one stays in service."""
-
-
 class Observer:
     """Receives events of the engine in the event loop. The base class ignores them."""
 

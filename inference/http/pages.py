@@ -8,19 +8,13 @@ from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from inference.engine.interface import (
-    Answer,
-    DeadlineError,
-    InputError,
-    OverloadedError,
-    ReloadError,
-    Served,
-)
+from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError, Served
 from inference.http.application import Pending, Reserve, Route, Routes
 from inference.http.messages import JSON_LENGTH, HttpError, Request, Response, json_response
 from inference.http.openapi import description
 from inference.protocol import v2_json
 from inference.service import Service
+from workload.manifest import ExportError
 
 TIMEOUT: Final = "x-request-timeout"
 MAX_TIMEOUT: Final = 86_400
@@ -141,7 +135,7 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
 def _loaded(future: "asyncio.Future[Served]") -> Response:
     try:
         served = future.result()
-    except ReloadError as error:
+    except ExportError as error:
         raise HttpError(409, f"the new version is not served: {error}") from None
     return json_response({"name": served.name, "version": served.version})
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from inference.engine.engine import ModelEngine, compile_cache, remove_compiled
-from inference.engine.interface import ReloadError
 from tests.inference.engine.exports import Serve, infer, sample, until, worker_pids, write_probe
 from tests.inference.engine.probes import FINE, SLEEP
-from workload.manifest import read_manifest
+from workload.manifest import ExportError, read_manifest
 
 
 class Load:
@@ -62,10 +61,10 @@ async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> No
         manifest = copied / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"probe"', '"other:Model"'))
         (copied / "model.safetensors").write_bytes(b"damaged")
-        with pytest.raises(ReloadError, match="7 bytes, the manifest states"):
+        with pytest.raises(ExportError, match="7 bytes, the manifest states"):
             await engine.reload()
         manifest.write_text("{")
-        with pytest.raises(ReloadError, match=r"manifest\.json is damaged"):
+        with pytest.raises(ExportError, match=r"manifest\.json is damaged"):
             await engine.reload()
         await load.stop()
         assert load.versions.keys() == {old}
@@ -116,7 +115,7 @@ async def test_weights_other_than_the_pinned_ones_are_not_served(
     digest = read_manifest(copied).weights.sha256
     async with serve(copied, model_sha256=digest) as engine:
         write_probe(copied, seed=1)
-        with pytest.raises(ReloadError, match=f"only {digest[:12]}… may be served here"):
+        with pytest.raises(ExportError, match=f"only {digest[:12]}… may be served here"):
             await engine.reload()
 
 

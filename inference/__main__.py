@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from inference.config import InferenceConfig, read_config
+from inference.config import read_config
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.report import conclude, emit
@@ -13,18 +13,14 @@ from workload.report import conclude, emit
 def main() -> int:
     """Run the server and return its exit code."""
     try:
-        return serve(read_config(os.environ))
+        config = read_config(os.environ)
+        # Imported here because it takes a moment: configuration errors are reported first.
+        from inference.server import run
+
+        run(config)
     except ConfigurationError as error:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT
-
-
-def serve(config: InferenceConfig) -> int:
-    """Serve until SIGTERM or SIGINT, then finish the requests in flight."""
-    # Imported here because it takes a moment: configuration errors are reported first.
-    from inference.server import run
-
-    run(config)
     emit("stopped", model=config.model_name)
     return exit_codes.DONE
 

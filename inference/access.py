@@ -16,9 +16,11 @@ Scope = Literal["infer", "admin"]
 SCOPES: Final = get_args(Scope)
 
 _DIGEST_PREFIX: Final = "sha256:"
-_LINE: Final = "NAME SCOPES[:REQUESTS_PER_SECOND] KEY, such as `search infer:50 sha256:…`"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_QUOTA: Final = re.compile(r"\d{1,9}(\.\d{1,3})?")
+_SCOPE: Final = "|".join(SCOPES)
+_LINE: Final = re.compile(
+    rf"((?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,62}})\s+(?P<scopes>({_SCOPE})(,({_SCOPE}))*)"
+    r"(:(?P<quota>\d{1,9}(\.\d{1,3})?))?\s+)?(?P<key>\S+)"
+)
 
 
 class Key:
@@ -46,18 +48,13 @@ class Access:
     """The keys in a file, which is read again when it changes, as mounted Secrets do."""
 
     def __init__(self, file: str) -> None:
-        """Allow everyone if `file` is empty. Raise ConfigurationError if it has no valid keys."""
-        self.required = bool(file)
-        """True if requests need a key."""
-        self._path = Path(file) if file else None
-        self._stamp: object = None
-        self._keys: tuple[Key, ...] = ()
-        if self._path is not None:
-            try:
-                self._read(self._path)
-            except (OSError, ValueError) as error:
-                message = _describe(self._path, error)
-                raise ConfigurationError(f"INFERENCE_API_KEYS_FILE: {message}") from None
+        """Raise ConfigurationError if the file has no valid keys."""
+        self._path = Path(file)
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            message = self._describe(error)
+            raise ConfigurationError(f"INFERENCE_API_KEYS_FILE: {message}") from None
 
     def find(self, authorization: str | None, api_key: str | None) -> Key | None:
         """Return the key in `Authorization: Bearer KEY` or `X-API-Key: KEY`, if it is valid."""
@@ -68,71 +65,51 @@ class Access:
         if text is None:
             return None
         digest = hashlib.sha256(text.encode()).digest()
-        found = None
         # Compare all keys: the time would otherwise reveal the position of the key.
-        for key in self._keys:
-            if hmac.compare_digest(digest, key.digest):
-                found = key
-        return found
+        found = [key for key in self._keys if hmac.compare_digest(digest, key.digest)]
+        return found[-1] if found else None
 
     def refresh(self) -> None:
         """Read the file again if it has changed; keep the current keys if it is invalid."""
-        if self._path is None:
-            return
         try:
             if stamp_of(self._path) == self._stamp:
                 return
-            self._read(self._path)
+            self._read()
             emit("api keys", keys=[key.name for key in self._keys])
         except (OSError, ValueError) as error:
-            emit("api keys kept", reason=_describe(self._path, error))
+            emit("api keys kept", reason=self._describe(error))
 
-    def _read(self, path: Path) -> None:
-        self._stamp = stamp_of(path)
-        lines = enumerate(path.read_text().splitlines(), 1)
-        keys = [
-            _parse(number, line.split())
-            for number, line in lines
-            if line.strip() and not line.strip().startswith("#")
-        ]
+    def _read(self) -> None:
+        self._stamp = stamp_of(self._path)
+        lines = enumerate(map(str.strip, self._path.read_text().splitlines()), 1)
+        keys = [_parse(number, line) for number, line in lines if line and line[0] != "#"]
         if not keys:
             raise ValueError("has no key: write one per line")
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
             raise ValueError("has two keys with the same name: write a different name for each")
-        self._keys = tuple(keys)
+        self._keys = keys
+
+    def _describe(self, error: OSError | ValueError) -> str:
+        if isinstance(error, OSError):
+            return f"{self._path} cannot be read: {error.strerror}"
+        if isinstance(error, UnicodeDecodeError):
+            return f"{self._path} is not a text file"
+        return f"{self._path} {error}"
 
 
-def _parse(number: int, words: list[str]) -> Key:
+def _parse(number: int, line: str) -> Key:
     """Parse a line. A line with only a key permits inference."""
-    if len(words) == 1:
-        return Key(f"line-{number}", frozenset({"infer"}), 0, _digest(number, words[0]))
-    if len(words) != 3 or not _NAME.fullmatch(words[0]):
-        raise ValueError(f"line {number} is invalid: write {_LINE}")
-    listed, _, quota = words[1].partition(":")
-    scopes = frozenset(listed.split(","))
-    if not scopes <= set(SCOPES):
-        raise ValueError(f"line {number} has other scopes than {', '.join(SCOPES)}")
-    if ":" in words[1] and not _QUOTA.fullmatch(quota):
-        raise ValueError(f"line {number} has an invalid quota: write requests per second")
-    return Key(words[0], scopes, float(quota or 0), _digest(number, words[2]))
-
-
-def _describe(path: Path, error: OSError | ValueError) -> str:
-    if isinstance(error, OSError):
-        return f"{path} cannot be read: {error.strerror}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"{path} is not a text file"
-    return f"{path} {error}"
-
-
-def _digest(number: int, key: str) -> bytes:
-    if not key.startswith(_DIGEST_PREFIX):
-        return hashlib.sha256(key.encode()).digest()
-    try:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise ValueError(
+            f"line {number} is invalid: write NAME SCOPES[:REQUESTS_PER_SECOND] KEY, such as "
+            f"`search infer:50 sha256:…`; the scopes are {', '.join(SCOPES)}"
+        )
+    key, digest = found["key"], hashlib.sha256(found["key"].encode()).digest()
+    if key.startswith(_DIGEST_PREFIX):
+        if not re.fullmatch("[0-9a-fA-F]{64}", key.removeprefix(_DIGEST_PREFIX)):
+            raise ValueError(f"line {number} starts its key with sha256: but lacks 64 hex digits")
         digest = bytes.fromhex(key.removeprefix(_DIGEST_PREFIX))
-    except ValueError:
-        digest = b""
-    if len(digest) != hashlib.sha256().digest_size:
-        raise ValueError(f"line {number} starts its key with sha256: but lacks 64 hex digits")
-    return digest
+    scopes = frozenset((found["scopes"] or "infer").split(","))
+    return Key(found["name"] or f"line-{number}", scopes, float(found["quota"] or 0), digest)

@@ -27,187 +27,104 @@ class InferenceConfig(BaseModel):
     """Configuration of one model server."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
-    model_name: str = Field(
-        pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
-        description="Name of the served model: /v2/models/<name>.",
-    )
-    model_path: PurePosixPath = Field(
-        description="Directory of the export, with manifest.json and model.safetensors. "
-        "It may be created later."
-    )
-    model_sha256: str = Field(
-        default="",
-        pattern=r"^([0-9a-f]{64})?$",
-        description="Required SHA-256 of the weights, as in the manifest; an export with other "
-        "weights is not served. Empty accepts any.",
-    )
-    host: str = Field(default="0.0.0.0", min_length=1, description="Address to listen on.")  # noqa: S104
-    port: Port = Field(default=8080, description="Port for clients.")
-    admin_port: Port = Field(
-        default=8081,
-        description="Port for probes, metrics and loading, served by a separate thread.",
-    )
-    max_body_bytes: Size = Field(
-        default=16 * 2**20,
-        description="Maximum size of a request body; larger ones are rejected with 413.",
-    )
-    body_seconds: Seconds = Field(
-        default=30.0, description="Maximum time (s) for a request body to arrive."
-    )
-    max_buffered_bytes: int = Field(
-        default=256 * 2**20,
-        ge=1024,
-        le=2**40,
-        description="Maximum total size of bodies and unsent responses in memory; beyond it, "
-        "requests are rejected with 429.",
-    )
-    max_json_bytes: Size = Field(
-        default=2 * 2**20,
-        description="Maximum size of the JSON in a request, and of the values that a response "
-        "returns as JSON; send larger tensors in binary form.",
-    )
-    max_output_bytes: Size = Field(
-        default=64 * 2**20,
-        description="Maximum size of the outputs of a request; larger ones are rejected with 400.",
-    )
-    max_connections: int = Field(
-        default=4096,
-        ge=1,
-        le=1_000_000,
-        description="Maximum number of client connections; beyond it, idle ones are closed.",
-    )
-    max_share_per_peer: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="Maximum share of max_connections and of max_buffered_bytes that one address "
-        "may use. Set it to 1 if all clients connect through a gateway.",
-    )
-    header_seconds: Seconds = Field(
-        default=5.0,
-        description="Maximum time (s) for the headers of a request, and for the first request of a "
-        "connection.",
-    )
-    min_bytes_per_second: int = Field(
-        default=4096,
-        ge=0,
-        le=2**30,
-        description="Minimum rate (bytes/s) at which a client must send a body and receive a "
-        "response.",
-    )
-    stall_seconds: Seconds = Field(
-        default=5.0, description="Time (s) over which the minimum rate is measured."
-    )
-    idle_seconds: int = Field(
-        default=75,
-        ge=1,
-        le=86_400,
-        description="Time (s) after which a connection without a request is closed; keep it above "
-        "the load balancer's idle timeout.",
-    )
-    request_seconds: Seconds = Field(
-        default=30.0, description="Deadline (s) of requests that set none."
-    )
-    api_keys_file: str = Field(
-        default="",
-        description="File with API keys, one per line, plain or sha256:<hex>. Empty disables "
-        "authentication.",
-    )
-    tls_certificate: str = Field(
-        default="", description="PEM file of the certificate chain. Empty disables TLS."
-    )
-    tls_key: str = Field(default="", description="PEM file of the private key.")
-    tls_minimum: Literal["1.2", "1.3"] = Field(default="1.2", description="Minimum TLS version.")
-    request_log: Literal["none", "failures", "all"] = Field(
-        default="failures", description="Requests to log: none, failures (5xx) or all."
-    )
-    tracing_endpoint: str = Field(
-        default="",
-        pattern=r"^(https?://.+)?$",
-        description="URL that spans are exported to by OTLP over HTTP, such as "
-        "http://collector:4318/v1/traces. Empty disables tracing.",
-    )
-    tracing_ratio: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="Share of requests to trace if the caller has not decided.",
-    )
-    device: DeviceName = Field(default="auto", description="Device; auto uses a GPU if available.")
-    backend: Backend = Field(
-        default="eager",
-        description="eager, compile and aotinductor compute the exported weights; pt2, int8 and "
-        "pruned use other artifacts of the export.",
-    )
-    handler: str = Field(
-        default="auto",
-        pattern=rf"^(auto|{CUSTOM})$",
-        description="Handler that decodes requests and encodes outputs: package.module:Class, or "
-        "auto for the built-in one that suits the export.",
-    )
-    own_model: str = Field(
-        default="",
-        pattern=rf"^({CUSTOM})?$",
-        description="The only package.module:factory that a manifest may name as its model.",
-    )
-    workers: int = Field(
-        default=1, ge=1, le=64, description="Number of worker processes per device."
-    )
-    threads: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="Compute threads per worker. 0 uses OMP_NUM_THREADS, or divides the cores "
-        "among the workers.",
-    )
-    max_batch: int = Field(
-        default=32, ge=1, le=4096, description="Maximum number of samples per batch."
-    )
-    max_delay_ms: float = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description="Maximum time (ms) that a free worker waits under load for the queue to reach "
-        "the size of the last batch.",
-    )
-    max_queue: int = Field(
-        default=512,
-        ge=1,
-        le=2**20,
-        description="Maximum number of queued samples; additional ones are rejected with 429.",
-    )
-    max_queue_bytes: int = Field(
-        default=256 * 2**20,
-        ge=2**16,
-        le=2**40,
-        description="Maximum size of queued samples; additional ones are rejected with 429.",
-    )
-    hang_seconds: float = Field(
-        default=60,
-        gt=0,
-        le=86400,
-        description="Maximum time (s) for one batch; a slower worker is killed and replaced.",
-    )
-    poll_seconds: float = Field(
-        default=2, gt=0, le=300, description="Interval (s) between checks for the export."
-    )
-    notice_seconds: float = Field(
-        default=3,
-        ge=0,
-        le=300,
-        description="Time (s) after SIGTERM during which the server is unready but still accepts "
-        "requests, so that load balancers can react.",
-    )
-    drain_seconds: int = Field(
-        default=20,
-        ge=1,
-        le=3600,
-        description="Maximum time (s), after `notice_seconds`, to finish requests in flight. Keep "
-        "notice_seconds + drain_seconds below the pod's termination grace period.",
-    )
+    model_name: str = Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
+    """Name of the served model: /v2/models/<name>."""
+    model_path: PurePosixPath
+    """Directory of the export, with manifest.json and model.safetensors. It may be created
+    later."""
+    model_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """Required SHA-256 of the weights, as in the manifest; an export with other weights is not
+    served. Empty accepts any."""
+    host: str = Field(default="0.0.0.0", min_length=1)  # noqa: S104
+    """Address to listen on."""
+    port: Port = 8080
+    """Port for clients."""
+    admin_port: Port = 8081
+    """Port for probes, metrics and loading, served by a separate thread."""
+    max_body_bytes: Size = 16 * 2**20
+    """Maximum size of a request body; larger ones are rejected with 413."""
+    body_seconds: Seconds = 30.0
+    """Maximum time (s) for a request body to arrive."""
+    max_buffered_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**40)
+    """Maximum total size of bodies and unsent responses in memory; beyond it, requests are rejected
+    with 429."""
+    max_json_bytes: Size = 2 * 2**20
+    """Maximum size of the JSON in a request, and of the values that a response returns as JSON;
+    send larger tensors in binary form."""
+    max_output_bytes: Size = 64 * 2**20
+    """Maximum size of the outputs of a request; larger ones are rejected with 400."""
+    max_connections: int = Field(default=4096, ge=1, le=1_000_000)
+    """Maximum number of client connections; beyond it, idle ones are closed."""
+    max_share_per_peer: float = Field(default=0.5, gt=0, le=1)
+    """Maximum share of max_connections and of max_buffered_bytes that one address may use. Set it
+    to 1 if all clients connect through a gateway."""
+    header_seconds: Seconds = 5.0
+    """Maximum time (s) for the headers of a request, and for the first request of a connection."""
+    min_bytes_per_second: int = Field(default=4096, ge=0, le=2**30)
+    """Minimum rate (bytes/s) at which a client must send a body and receive a response."""
+    stall_seconds: Seconds = 5.0
+    """Time (s) over which the minimum rate is measured."""
+    idle_seconds: int = Field(default=75, ge=1, le=86_400)
+    """Time (s) after which a connection without a request is closed; keep it above the load
+    balancer's idle timeout."""
+    request_seconds: Seconds = 30.0
+    """Deadline (s) of requests that set none."""
+    api_keys_file: str = ""
+    """File with API keys, one per line, plain or sha256:<hex>. Empty disables authentication."""
+    tls_certificate: str = ""
+    """PEM file of the certificate chain. Empty disables TLS."""
+    tls_key: str = ""
+    """PEM file of the private key."""
+    tls_minimum: Literal["1.2", "1.3"] = "1.2"
+    """Minimum TLS version."""
+    request_log: Literal["none", "failures", "all"] = "failures"
+    """Requests to log: none, failures (5xx) or all."""
+    tracing_endpoint: str = Field(default="", pattern=r"^(https?://.+)?$")
+    """URL that spans are exported to by OTLP over HTTP, such as http://collector:4318/v1/traces.
+    Empty disables tracing."""
+    tracing_ratio: float = Field(default=1.0, ge=0, le=1)
+    """Share of requests to trace if the caller has not decided."""
+    device: DeviceName = "auto"
+    """Device; auto uses a GPU if available."""
+    backend: Backend = "eager"
+    """eager, compile and aotinductor compute the exported weights; pt2, int8 and pruned use other
+    artifacts of the export."""
+    handler: str = Field(default="auto", pattern=rf"^(auto|{CUSTOM})$")
+    """Handler that decodes requests and encodes outputs: package.module:Class, or auto for the
+    built-in one that suits the export."""
+    own_model: str = Field(default="", pattern=rf"^({CUSTOM})?$")
+    """The only package.module:factory that a manifest may name as its model."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Number of worker processes per device."""
+    threads: int = Field(default=0, ge=0, le=1024)
+    """Compute threads per worker. 0 uses OMP_NUM_THREADS, or divides the cores among the
+    workers."""
+    max_batch: int = Field(default=32, ge=1, le=4096)
+    """Maximum number of samples per batch."""
+    max_delay_ms: float = Field(default=0, ge=0, le=1000)
+    """Maximum time (ms) that a free worker waits under load for the queue to reach the size of the
+    last batch."""
+    max_queue: int = Field(default=512, ge=1, le=2**20)
+    """Maximum number of queued samples; additional ones are rejected with 429."""
+    max_queue_bytes: int = Field(default=256 * 2**20, ge=2**16, le=2**40)
+    """Maximum size of queued samples; additional ones are rejected with 429."""
+    hang_seconds: float = Field(default=60, gt=0, le=86400)
+    """Maximum time (s) for one batch; a slower worker is killed and replaced."""
+    poll_seconds: float = Field(default=2, gt=0, le=300)
+    """Interval (s) between checks for the export."""
+    notice_seconds: float = Field(default=3, ge=0, le=300)
+    """Time (s) after SIGTERM during which the server is unready but still accepts requests, so that
+    load balancers can react."""
+    drain_seconds: int = Field(default=20, ge=1, le=3600)
+    """Maximum time (s), after `notice_seconds`, to finish requests in flight. Keep notice_seconds +
+    drain_seconds below the pod's termination grace period."""
 
     @field_validator("*", mode="before")
     @classmethod

@@ -7,6 +7,7 @@ scraped, so a request takes no lock and looks up no label.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -29,8 +30,8 @@ SAMPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class Histogram:
     """Counts of values per bucket, each up to and including its bound."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
+        self._name, self._documentation, self._bounds = name, documentation, bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
@@ -39,13 +40,13 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def metric(self, name: str, documentation: str) -> Metric:
+    def metric(self) -> Metric:
         """Return the current state as a metric."""
-        total, buckets = 0, []
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
-            total += count
-            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), total))
-        return HistogramMetricFamily(name, documentation, buckets=buckets, sum_value=self._sum)
+        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        return HistogramMetricFamily(
+            f"inference_{self._name}", self._documentation, buckets=buckets, sum_value=self._sum
+        )
 
 
 class Metrics(Collector, Observer):
@@ -61,11 +62,11 @@ class Metrics(Collector, Observer):
         """Queried at each scrape."""
         self.samples = 0
         self.worker_deaths = 0
-        self.reload_failures = 0
-        self._latency = Histogram(SECONDS)
-        self._queue = Histogram(SECONDS)
-        self._model = Histogram(SECONDS)
-        self._batch = Histogram(SAMPLES)
+        latency, queue = "Time from arrival to the response", "Time from arrival to the first batch"
+        self._latency = Histogram("request_seconds", latency, SECONDS)
+        self._queue = Histogram("queue_seconds", queue, SECONDS)
+        self._model = Histogram("model_seconds", "Compute time of a batch", SECONDS)
+        self._batch = Histogram("batch_samples", "Samples per batch", SAMPLES)
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
@@ -94,40 +95,20 @@ class Metrics(Collector, Observer):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
+        yield _counts("requests", "Requests by protocol and status code", "protocol", self.requests)
         yield _counts(
-            "inference_requests",
-            "Requests by protocol and status code",
-            ("protocol", "code"),
-            self.requests,
+            "key_requests", "Requests by API key name and status code", "key", self.by_key
         )
-        yield _counts(
-            "inference_key_requests",
-            "Requests by name of the API key and status code",
-            ("key", "code"),
-            self.by_key,
-        )
-        for histogram, name, text in (
-            (
-                self._latency,
-                "request_seconds",
-                "Time from the arrival of a request to its response",
-            ),
-            (self._queue, "queue_seconds", "Time from the arrival of a request to its batch"),
-            (self._model, "model_seconds", "Compute time of a batch"),
-            (self._batch, "batch_samples", "Samples per batch"),
-        ):
-            yield histogram.metric(f"inference_{name}", text)
+        for histogram in (self._latency, self._queue, self._model, self._batch):
+            yield histogram.metric()
+        buffered, engine = self.limits.buffered if self.limits else 0, self.engine
+        failures = engine.reload_failures if engine else 0
         for name, text, count in (
             ("samples", "Samples predicted", self.samples),
             ("worker_deaths", "Workers that died and were replaced", self.worker_deaths),
-            (
-                "reload_failures",
-                "New model versions that could not be served",
-                self.reload_failures,
-            ),
+            ("reload_failures", "New model versions that could not be served", failures),
         ):
             yield CounterMetricFamily(f"inference_{name}", text, count)
-        buffered, engine = self.limits.buffered if self.limits else 0, self.engine
         for name, text, value in (
             ("requests_in_flight", "Requests in flight", self.in_flight),
             ("buffered_bytes", "Size of bodies and unsent responses in memory", buffered),
@@ -147,10 +128,10 @@ class Metrics(Collector, Observer):
 
 
 def _counts(
-    name: str, text: str, labels: Sequence[str], counts: Counter[tuple[str, int]]
+    name: str, text: str, label: str, counts: Counter[tuple[str, int]]
 ) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=labels)
+    family = CounterMetricFamily(f"inference_{name}", text, labels=(label, "code"))
     # Copied, because metrics are collected in the administration thread.
-    for (label, code), count in counts.copy().items():
-        family.add_metric((label, str(code)), count)
+    for (value, code), count in counts.copy().items():
+        family.add_metric((value, str(code)), count)
     return family

@@ -1,13 +1,12 @@
 """OpenTelemetry spans of requests, exported by OTLP over HTTP. Imported only if enabled."""
 
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Mapping
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -15,13 +14,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from inference.engine.interface import Answer
 from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
 
-Header = Callable[[str], str | None]
-
 
 class Tracing:
     """Creates one span per request, as a child of the caller's span if there is a traceparent."""
 
-    def __init__(self, exporter: SpanExporter, ratio: float, model: str) -> None:
+    def __init__(self, endpoint: str, ratio: float, model: str) -> None:
+        """Export spans to the URL `endpoint`, in a separate thread."""
         resource = Resource.create(
             {
                 SERVICE_NAME: SERVER_NAME,
@@ -32,23 +30,16 @@ class Tracing:
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(ratio)), resource=resource
         )
+        exporter = OTLPSpanExporter(endpoint=endpoint)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer(SERVER_NAME, SERVER_VERSION)
         self._propagator = TraceContextTextMapPropagator()
 
-    @classmethod
-    def over_http(cls, endpoint: str, ratio: float, model: str) -> Self:
-        """Create an instance that exports spans to this URL, in a separate thread."""
-        return cls(OTLPSpanExporter(endpoint=endpoint), ratio, model)
-
-    def begin(self, name: str, header: Header, attributes: dict[str, str | int]) -> Span:
-        """Start the span of a request; `header` returns the value of a header."""
-        carrier = {
-            key: value
-            for key in ("traceparent", "tracestate")
-            if (value := header(key)) is not None
-        }
-        parent = self._propagator.extract(carrier)
+    def begin(
+        self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str | int]
+    ) -> Span:
+        """Start the span of a request; names of headers are in lower case."""
+        parent = self._propagator.extract(headers)
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
 
     def answered(self, span: Span, answer: Answer) -> None:

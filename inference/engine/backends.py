@@ -3,10 +3,11 @@
 import contextlib
 import copy
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from timeit import repeat
 from typing import Any, Final
 
 import torch
@@ -100,21 +101,14 @@ def _fast(network: nn.Module, choice: Choice) -> nn.Module:
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
     if nn.BatchNorm2d in kinds:
-        network = _if_equal(network, _folded, inputs)
+        # Networks that torch.fx cannot trace stay as they are.
+        from torch.fx.experimental.optimization import fuse
+
+        network = _if_equal(network, partial(fuse, inplace=True), inputs)
     if nn.Conv2d in kinds and choice.device.type == "cpu":
         other = _if_equal(network, ChannelsLast, inputs)
-        return min(network, other, key=lambda candidate: _seconds(candidate, inputs))
+        return min(network, other, key=lambda each: min(repeat(partial(each, inputs), number=1)))
     return network
-
-
-def _seconds(network: nn.Module, inputs: Tensor) -> float:
-    """Return the time of the fastest of three runs."""
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        network(inputs)
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 def _if_equal(
@@ -143,13 +137,6 @@ class ChannelsLast(nn.Module):
         return outputs
 
 
-def _folded(network: nn.Module) -> nn.Module:
-    """Fold batch norms into convolutions. The network must be traceable by torch.fx."""
-    from torch.fx.experimental.optimization import fuse
-
-    return fuse(network, inplace=True)
-
-
 @torch.inference_mode()
 def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
     """Compile with torch.compile for any batch size, with constants folded and packed."""
@@ -175,19 +162,19 @@ def _ahead_of_time(choice: Choice) -> nn.Module:
     if not package.exists():
         network = _network(choice)
         batch = torch.export.Dim("batch", min=1)
-        partial = choice.compile_cache / f"{sha256}-{os.getpid()}.pt2"
+        unfinished = choice.compile_cache / f"{sha256}-{os.getpid()}.pt2"
         try:
             with torch.no_grad():
                 inputs = (example(choice, 2),)
                 program = torch.export.export(network, inputs, dynamic_shapes=({0: batch},))
                 inductor.aoti_compile_and_package(
                     program,
-                    package_path=str(partial),
+                    package_path=str(unfinished),
                     inductor_configs={"freezing": choice.device.type == "cpu"},
                 )
         except Exception as error:
             raise _not_compiled("aotinductor", error) from error
-        partial.rename(package)
+        unfinished.rename(package)
     index = choice.device.index or 0 if choice.device.type == "cuda" else -1
     return FunctionModule(inductor.aoti_load_package(str(package), device_index=index))
 

@@ -1,30 +1,21 @@
 """The delays after which dead workers are replaced."""
 
-from dataclasses import dataclass
 from typing import Final
 
+MAX_DEATHS: Final = 3
+"""Consecutive deaths, without a computed batch in between, that make the server unready."""
 
-@dataclass(frozen=True)
-class RestartPolicy:
-    """Policy for the replacement of dead workers. Times are in seconds."""
+RESET_SECONDS: Final = 60.0
+"""Time without a death after which earlier ones no longer count."""
 
-    max_deaths: int = 3
-    """Consecutive deaths, without a computed batch in between, that make the server unready."""
-    reset_after: float = 60.0
-    """Time without a death after which earlier ones no longer count."""
-    first_delay: float = 1.0
-    """Delay before a replacement once unready; doubles with each further death."""
-    max_delay: float = 30.0
-
-
-DEFAULT_POLICY: Final = RestartPolicy()
+MAX_DELAY: Final = 30.0
+"""Maximum delay (s) of a replacement. The first is 1 s and doubles with each further death."""
 
 
 class Backoff:
     """Counts consecutive deaths of workers."""
 
-    def __init__(self, policy: RestartPolicy = DEFAULT_POLICY) -> None:
-        self._policy = policy
+    def __init__(self) -> None:
         self._deaths = 0
         self._excused = False
         self._last = self._until = 0.0
@@ -43,9 +34,8 @@ class Backoff:
         self._excused = self._excused and retried
         self._deaths += 1
         self._last, self._last_reason = now, reason
-        over = self._deaths - self._policy.max_deaths
-        delay = self._policy.first_delay * 2.0 ** min(over, 30) if over >= 0 else 0.0
-        delay = min(self._policy.max_delay, delay)
+        over = self._deaths - MAX_DEATHS
+        delay = min(MAX_DELAY, 2.0 ** min(over, 30)) if over >= 0 else 0.0
         self._until = now + delay
         return delay
 
@@ -57,10 +47,10 @@ class Backoff:
         """Return why the server is unready; empty if it is ready."""
         self._reset_if_calm(now)
         # The server is ready again with the replacement; further deaths have longer delays.
-        if self._deaths < self._policy.max_deaths or now > self._until:
+        if self._deaths < MAX_DEATHS or now > self._until:
             return ""
         return f"workers died {self._deaths} times in a row: {self._last_reason}"
 
     def _reset_if_calm(self, now: float) -> None:
-        if now - self._last > self._policy.reset_after:
+        if now - self._last > RESET_SECONDS:
             self._deaths = 0

@@ -61,6 +61,12 @@ class Request:
         if not self.future.done():
             self.future.set_exception(error)
 
+    def expire(self, now: float) -> None:
+        """Answer with an error if the deadline has passed, unless already answered."""
+        if self.deadline < now:
+            seconds = now - self.arrived
+            self.fail(DeadlineError(f"the deadline passed after {seconds:.3f} s in the queue"))
+
     def add_outputs(self, begin: int, outputs: Tensors, served: Served) -> None:
         """Add the outputs of the piece that starts at sample `begin`; answer after the last."""
         self.pending -= 1
@@ -225,8 +231,7 @@ class Queue:
         while lane.pieces:
             piece = lane.pieces[0]
             request = piece.request
-            if not request.future.done() and request.deadline < now:
-                request.fail(deadline_error(request, now))
+            request.expire(now)
             if not request.future.done():
                 break
             self.drop(request)
@@ -269,10 +274,9 @@ class Queue:
         """Refuse requests whose deadline has passed."""
         for lane in self._lanes.values():
             for piece in lane.pieces:
-                request = piece.request
-                if request.deadline < now and not request.future.done():
-                    request.fail(deadline_error(request, now))
-                    self.drop(request)
+                piece.request.expire(now)
+                if piece.request.future.done():
+                    self.drop(piece.request)
 
     def fail_all(self, error: Exception) -> None:
         """Answer all queued requests with an error."""
@@ -312,11 +316,6 @@ class Queue:
             size = request.size if request.queued else -request.size
             self._bytes += size
             lane.size += size
-
-
-def deadline_error(request: Request, now: float) -> DeadlineError:
-    """Return the error for a request whose deadline passed in the queue."""
-    return DeadlineError(f"the deadline passed after {now - request.arrived:.3f} s in the queue")
 
 
 def size_of(array: NDArray[Any]) -> int:

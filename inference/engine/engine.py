@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 
 from inference.config import InferenceConfig
-from inference.engine.backoff import DEFAULT_POLICY, RestartPolicy
-from inference.engine.interface import Observer, ReloadError, Served
+from inference.engine.interface import Observer, Served
 from inference.engine.pool import Pool
 from workload.manifest import ExportError, Manifest, read_manifest
 from workload.report import emit
@@ -21,19 +20,15 @@ class ModelEngine:
     Create it inside the running event loop, `start` it, and `close` it at the end.
     """
 
-    def __init__(
-        self,
-        config: InferenceConfig,
-        observer: Observer | None = None,
-        policy: RestartPolicy = DEFAULT_POLICY,
-    ) -> None:
+    def __init__(self, config: InferenceConfig, observer: Observer | None = None) -> None:
         self.config = config
         self.pool: Pool | None = None
         """The loaded version; None before the first model is loaded."""
         self.draining = False
         """True if shutdown has begun: requests are still answered, but none should be sent."""
+        self.reload_failures = 0
+        """Number of new versions that could not be served."""
         self._observer = observer or Observer()
-        self._policy = policy
         self._folder = Path(config.model_path)
         self._compile_cache = compile_cache()
         self._reason = "the model is not loaded yet"
@@ -61,11 +56,6 @@ class ModelEngine:
         """Number of queued samples."""
         return self.pool.queued if self.pool else 0
 
-    @property
-    def pids(self) -> list[int]:
-        """Process IDs of the workers of all versions."""
-        return [pid for pool in self._pools for pid in pool.pids]
-
     async def start(self) -> None:
         """Start to watch for the export and load it, in the background."""
         self._watching = asyncio.create_task(self._watch())
@@ -73,15 +63,16 @@ class ModelEngine:
     async def reload(self) -> Served:
         """Load the current export while the old one serves, then switch.
 
-        Returns the old model if nothing changed. Raise ReloadError if the new one cannot be
+        Returns the old model if nothing changed. Raise ExportError if the new one cannot be
         served; the old one is then kept.
         """
         async with self._reloading:
             try:
                 return await self._load()
             except ExportError as error:
+                self.reload_failures += 1
                 emit("reload_failed", model=self.config.model_name, reason=str(error))
-                raise ReloadError(str(error)) from None
+                raise
 
     def drain(self) -> None:
         """Become unready, but continue to answer requests."""
@@ -108,7 +99,9 @@ class ModelEngine:
                     try:
                         await self._load()
                     except ExportError as error:
-                        self._wait(str(error))
+                        if str(error) != self._reason:
+                            self._reason = str(error)
+                            emit("waiting", model=self.config.model_name, reason=self._reason)
             await asyncio.sleep(self.config.poll_seconds)
 
     async def _load(self) -> Served:
@@ -117,7 +110,7 @@ class ModelEngine:
         old = self.pool
         if old is not None and old.served.manifest == manifest:
             return old.served
-        pool = Pool(self.config, manifest, self._compile_cache, self._observer, self._policy)
+        pool = Pool(self.config, manifest, self._compile_cache, self._observer)
         self._pools.add(pool)
         try:
             served = await pool.start()
@@ -133,7 +126,9 @@ class ModelEngine:
             backend=served.backend,
         )
         if old is not None:
-            self._retire(old)
+            task = asyncio.create_task(self._retire(old))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
         return served
 
     def _check_pinned(self, manifest: Manifest) -> None:
@@ -144,24 +139,13 @@ class ModelEngine:
                 f"{pinned[:12]}… may be served here"
             )
 
-    def _retire(self, pool: Pool) -> None:
+    async def _retire(self, pool: Pool) -> None:
         """Stop the old workers once they have answered their requests."""
-        seconds = self.config.request_seconds + self.config.drain_seconds
-        task = asyncio.create_task(pool.close(seconds))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-        task.add_done_callback(lambda _: self._retired(pool))
-
-    def _retired(self, pool: Pool) -> None:
+        await pool.close(self.config.request_seconds + self.config.drain_seconds)
         self._pools.discard(pool)
         sha256 = pool.served.manifest.weights.sha256
         if self.served is not None and self.served.manifest.weights.sha256 != sha256:
             remove_compiled(self._compile_cache, sha256)
-
-    def _wait(self, reason: str) -> None:
-        if reason != self._reason:
-            emit("waiting", model=self.config.model_name, reason=reason)
-        self._reason = reason
 
     def _kill(self) -> None:
         for pool in self._pools:

@@ -1,6 +1,6 @@
 """Request handlers, which run in the worker process: the base class and the built-in ones."""
 
-import importlib
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,28 +88,19 @@ class Plain(Handler):
 
     def load(self, source: Source) -> None:
         """Load the network and determine the shape of its output."""
-        self.network, self.device = source.network(), source.device
         self.inputs = (input_spec(source.manifest),)
-        shape = tuple(self.try_one(source.manifest).shape[1:])
+        shape = self.load_network(source)[1:]
         self.outputs = (TensorSpec("outputs", "FP32", (-1, *shape)),)
 
-    def decode(self, inputs: Tensors) -> Tensor:
-        """Move the only input to the device."""
-        return torch.from_numpy(inputs[self.inputs[0].name]).to(self.device, non_blocking=True)
+    def load_network(self, source: Source) -> tuple[int, ...]:
+        """Load the network and return the shape of its output for one sample of zeros.
 
-    def predict(self, decoded: Tensor) -> Tensor:
-        """Return the network's output."""
-        outputs: Tensor = self.network(decoded)
-        return outputs
-
-    def encode(self, predicted: Tensor) -> Tensors:
-        """Convert to FP32."""
-        return {"outputs": predicted.float().cpu().numpy()}
-
-    def try_one(self, manifest: Manifest) -> Tensor:
-        """Return the network's output for one sample of zeros. Raise ExportError on failure."""
-        dtype = np.int64 if manifest.input_dtype == "int64" else np.float32
-        zeros = torch.from_numpy(np.zeros((1, *manifest.input_shape), dtype)).to(self.device)
+        Raise ExportError if it cannot compute the sample, or returns NaN or infinity for it.
+        """
+        manifest = source.manifest
+        self.network, self.device = source.network(), source.device
+        dtype = torch.int64 if manifest.input_dtype == "int64" else torch.float32
+        zeros = torch.zeros((1, *manifest.input_shape), dtype=dtype, device=self.device)
         try:
             with torch.inference_mode():
                 outputs = self.predict(zeros)
@@ -125,7 +116,20 @@ class Plain(Handler):
                 f"model {manifest.model} returns NaN or infinity for an input of zeros: its "
                 "weights may contain such values"
             )
+        return tuple(outputs.shape)
+
+    def decode(self, inputs: Tensors) -> Tensor:
+        """Move the only input to the device."""
+        return torch.from_numpy(inputs[self.inputs[0].name]).to(self.device, non_blocking=True)
+
+    def predict(self, decoded: Tensor) -> Tensor:
+        """Return the network's output."""
+        outputs: Tensor = self.network(decoded)
         return outputs
+
+    def encode(self, predicted: Tensor) -> Tensors:
+        """Convert to FP32."""
+        return {self.outputs[0].name: predicted.float().cpu().numpy()}
 
 
 class Classifier(Plain):
@@ -136,12 +140,11 @@ class Classifier(Plain):
         manifest = source.manifest
         if not manifest.classes:
             raise ExportError(f"model {manifest.model} has no classes: configure another handler")
-        self.network, self.device = source.network(), source.device
         self.inputs = (input_spec(manifest),)
-        shape = list(self.try_one(manifest).shape)
-        if shape != [1, manifest.outputs]:
+        shape = self.load_network(source)
+        if shape != (1, manifest.outputs):
             raise ExportError(
-                f"model {manifest.model} returns {shape} for one input, but its manifest has "
+                f"model {manifest.model} returns {list(shape)} for one input, but its manifest has "
                 f"{manifest.outputs} classes"
             )
         self._labels = np.array([label.encode() for label in manifest.classes], np.object_)
@@ -175,19 +178,22 @@ class LanguageModel(Plain):
         manifest = source.manifest
         if manifest.input_dtype != "int64" or len(manifest.input_shape) != 1:
             raise ExportError(f"model {manifest.model} takes no tokens: configure another handler")
-        self.network, self.device = source.network(), source.device
         (self._context,) = manifest.input_shape
-        self._vocabulary = manifest.outputs
-        self.inputs = (TensorSpec("tokens", "INT64", (-1, -1)),)
-        self.outputs = (TensorSpec("logits", "FP32", (-1, -1, manifest.outputs)),)
         self._any_length = True
-        shape = list(self.try_one(manifest).shape)
-        if shape != [1, self._context, manifest.outputs]:
+        shape = self.load_network(source)
+        if shape != (1, self._context, manifest.outputs):
             raise ExportError(
-                f"model {manifest.model} returns {shape} for one sequence of {self._context} "
+                f"model {manifest.model} returns {list(shape)} for one sequence of {self._context} "
                 f"tokens, but its manifest has a vocabulary of {manifest.outputs} tokens"
             )
-        self._any_length = self._accepts_any_length()
+        self.inputs = (TensorSpec("tokens", "INT64", (-1, -1)),)
+        self.outputs = (TensorSpec("logits", "FP32", (-1, -1, manifest.outputs)),)
+        # Exported programs may be fixed to the context size.
+        try:
+            with torch.inference_mode():
+                self.predict(torch.zeros((2, 1), dtype=torch.int64, device=self.device))
+        except Exception:
+            self._any_length = False
 
     def decode(self, inputs: Tensors) -> Tensor:
         """Convert tokens; reject empty and too long sequences, and unknown tokens."""
@@ -197,10 +203,11 @@ class LanguageModel(Plain):
                 f"tokens contains {tokens.shape[1]} tokens per sample: it must contain from 1 to "
                 f"{self._context}"
             )
-        wrong = tokens[(tokens < 0) | (tokens >= self._vocabulary)]
+        vocabulary = self.outputs[0].shape[-1]
+        wrong = tokens[(tokens < 0) | (tokens >= vocabulary)]
         if wrong.size:
             raise InputError(
-                f"tokens contains {int(wrong[0])}: token IDs are from 0 to {self._vocabulary - 1}"
+                f"tokens contains {int(wrong[0])}: token IDs are from 0 to {vocabulary - 1}"
             )
         return torch.from_numpy(tokens).to(self.device)
 
@@ -211,19 +218,6 @@ class LanguageModel(Plain):
             decoded = functional.pad(decoded, (0, self._context - length))
         logits: Tensor = self.network(decoded)
         return logits[:, :length]
-
-    def encode(self, predicted: Tensor) -> Tensors:
-        """Convert to FP32."""
-        return {"logits": predicted.float().cpu().numpy()}
-
-    def _accepts_any_length(self) -> bool:
-        """Try a short sequence: exported programs may be fixed to the context size."""
-        try:
-            with torch.inference_mode():
-                self.predict(torch.from_numpy(np.zeros((2, 1), np.int64)).to(self.device))
-        except Exception:
-            return False
-        return True
 
 
 def choose_handler(name: str, manifest: Manifest) -> Handler:
@@ -245,10 +239,8 @@ def input_spec(manifest: Manifest) -> TensorSpec:
 
 
 def _custom(name: str) -> Handler:
-    module_name, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-        handler = found()
+        handler = pkgutil.resolve_name(name)()
     except Exception as error:
         raise ExportError(
             f"handler {name} cannot be created: {type(error).__name__}: {error}; it must be a "

@@ -16,9 +16,10 @@ Datatype = Literal[Integer, "BOOL", "FP16", "FP32", "FP64", "BYTES"]
 """Element types of the Open Inference Protocol."""
 
 NUMPY: Final[dict[Datatype, np.dtype[Any]]] = {
-    name: np.dtype(name.lower().replace("fp", "float").replace("bytes", "object"))
+    name: np.dtype(name.lower().replace("fp", "float").replace("bytes", "object")).newbyteorder("<")
     for name in get_args(Datatype)
 }
+"""Little-endian, as the protocol requires."""
 
 DATATYPES: Final[dict[np.dtype[Any], Datatype]] = {dtype: name for name, dtype in NUMPY.items()}
 
@@ -89,10 +90,6 @@ class DeadlineError(RefusedError):
 
 class UnavailableError(RefusedError):
     """No model is loaded, or the worker that computed the request died. HTTP 503."""
-
-
-class ReloadError(Exception):
-    """The new version cannot be served; the previous one stays in service."""
 
 
 class Observer:

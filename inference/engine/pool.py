@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from inference.config import InferenceConfig
-from inference.engine.backoff import DEFAULT_POLICY, Backoff, RestartPolicy
+from inference.engine.backoff import Backoff
 from inference.engine.batching import Queue, Request
 from inference.engine.interface import (
-    NUMPY,
     InputError,
     Observer,
     OverloadedError,
@@ -35,8 +34,6 @@ UNAVAILABLE_RETRY_SECONDS: Final = 5.0
 PACE_WEIGHT: Final = 0.05
 """Weight of the latest batch in the moving average: the last few dozen batches count."""
 
-STOPPED: Final = "the server stopped it"
-
 STOP_SECONDS: Final = 2.0
 """Time for a worker to exit before it is killed."""
 
@@ -56,7 +53,6 @@ class Pool:
         manifest: Manifest,
         compile_cache: Path,
         observer: Observer,
-        policy: RestartPolicy = DEFAULT_POLICY,
     ) -> None:
         self._config, self._manifest, self._observer = config, manifest, observer
         self._loop = asyncio.get_running_loop()
@@ -65,7 +61,7 @@ class Pool:
         self._spec = WorkerSpec(config, manifest, 0, threads, compile_cache)
         self._workers: list[Worker] = []
         """All workers, including those that still load the model."""
-        self._backoff = Backoff(policy)
+        self._backoff = Backoff()
         self._replacing: set[asyncio.Task[None]] = set()
         self.broken = ""
         """Reason why a worker could not be replaced; empty if all could."""
@@ -85,12 +81,11 @@ class Pool:
         at_workers = SLOTS * self._config.max_batch * max(1, len(self._workers))
         return self._config.max_queue + at_workers
 
-    @property
-    def estimated_wait(self) -> float:
-        """Estimated queueing time (s) of a new request, from the recent pace."""
-        return self._estimated_wait(self._queue.samples)
+    def estimated_wait(self, samples: int) -> float:
+        """Return the time (s) after which this number of queued samples is computed.
 
-    def _estimated_wait(self, samples: int) -> float:
+        It is estimated from the recent pace.
+        """
         ready = 0
         for worker in self._workers:
             ready += worker.ready
@@ -109,11 +104,6 @@ class Pool:
         if self.broken and not any(worker.ready for worker in self._workers):
             return self.broken
         return self._backoff.reason(time.monotonic())
-
-    @property
-    def pids(self) -> list[int]:
-        """Process IDs of the workers."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def start(self) -> Served:
         """Start and warm up all workers. Raise ExportError if the model cannot be served."""
@@ -158,7 +148,7 @@ class Pool:
     def kill(self) -> None:
         """Kill the workers without waiting."""
         for worker in self._workers:
-            worker.kill(STOPPED)
+            worker.kill()
 
     async def _stop(self) -> None:
         """Stop all workers, including those that still compute or load."""
@@ -167,7 +157,7 @@ class Pool:
             task.cancel()
         for worker in [*self._workers]:
             if worker.batches or not worker.ready:
-                worker.kill(STOPPED)
+                worker.kill()
             worker.close()
         until = time.monotonic() + STOP_SECONDS
         while self._workers:
@@ -198,10 +188,7 @@ class Pool:
             raise UnavailableError("the server is shutting down")
         if self._has_no_workers:
             raise UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS)
-        arrays = {}
-        for spec in self.served.inputs:
-            array = arrays[spec.name] = inputs[spec.name]
-            check_input(spec, array.dtype == NUMPY[spec.datatype], array.shape)
+        arrays = {spec.name: inputs[spec.name] for spec in self.served.inputs}
         now = time.monotonic()
         future = self._loop.create_future()
         request = Request(arrays, future, now, deadline, peer, outputs)
@@ -209,7 +196,7 @@ class Pool:
         wait = 0.0
         # With an empty queue it is computed at once, even if the average comes from a slow moment.
         if queue.samples:
-            wait = self._estimated_wait(queue.samples_before(request))
+            wait = self.estimated_wait(queue.samples_before(request))
             seconds = wait + request.samples * self._sample_seconds
             if now + DEADLINE_MARGIN * seconds > deadline:
                 raise OverloadedError(
@@ -314,27 +301,24 @@ class Pool:
         retried = bool(computing) and all(piece.request.retried for piece in computing)
         delay = self._backoff.died(time.monotonic(), reason, retried=retried)
         emit("worker_ended", reason=reason, again_in=delay)
-        self._replace_later(worker.spec, delay)
-        self._requeue(worker, reason)
-
-    def _replace_later(self, spec: WorkerSpec, delay: float) -> None:
-        task = asyncio.create_task(self._replace(spec, delay))
+        task = asyncio.create_task(self._replace(worker.spec, delay))
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)
+        self._requeue(worker, reason)
 
     async def _replace(self, spec: WorkerSpec, delay: float) -> None:
-        await asyncio.sleep(delay)
-        try:
-            await self._start(spec)
-        except ExportError as error:
-            if self._closed:
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                await self._start(spec)
+                self.broken = ""
                 return
-            self.broken = str(error)
-            delay = max(1.0, self._backoff.died(time.monotonic(), self.broken))
-            emit("worker_failed", reason=self.broken, again_in=delay)
-            self._replace_later(spec, delay)
-        else:
-            self.broken = ""
+            except ExportError as error:
+                if self._closed:
+                    return
+                self.broken = str(error)
+                delay = max(1.0, self._backoff.died(time.monotonic(), self.broken))
+                emit("worker_failed", reason=self.broken, again_in=delay)
 
     def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
@@ -375,21 +359,6 @@ def default_threads(workers: int) -> int:
     if configured.isdecimal() and int(configured):
         return int(configured)
     return max(1, len(os.sched_getaffinity(0)) // workers)
-
-
-def check_input(spec: TensorSpec, right_type: bool, shape: tuple[int, ...]) -> None:
-    """Repeat the checks of the protocols for an input. Raise InputError on failure."""
-    # The usual case, fixed sizes, needs no loop over the dimensions.
-    if right_type and shape[1:] == spec.shape[1:] and shape[0]:
-        return
-    fits = len(shape) == len(spec.shape) and all(
-        wanted in (-1, size) for wanted, size in zip(spec.shape, shape, strict=True)
-    )
-    if not (right_type and fits and shape[0]):
-        raise InputError(
-            f"{spec.name} has the wrong type or the shape {list(shape)}: it must be "
-            f"{spec.datatype} {list(spec.shape)}"
-        )
 
 
 def _specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:

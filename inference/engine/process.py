@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,9 @@ ALIGNMENT: Final = 64
 INITIAL_BYTES: Final = 1 << 16
 """Initial size of an arena; it doubles when more is needed."""
 
-MAX_MESSAGE_BYTES: Final = 1 << 17
+STOPPED: Final = "the server stopped it"
 
-BYTE: Final = np.dtype(np.uint8)
+MAX_MESSAGE_BYTES: Final = 1 << 17
 
 Message = dict[str, Any]
 
@@ -75,7 +75,7 @@ class Arena:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._map(os.fstat(descriptor).st_size)
+        self._map()
 
     @classmethod
     def create(cls) -> "Arena":
@@ -90,35 +90,32 @@ class Arena:
     def put(self, arrays: Mapping[str, Parts]) -> list[Placed]:
         """Copy arrays into the arena, overwrite its content, and return their locations."""
         placed: list[Placed] = []
-        packed: list[Parts] = []
-        end = 0
+        offset = 0
         for name, parts in arrays.items():
-            first = parts[0]
-            datatype = DATATYPES[first.dtype]
-            shape = (sum(len(part) for part in parts), *first.shape[1:])
-            written = parts
+            datatype, written = DATATYPES[parts[0].dtype], parts
+            shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
             if datatype == "BYTES":
                 texts = [text for part in parts for text in part.ravel().tolist()]
                 written = [np.frombuffer(pack_texts(texts), np.uint8)]
             size = sum(part.nbytes for part in written)
-            placed.append((name, datatype, shape, end, size))
-            packed.append(written)
-            end += -(-size // ALIGNMENT) * ALIGNMENT
-        self._grow(end)
-        for (_, datatype, shape, offset, size), written in zip(placed, packed, strict=True):
+            if offset + size > self._size:
+                os.ftruncate(self._descriptor, 1 << (offset + size - 1).bit_length())
+                self._map()
             inside = (size,) if datatype == "BYTES" else shape
             np.concatenate(written, out=self._view(inside, written[0].dtype, offset))
+            placed.append((name, datatype, shape, offset, size))
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
         return placed
 
     def get(self, placed: Sequence[Sequence[Any]]) -> dict[str, NDArray[Any]]:
         """Return views of the arrays at the locations from `put`, valid until the next `put`."""
         end = max((offset + size for *_, offset, size in placed), default=0)
         if end > self._size:
-            self._map(os.fstat(self._descriptor).st_size)
+            self._map()
         arrays: dict[str, NDArray[Any]] = {}
         for name, datatype, shape, offset, size in placed:
             if datatype == "BYTES":
-                packed = self._view((size,), BYTE, offset).data
+                packed = self._view((size,), NUMPY["UINT8"], offset).data
                 arrays[name] = unpack_texts(packed, tuple(shape), name)
             else:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
@@ -132,36 +129,21 @@ class Arena:
     def _view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
         return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
 
-    def _grow(self, needed: int) -> None:
-        if needed <= self._size:
-            return
-        size = max(self._size, INITIAL_BYTES)
-        while size < needed:
-            size *= 2
-        os.ftruncate(self._descriptor, size)
-        self._map(size)
-
-    def _map(self, size: int) -> None:
+    def _map(self) -> None:
+        self._size = os.fstat(self._descriptor).st_size
         # Not resized in place: a view may still use the old mapping, which then stays valid.
-        self._memory = mmap.mmap(self._descriptor, size)
-        self._size = size
+        self._memory = mmap.mmap(self._descriptor, self._size)
 
 
 def _attach(descriptor: Any) -> Arena:
     return Arena(descriptor.detach())
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Shared memory of one batch: its inputs and its outputs."""
 
     inputs: Arena
     outputs: Arena
-
-    def close(self) -> None:
-        """Release the memory."""
-        self.inputs.close()
-        self.outputs.close()
 
 
 def send(end: socket.socket, message: Message) -> None:
@@ -212,11 +194,6 @@ class Worker:
         self._exit_reason = ""
 
     @property
-    def pid(self) -> int | None:
-        """The process ID; None before the start and after the exit."""
-        return self._process.pid if self._process else None
-
-    @property
     def killed(self) -> bool:
         """True if the server killed or stopped it."""
         return bool(self._exit_reason)
@@ -255,15 +232,8 @@ class Worker:
         if self._end is not None:
             # Never blocks: the buffer holds the messages of all slots. `_reap` detects an exit.
             with contextlib.suppress(ConnectionError):
-                send(
-                    self._end,
-                    {
-                        "slot": slot,
-                        "sizes": batch.sizes,
-                        "tensors": tensors,
-                        "wanted": batch.wanted,
-                    },
-                )
+                message = {"slot": slot, "sizes": batch.sizes, "wanted": batch.wanted}
+                send(self._end, {**message, "tensors": tensors})
 
     def finish(self, message: Message) -> tuple[Batch, dict[str, NDArray[Any]]]:
         """Return the batch that a result belongs to, with copies of its outputs."""
@@ -273,7 +243,7 @@ class Worker:
         self._free.append(batch.slot)
         return batch, copies
 
-    def kill(self, reason: str = "") -> None:
+    def kill(self, reason: str = STOPPED) -> None:
         """Kill the process; `reason` is reported as the reason of its exit."""
         self._exit_reason = self._exit_reason or reason
         if self._process is not None and self._process.is_alive():
@@ -281,7 +251,7 @@ class Worker:
 
     def close(self) -> None:
         """Let the process exit. `on_exit` is still called."""
-        self._exit_reason = self._exit_reason or "the server stopped it"
+        self._exit_reason = self._exit_reason or STOPPED
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -321,18 +291,18 @@ class Worker:
         process.close()
         self._process = None
         for slot in self._slots:
-            slot.close()
-        reason = self._exit_reason or _describe_exit(code)
+            for arena in slot:
+                arena.close()
+        found = (
+            f"exited with code {code}"
+            if code is None or code >= 0
+            else f"was killed by signal {-code}"
+        )
+        reason = self._exit_reason or f"it {found}"
         if not self.loaded.done():
             message = f"a worker died while it loaded the model: {reason}"
             self.loaded.set_result({"type": "failed", "message": message})
         self._on_exit(self, reason)
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"it exited with code {code}"
-    return f"it was killed by signal {-code}"
 
 
 def _run(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:

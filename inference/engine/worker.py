@@ -130,45 +130,38 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
     started = time.perf_counter()
     inputs = slot.inputs.get(request["tensors"])
     sizes: list[int] = request["sizes"]
-    errors: dict[int, tuple[str, str]] = {}
-    try:
-        parts = [_compute(handler, inputs, sum(sizes))]
-    except Exception as error:
-        parts = []
-        if len(sizes) == 1:
-            errors[0] = _describe(error)
-        else:
-            parts, errors = _compute_separately(handler, inputs, sizes)
+    parts, errors = _compute(handler, inputs, [sum(sizes)])
+    if errors and len(sizes) > 1:
+        # Each request separately, so that only invalid ones fail.
+        parts, errors = _compute(handler, inputs, sizes)
     placed: list[Any] = []
     if parts:
         names = parts[0] if request["wanted"] is None else request["wanted"]
         placed = list(slot.outputs.put({name: [p[name] for p in parts] for name in names}))
+    described = {index: _describe(error) for index, error in errors.items()}
     seconds = time.perf_counter() - started
-    return {"tensors": placed, "errors": errors, "seconds": seconds}
+    return {"tensors": placed, "errors": described, "seconds": seconds}
 
 
-def _compute_separately(
+def _compute(
     handler: Handler, inputs: Tensors, sizes: list[int]
-) -> tuple[list[dict[str, NDArray[Any]]], dict[int, tuple[str, str]]]:
-    """Compute each request of a batch separately, so that only invalid ones fail."""
-    parts, errors = [], {}
+) -> tuple[list[Tensors], dict[int, Exception]]:
+    """Return the outputs of parts with these numbers of samples, and the errors of the others."""
+    parts: list[Tensors] = []
+    errors = {}
     begin = 0
     for index, size in enumerate(sizes):
         rows = {name: array[begin : begin + size] for name, array in inputs.items()}
         begin += size
         try:
-            parts.append(_compute(handler, rows, size))
+            outputs = handler.compute(rows)
+            for name, array in outputs.items():
+                if len(array) != size:
+                    raise ValueError(f"the handler returned {len(array)} rows of {name} for {size}")
+            parts.append(outputs)
         except Exception as error:
-            errors[index] = _describe(error)
+            errors[index] = error
     return parts, errors
-
-
-def _compute(handler: Handler, inputs: Tensors, samples: int) -> dict[str, NDArray[Any]]:
-    outputs = handler.compute(inputs)
-    for name, array in outputs.items():
-        if len(array) != samples:
-            raise ValueError(f"the handler returned {len(array)} rows of {name} for {samples}")
-    return outputs
 
 
 def _describe(error: Exception) -> tuple[str, str]:
@@ -179,14 +172,8 @@ def _describe(error: Exception) -> tuple[str, str]:
         return "memory", "not enough memory for this request: send fewer samples at once"
     trace = "".join(traceback.format_exception(error))
     emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
-    if broken_device(error):
+    cuda = isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    if cuda or isinstance(error, torch.AcceleratorError):
         # Every later batch would fail as well: a new process gets a new context.
         os._exit(exit_codes.FAILED)
     return "input", "the model cannot compute this input; see compute_failed in the server log"
-
-
-def broken_device(error: Exception) -> bool:
-    """Return whether the process cannot use its GPU after this error, as after most CUDA errors."""
-    return isinstance(error, torch.AcceleratorError) or (
-        isinstance(error, RuntimeError) and "CUDA error" in str(error)
-    )

@@ -1,14 +1,17 @@
 """Routing of HTTP requests, access control, and conversion of errors to responses."""
 
 import asyncio
+import os
 import re
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
-from inference.access import Scope
+from inference.access import Access, Scope
 from inference.engine.interface import OverloadedError
 from inference.http.limits import Limits
 from inference.http.messages import (
@@ -17,7 +20,6 @@ from inference.http.messages import (
     HttpError,
     Request,
     Response,
-    Target,
     error_response,
 )
 from inference.service import Service
@@ -40,53 +42,30 @@ Endpoint = Callable[[Service, Request, Reserve], "Response | Pending"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint, the scope that it requires, and how its requests are counted."""
+    """An endpoint with its description."""
 
     endpoint: Endpoint
+    summary: str
+    answer: str
+    """Name of the response's schema in `inference.http.openapi`."""
+    errors: tuple[int, ...] = ()
+    """Status codes of errors, other than those of access control."""
+    method: str = "GET"
     scope: Scope | None = "infer"
     """Scope that the API key needs; None if no key is required."""
     counted: str = ""
     """Protocol under which requests are counted in metrics; empty: not counted."""
 
 
-Routes = Mapping[str, Mapping[str, Route]]
-"""The methods of each path, in which `{model}` stands for a name, and for a version if it follows
-`/v2/models/`."""
+Routes = Mapping[str, Route]
+"""By path, in which `{model}` stands for a name, and for a version if it follows `/v2/models/`."""
 
 _NAMED: Final = "(?P<model>[^/]+)"
 _VERSIONED: Final = f"/v2/models/{_NAMED}(?:/versions/(?P<version>[^/]+))?"
 
 
-class Router:
-    """Finds the route of a path."""
-
-    def __init__(self, routes: Routes, model: str) -> None:
-        # Most requests have one of these paths, which need no parsing.
-        self._known = {
-            path.replace("{model}", model): (methods, Target(model if "{model}" in path else None))
-            for path, methods in routes.items()
-        }
-        self._patterns = [
-            (path.replace("/v2/models/{model}", _VERSIONED).replace("{model}", _NAMED), methods)
-            for path, methods in routes.items()
-            if "{model}" in path
-        ]
-
-    def find(self, method: str, path: str) -> tuple[Route, Target]:
-        """Return the route and the model that the path names. Raise HttpError 404 or 405."""
-        methods, target = self._known.get(path) or self._parse(path)
-        route = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
-        if route is None:
-            allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
-            raise HttpError(405, f"this path supports {allowed}", (("allow", allowed),))
-        return route, target
-
-    def _parse(self, path: str) -> tuple[Mapping[str, Route], Target]:
-        for pattern, methods in self._patterns:
-            if found := re.fullmatch(pattern, path):
-                return methods, Target(**found.groupdict())
-        raise HttpError(404, "no such path: /openapi.json lists the paths")
-
+_LOGGED_FROM: Final = {"none": 1000, "failures": 500, "all": 0}
+"""Lowest status code that is logged, by `request_log`."""
 
 _NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
 
@@ -97,7 +76,19 @@ class Application:
     def __init__(self, service: Service, routes: Routes, limits: Limits) -> None:
         self.limits = limits
         self._service = service
-        self._router = Router(routes, service.config.model_name)
+        self._model = service.config.model_name
+        # Most requests have one of these paths, which need no parsing.
+        self._known = {
+            path.replace("{model}", self._model): (route, self._model, None)
+            for path, route in routes.items()
+        }
+        self._patterns = [
+            (path.replace("/v2/models/{model}", _VERSIONED).replace("{model}", _NAMED), route)
+            for path, route in routes.items()
+            if "{model}" in path
+        ]
+        self._logged_from = _LOGGED_FROM[service.config.request_log]
+        self._id_prefix, self._id_numbers = os.urandom(6).hex(), count(1)
         self._computing = 0
         self._by_peer: Counter[str] = Counter()
         """Requests that are being computed, by client."""
@@ -114,18 +105,25 @@ class Application:
         return OverloadedError(f"requests and responses in memory exceed {limit} bytes: try again")
 
     def assign_id(self, request: Request) -> None:
-        """Assign the request ID."""
-        request.request_id = self._service.request_id(request.header("x-request-id"))
+        """Assign the client's request ID, or a new unique one."""
+        sent = request.headers.get("x-request-id")
+        if sent and len(sent) <= 128:
+            request.request_id = sent
+        else:
+            request.request_id = f"{self._id_prefix}-{next(self._id_numbers):x}"
 
     def begin(self, request: Request, version: str) -> Response | None:
         """Check everything but the body; return a response if the request is refused."""
         self.assign_id(request)
         try:
             self._check_head(request, version)
-            route, request.target = self._router.find(request.method, request.path)
-            request.route = route
-            if route.scope is not None and self._service.access.required:
-                self._check_access(request, route.scope)
+            route, model = self._find(request)
+            if route.scope is not None and self._service.access is not None:
+                self._check_access(request, route.scope, self._service.access)
+            # Callers without a key do not learn the name.
+            if model != self._model:
+                text = f"model {model[:80]!r} is not served here, only {self._model!r}"
+                raise HttpError(404, text)
             if route.counted:
                 self._begin_counted(request, route)
             self._limit_body(request)
@@ -136,8 +134,7 @@ class Application:
     def answer(self, request: Request, reserve: Reserve) -> Response | Pending:
         """Return the response; if it is computed, `respond` returns it later."""
         route = request.route
-        if route is None:
-            raise AssertionError("a request without a route has a response already")
+        assert route is not None  # noqa: S101  otherwise it has a response already
         try:
             if route.counted:
                 self._check_capacity(request)
@@ -177,7 +174,38 @@ class Application:
             service.metrics.in_flight -= 1
         if request.span is not None and service.tracing is not None:
             service.tracing.end(request.span, request.code)
-        service.finished(route.counted, request)
+        seconds = time.monotonic() - request.started
+        service.metrics.finished(route.counted, request.code, seconds, request.key)
+        if request.code >= self._logged_from:
+            emit(
+                "request",
+                id=request.request_id,
+                protocol=route.counted,
+                code=request.code,
+                seconds=round(seconds, 6),
+                method=request.method,
+                path=request.path,
+                **({"key": request.key} if request.key else {}),
+            )
+
+    def _find(self, request: Request) -> tuple[Route, str]:
+        """Return the route and the name of the model, and set the route and the version.
+
+        Raise HttpError 404 or 405.
+        """
+        found = self._known.get(request.path) or self._parse(request.path)
+        route, model, request.version = found
+        if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
+            allowed = "GET, HEAD" if route.method == "GET" else route.method
+            raise HttpError(405, f"this path supports {allowed}", (("allow", allowed),))
+        request.route = route
+        return route, model
+
+    def _parse(self, path: str) -> tuple[Route, str, str | None]:
+        for pattern, route in self._patterns:
+            if found := re.fullmatch(pattern, path):
+                return route, found["model"], found.groupdict().get("version")
+        raise HttpError(404, "no such path: /openapi.json lists the paths")
 
     def _begin_counted(self, request: Request, route: Route) -> None:
         service = self._service
@@ -186,10 +214,10 @@ class Application:
         if service.tracing is not None:
             request.span = service.tracing.begin(
                 f"{route.counted} {service.config.model_name}",
-                request.header,
+                request.headers,
                 {"http.request.method": request.method, "url.path": request.path},
             )
-        if request.header("content-encoding") not in (None, "", "identity"):
+        if request.headers.get("content-encoding") not in (None, "", "identity"):
             raise HttpError(415, "Content-Encoding is not supported: send the body uncompressed")
         self._check_capacity(request)
 
@@ -212,13 +240,14 @@ class Application:
         share = self._by_peer[request.peer] * len(self._by_peer)
         if min(self._computing, share) >= pool.max_in_flight:
             raise OverloadedError(
-                f"{self._computing} requests are in flight already", pool.estimated_wait
+                f"{self._computing} requests are in flight already",
+                pool.estimated_wait(pool.queued),
             )
 
-    def _check_access(self, request: Request, scope: Scope) -> None:
-        key = self._service.access.find(
-            request.header("authorization"), request.header("x-api-key")
-        )
+    @staticmethod
+    def _check_access(request: Request, scope: Scope, access: Access) -> None:
+        sent = request.headers
+        key = access.find(sent.get("authorization"), sent.get("x-api-key"))
         if key is None:
             raise HttpError(401, _NO_KEY, (("www-authenticate", "Bearer"),))
         request.key = key.name
@@ -238,7 +267,7 @@ class Application:
             raise HttpError(505, f"HTTP/{version} is not supported: use HTTP/1.1")
         if version == "1.1" and "host" not in request.headers:
             raise HttpError(400, "the header Host is missing")
-        encoding = request.header("transfer-encoding")
+        encoding = request.headers.get("transfer-encoding")
         if encoding is not None and (
             encoding.lower() != "chunked" or "content-length" in request.headers
         ):

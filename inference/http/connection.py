@@ -247,9 +247,9 @@ class Connection(asyncio.Protocol):
             request.response = self._application.begin(request, self.parser.get_http_version())
         length = request.length
         if request.response is not None:
-            if length is None or length > DISCARDED_BYTES or request.header("expect"):
+            if length is None or length > DISCARDED_BYTES or request.headers.get("expect"):
                 self._refuse_with(request, request.response)
-        elif length != 0 and request.header("expect") == "100-continue" and not self._active:
+        elif length != 0 and request.headers.get("expect") == "100-continue" and not self._active:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
@@ -363,13 +363,10 @@ class Connection(asyncio.Protocol):
         self._reading, self._in_body, self._input_ended = None, False, True
         request.close = True
         request.response = response
-        self._forget(request)
-        self._queue.append(request)
-        self._advance()
-
-    def _forget(self, request: Request) -> None:
         self._limits.release(self, min(request.charged, self.charged))
         request.charged, request.body = 0, b""
+        self._queue.append(request)
+        self._advance()
 
     def _advance(self, until: float = 0.0) -> None:
         """Answer a queued request; in a turn as many as its time allows.

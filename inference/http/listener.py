@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +29,9 @@ ADMIN_CONNECTIONS: Final = 128
 BACKLOG: Final = 4096
 _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
-HANDSHAKES: Final = (16, 512)
-"""Minimum and maximum of the concurrent TLS handshakes, which are an eighth of connections."""
+MIN_HANDSHAKES: Final = 16
+MAX_HANDSHAKES: Final = 512
+"""Limits of the concurrent TLS handshakes, which are an eighth of the connections."""
 
 ACCEPT_SECONDS: Final = 0.1
 """Time until connections are accepted again after the limit on open files was reached."""
@@ -108,12 +109,15 @@ class Listener:
         self._setting, self._host, self._port = setting, service.config.host, port
         self.limits = Limits(service.config, max_connections)
         self._application = Application(service, routes, self.limits)
-        minimum, maximum = HANDSHAKES
-        self._handshakes = Handshakes(min(maximum, max(minimum, max_connections // 8)))
+        handshakes = min(MAX_HANDSHAKES, max(MIN_HANDSHAKES, max_connections // 8))
+        self._handshakes = Handshakes(handshakes)
         self._listening: asyncio.Server | asyncio.Task[None] | None = None
 
-    async def start(self, certificate: Certificate | None) -> None:
-        """Listen. Raise ConfigurationError if the address cannot be bound."""
+    async def start(self, certificate: Certificate | None, *watching: Callable[[], None]) -> None:
+        """Listen, and call `watching` in each sweep over the connections.
+
+        Raise ConfigurationError if the address cannot be bound.
+        """
         try:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
             listening = socket.create_server(
@@ -132,6 +136,7 @@ class Listener:
             self._listening = await loop.create_server(
                 lambda: Connection(self._application), sock=listening, backlog=BACKLOG
             )
+        self.limits.start(*watching)
 
     async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
         """Accept TLS connections. asyncio's server reports them only after their handshake."""
@@ -188,17 +193,13 @@ class AdminListener:
     async def start(self, certificate: Certificate | None) -> None:
         """Listen. Raise ConfigurationError if the address cannot be bound."""
         self._thread.start()
-        starting = asyncio.run_coroutine_threadsafe(self._start(certificate), self._loop)
+        starting = asyncio.run_coroutine_threadsafe(self._listener.start(certificate), self._loop)
         await asyncio.wrap_future(starting)
 
     def stop(self) -> None:
         """End the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1)
-
-    async def _start(self, certificate: Certificate | None) -> None:
-        self._listener.limits.start()
-        await self._listener.start(certificate)
 
 
 def allow_connections(wanted: int) -> int:

@@ -30,15 +30,16 @@ JSON_LENGTH: Final = "inference-header-content-length"
 CLIENT_GONE: Final = 499
 """nginx's code for a client that closed the connection: counted in metrics, never sent."""
 
-REFUSAL_STATUS: Final = {OverloadedError: 429, DeadlineError: 504, UnavailableError: 503}
+_STATUS: Final[dict[type[BaseException], int]] = {
+    InputError: 400,
+    OverloadedError: 429,
+    UnavailableError: 503,
+    DeadlineError: 504,
+}
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
-
-
-class NotServedError(Exception):
-    """The request names a model or version that is not served. HTTP 404."""
 
 
 class HttpError(Exception):
@@ -47,16 +48,6 @@ class HttpError(Exception):
     def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
         self.status, self.headers = status, headers
-
-
-class Target(NamedTuple):
-    """The model and version in a path; None where the path has none."""
-
-    model: str | None = None
-    version: str | None = None
-
-
-NO_TARGET: Final = Target()
 
 
 class Response(NamedTuple):
@@ -107,19 +98,16 @@ class Request:
     pending: "Pending | None" = None
     """The response that is being computed."""
     route: "Route | None" = None
-    target: Target = NO_TARGET
+    version: str | None = None
+    """Version in the path; None if the path has none."""
     span: "Span | None" = None
-
-    def header(self, name: str) -> str | None:
-        """Return the value of a header by its lower-case name."""
-        return self.headers.get(name)
 
     @property
     def length(self) -> int | None:
         """The declared size of the body; None if it is sent in chunks."""
-        return (
-            None if "transfer-encoding" in self.headers else int(self.header("content-length") or 0)
-        )
+        if "transfer-encoding" in self.headers:
+            return None
+        return int(self.headers.get("content-length") or 0)
 
     @property
     def too_large(self) -> HttpError:
@@ -141,16 +129,11 @@ def error_response(error: BaseException) -> Response:
 
     Errors that no client can cause are raised.
     """
-    headers: Headers = ()
     if isinstance(error, HttpError):
-        status, headers = error.status, error.headers
-    elif isinstance(error, InputError):
-        status = 400
-    elif isinstance(error, NotServedError):
-        status = 404
-    elif isinstance(error, RefusedError):
-        status = REFUSAL_STATUS.get(type(error), 503)
-        headers = (("retry-after", str(max(1, math.ceil(error.retry_after)))),)
-    else:
+        return json_response({"error": str(error)}, error.status, error.headers)
+    if type(error) not in _STATUS:
         raise error
-    return json_response({"error": str(error)}, status, headers)
+    headers: Headers = ()
+    if isinstance(error, RefusedError):
+        headers = (("retry-after", str(max(1, math.ceil(error.retry_after)))),)
+    return json_response({"error": str(error)}, _STATUS[type(error)], headers)

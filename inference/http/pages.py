@@ -3,27 +3,18 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from inference.engine.batching import Request as Queued
-from inference.engine.interface import (
-    Answer,
-    DeadlineError,
-    InputError,
-    OverloadedError,
-    ReloadError,
-    Served,
-)
-from inference.engine.pool import Pool
+from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError, Served
 from inference.http.application import Pending, Reserve, Route, Routes
 from inference.http.messages import JSON_LENGTH, HttpError, Request, Response, json_response
 from inference.http.openapi import description
 from inference.protocol import v2_json
 from inference.service import Service
+from workload.manifest import ExportError
 
 TIMEOUT: Final = "x-request-timeout"
 MAX_TIMEOUT: Final = 86_400
@@ -33,15 +24,14 @@ MAX_SILENCE: Final = 30.0
 """Time (s) without a turn of the main event loop after which the server is not live."""
 
 
-def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
-    """POST /v2/models/{model}[/versions/{version}]/infer."""
-    pool = service.pool(*request.target)
+def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
+    pool = service.pool(request.version)
     limits = service.config
     parsed = v2_json.read_request(
-        request.body, pool.served, request.header(JSON_LENGTH), limits.max_json_bytes
+        request.body, pool.served, request.headers.get(JSON_LENGTH), limits.max_json_bytes
     )
     request.body = b""
-    seconds = parsed.timeout
+    seconds = parsed.plan.timeout
     if seconds is None:
         seconds = _requested_seconds(service, request)
     deadline = request.started + seconds
@@ -53,37 +43,30 @@ def infer(service: Service, request: Request, reserve: Reserve) -> Pending:
             "the responses of this client or of all clients exceed the memory reserved for them: "
             "try again"
         )
-    queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.needed(pool.served))
-    return Pending(queued.future, partial(_answered, service, request, parsed, pool, queued))
+    queued = pool.submit(parsed.inputs, deadline, request.peer, parsed.plan.needed)
 
+    def finish(future: "asyncio.Future[Answer]") -> Response:
+        if future.cancelled():
+            pool.drop(queued)
+        answer = future.result()
+        service.metrics.answered(answer, queued.samples)
+        if request.span is not None and service.tracing is not None:
+            service.tracing.answered(request.span, answer)
+        content, json_length = v2_json.write_answer(parsed, answer)
+        if json_length is None:
+            return Response(content)
+        return Response(
+            content,
+            media_type="application/octet-stream",
+            headers=((JSON_LENGTH, str(json_length)),),
+        )
 
-def _answered(
-    service: Service,
-    request: Request,
-    parsed: v2_json.InferRequest,
-    pool: Pool,
-    queued: Queued,
-    future: "asyncio.Future[Answer]",
-) -> Response:
-    if future.cancelled():
-        pool.drop(queued)
-    answer = future.result()
-    service.metrics.answered(answer, queued.samples)
-    if request.span is not None and service.tracing is not None:
-        service.tracing.answered(request.span, answer)
-    content, json_length = v2_json.write_answer(parsed, answer)
-    if json_length is None:
-        return Response(content)
-    return Response(
-        content,
-        media_type="application/octet-stream",
-        headers=((JSON_LENGTH, str(json_length)),),
-    )
+    return Pending(queued.future, finish)
 
 
 def _requested_seconds(service: Service, request: Request) -> float:
     """Return the header X-Request-Timeout in seconds, or the default, or raise InputError."""
-    text = request.header(TIMEOUT)
+    text = request.headers.get(TIMEOUT)
     if text is None:
         return service.config.request_seconds
     try:
@@ -95,55 +78,49 @@ def _requested_seconds(service: Service, request: Request) -> float:
     return seconds
 
 
-def server(_: Service, __: Request, ___: Reserve) -> Response:
-    """GET /v2."""
-    return json_response(v2_json.server_metadata())
+def _server(_: Service, __: Request, ___: Reserve) -> Response:
+    document = {"name": v2_json.SERVER_NAME, "version": v2_json.SERVER_VERSION}
+    return json_response({**document, "extensions": ["binary_tensor_data"]})
 
 
-def live(service: Service, _: Request, __: Reserve) -> Response:
-    """GET /v2/health/live: whether the main event loop runs."""
+def _live(service: Service, _: Request, __: Reserve) -> Response:
+    """Report whether the main event loop runs."""
     alive = time.monotonic() - service.last_turn < MAX_SILENCE
     return json_response({"live": alive}, 200 if alive else 503)
 
 
-def ready(service: Service, _: Request, __: Reserve) -> Response:
-    """GET /v2/health/ready."""
-    reason = service.engine.reason
-    if not reason:
-        return json_response({"ready": True})
-    return json_response({"ready": False, "reason": reason}, 503)
+def _ready(service: Service, _: Request, __: Reserve) -> Response:
+    return _readiness(service)
 
 
-def model_ready(service: Service, request: Request, _: Reserve) -> Response:
-    """GET /v2/models/{model}[/versions/{version}]/ready."""
-    service.check_name(request.target.model)
+def _model_ready(service: Service, request: Request, _: Reserve) -> Response:
     if service.engine.pool is not None:
-        service.pool(*request.target)
+        service.pool(request.version)
+    return _readiness(service, name=service.config.model_name)
+
+
+def _readiness(service: Service, **fields: str) -> Response:
     reason = service.engine.reason
-    document = {"name": service.config.model_name, "ready": not reason}
     if not reason:
-        return json_response(document)
-    return json_response({**document, "reason": reason}, 503)
+        return json_response({**fields, "ready": True})
+    return json_response({**fields, "ready": False, "reason": reason}, 503)
 
 
-def model(service: Service, request: Request, _: Reserve) -> Response:
-    """GET /v2/models/{model}[/versions/{version}]."""
-    return json_response(v2_json.model_metadata(service.pool(*request.target).served))
+def _model(service: Service, request: Request, _: Reserve) -> Response:
+    return json_response(v2_json.model_metadata(service.pool(request.version).served))
 
 
-def metrics(service: Service, _: Request, __: Reserve) -> Response:
-    """GET /metrics in Prometheus' text format."""
+def _metrics(service: Service, _: Request, __: Reserve) -> Response:
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> Response:
-    """GET /openapi.json."""
-    return json_response(description(service.config, service.engine.served, admin))
+def _openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> Response:
+    routes = ADMIN_PATHS if admin else PATHS
+    return json_response(description(service.config, service.engine.served, routes))
 
 
-def load(service: Service, request: Request, _: Reserve) -> Pending:
-    """POST /v2/repository/models/{model}/load: serve the current content of the directory."""
-    service.check_name(request.target.model)
+def _load(service: Service, request: Request, _: Reserve) -> Pending:
+    """Serve the current content of the directory."""
     if request.body.strip() not in (b"", b"{}"):
         raise HttpError(
             400,
@@ -151,20 +128,20 @@ def load(service: Service, request: Request, _: Reserve) -> Pending:
             "served",
         )
     # A client that disconnects does not cancel it: others may wait for the new version.
-    loading = asyncio.run_coroutine_threadsafe(service.reload(), service.loop)
+    loading = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
     return Pending(asyncio.shield(asyncio.wrap_future(loading)), _loaded)
 
 
 def _loaded(future: "asyncio.Future[Served]") -> Response:
     try:
         served = future.result()
-    except ReloadError as error:
+    except ExportError as error:
         raise HttpError(409, f"the new version is not served: {error}") from None
     return json_response({"name": served.name, "version": served.version})
 
 
-def index(service: Service, _: Request, __: Reserve) -> Response:
-    """POST /v2/repository/index: the model, in the form of Triton's repository extension."""
+def _index(service: Service, _: Request, __: Reserve) -> Response:
+    """Return the model in the form of Triton's repository extension."""
     served = service.engine.served
     reason = service.engine.reason
     return json_response(
@@ -179,30 +156,33 @@ def index(service: Service, _: Request, __: Reserve) -> Response:
     )
 
 
-def _get(endpoint: Callable[..., Any], **options: Any) -> Mapping[str, Route]:
-    return {"GET": Route(endpoint, **options)}
-
-
-_HEALTH: Final = {
-    "/v2/health/live": _get(live, scope=None),
-    "/v2/health/ready": _get(ready, scope=None),
+_HEALTH: Final[Routes] = {
+    "/v2/health/live": Route(_live, "Liveness", "Live", scope=None),
+    "/v2/health/ready": Route(_ready, "Readiness", "Ready", scope=None),
 }
+_MODEL: Final = "/v2/models/{model}"
+_INFER_ERRORS: Final = (400, 404, 408, 413, 415, 429, 503, 504)
+_LOAD: Final = "Serve the current content of the model's directory"
 
 PATHS: Final[Routes] = {
     **_HEALTH,
-    "/v2": _get(server),
-    "/openapi.json": _get(openapi, scope=None),
-    "/v2/models/{model}": _get(model),
-    "/v2/models/{model}/ready": _get(model_ready, scope=None),
-    "/v2/models/{model}/infer": {"POST": Route(infer, counted="rest")},
+    "/openapi.json": Route(_openapi, "This description", "Object", scope=None),
+    "/v2": Route(_server, "Server metadata", "Server"),
+    _MODEL: Route(_model, "Model metadata", "Model", (404, 503)),
+    f"{_MODEL}/ready": Route(_model_ready, "Model readiness", "ModelReady", (404,), scope=None),
+    f"{_MODEL}/infer": Route(
+        _infer, "Inference", "InferResponse", _INFER_ERRORS, "POST", counted="rest"
+    ),
 }
 """The port for clients."""
 
 ADMIN_PATHS: Final[Routes] = {
     **_HEALTH,
-    "/metrics": _get(metrics, scope=None),
-    "/openapi.json": _get(partial(openapi, admin=True), scope=None),
-    "/v2/repository/index": {"POST": Route(index, scope="admin")},
-    "/v2/repository/models/{model}/load": {"POST": Route(load, scope="admin")},
+    "/openapi.json": Route(partial(_openapi, admin=True), "This description", "Object", scope=None),
+    "/metrics": Route(_metrics, "Prometheus metrics", "Text", scope=None),
+    "/v2/repository/index": Route(_index, "List the models", "Index", (), "POST", "admin"),
+    "/v2/repository/models/{model}/load": Route(
+        _load, _LOAD, "Loaded", (404, 409), "POST", "admin"
+    ),
 }
 """The port for probes, metrics and administration."""

@@ -9,7 +9,7 @@ Binary values are little-endian and in row-major order; each BYTES element is pr
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 import numpy as np
@@ -18,19 +18,15 @@ from simdjson import Array, Object, Parser
 
 from inference.engine.interface import (
     NUMPY,
-    Datatype,
     InputError,
-    Served,
     TensorSpec,
     check_count,
     pack_texts,
     unpack_texts,
 )
 
-LITTLE_ENDIAN: Final[dict[Datatype, np.dtype[Any]]] = {
-    name: dtype.newbyteorder("<") for name, dtype in NUMPY.items()
-}
-"""Types of values in a message, on any machine."""
+BinaryTensor = tuple[Any, TensorSpec, tuple[int, ...], str]
+"""An input whose values follow the JSON: size in bytes, input, shape, and the field of the size."""
 
 MAX_SHOWN: Final = 80
 """Characters of a value that an error message shows."""
@@ -51,7 +47,8 @@ def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
     for spec in specs:
         if spec.name == name:
             return spec
-    raise InputError(f"{field} is {show(name)}: it must be {_names(specs)}")
+    names = " or ".join(repr(spec.name) for spec in specs)
+    raise InputError(f"{field} is {show(name)}: it must be {names}")
 
 
 def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
@@ -66,17 +63,6 @@ def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
             return tuple(sizes)
     wanted_shape = ", ".join(["N", *("any" if n == -1 else str(n) for n in spec.shape[1:])])
     raise InputError(f"{field} is {show(shape)}: it must be [{wanted_shape}] with N of at least 1")
-
-
-def check_inputs(inputs: Mapping[str, NDArray[Any]], served: Served) -> None:
-    """Raise InputError unless all inputs are present with the same number of samples."""
-    missing = [spec.name for spec in served.inputs if spec.name not in inputs]
-    if missing:
-        raise InputError(f"inputs lacks {missing[0]!r}: there must be {_names(served.inputs)}")
-    if len(inputs) > 1:
-        samples = {name: len(values) for name, values in inputs.items()}
-        if len(set(samples.values())) > 1:
-            raise InputError(f"inputs have different numbers of samples: {samples}")
 
 
 def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[Any]:
@@ -205,74 +191,66 @@ def _structure(shape: tuple[int, ...]) -> bytes:
 
 
 def _kind(spec: TensorSpec) -> str:
-    if spec.datatype == "BYTES":
-        return "strings"
-    if spec.datatype == "BOOL":
-        return "booleans"
-    return "numbers" if spec.datatype.startswith("FP") else "integers"
+    numbers = "numbers" if spec.datatype.startswith("FP") else "integers"
+    return {"BYTES": "strings", "BOOL": "booleans"}.get(spec.datatype, numbers)
 
 
-class Blobs:
-    """Binary values after the JSON of a request, taken in the order of its inputs."""
+def read_binary(
+    tensors: Iterable[BinaryTensor], body: bytes | bytearray, begin: int
+) -> dict[str, NDArray[Any]]:
+    """Return the values after the JSON, which ends at `begin`, as views of the body.
 
-    def __init__(self, content: memoryview) -> None:
-        self._content = content
-        self._taken = 0
-        self.tensors: list[tuple[int, TensorSpec, tuple[int, ...], str]] = []
-        """Tensors taken: size in bytes, input, shape, and the field that names the size."""
-
-    def take(
-        self, size: object, spec: TensorSpec, shape: tuple[int, ...], field: str
-    ) -> NDArray[Any]:
-        """Return the next `size` bytes as an array, or raise InputError, which names `field`."""
-        left = len(self._content) - self._taken
+    Raise InputError unless they have the stated sizes.
+    """
+    inputs = {}
+    for size, spec, shape, field in tensors:
+        left = len(body) - begin
         if type(size) is not int or not 0 <= size <= left:
             raise InputError(f"{field} is {show(size)}, but {left} bytes remain after the JSON")
-        content = self._content[self._taken : self._taken + size]
-        self._taken += size
-        self.tensors.append((size, spec, shape, field))
-        return from_bytes(content, spec, shape, field)
+        if spec.datatype == "BYTES":
+            content = memoryview(body)[begin : begin + size]
+            inputs[spec.name] = unpack_texts(content, shape, field)
+        else:
+            inputs[spec.name] = _view(body, begin, size, spec, shape, field)
+        begin += size
+    if begin < len(body):
+        raise InputError(f"{len(body) - begin} bytes after the JSON belong to no input")
+    return inputs
 
-    def check_used(self) -> None:
-        """Raise InputError if bytes remain that belong to no input."""
-        left = len(self._content) - self._taken
-        if left:
-            raise InputError(f"{left} bytes after the JSON belong to no input")
 
-
-def from_bytes(
-    content: memoryview | bytes, spec: TensorSpec, shape: tuple[int, ...], field: str
+def _view(
+    body: bytes | bytearray,
+    begin: int,
+    size: int,
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    field: str,
 ) -> NDArray[Any]:
-    """Return a read-only array of `shape`, or raise InputError, which names `field`."""
-    if spec.datatype == "BYTES":
-        return unpack_texts(memoryview(content), shape, field)
-    dtype = LITTLE_ENDIAN[spec.datatype]
-    if len(content) != math.prod(shape) * dtype.itemsize:
+    dtype = NUMPY[spec.datatype]
+    needed = math.prod(shape) * dtype.itemsize
+    if size != needed:
         raise InputError(
-            f"{field} has {len(content)} bytes, but shape {list(shape)} of {spec.datatype} needs "
-            f"{math.prod(shape) * dtype.itemsize}"
+            f"{field} has {size} bytes, but shape {list(shape)} of {spec.datatype} needs {needed}"
         )
-    if spec.datatype == "BOOL":
-        values = np.frombuffer(content, np.uint8)
-        if values.max(initial=0) > 1:
-            raise InputError(f"{field} has a byte other than 0 and 1 for BOOL")
-        return values.view(np.bool_).reshape(shape)
-    return check_finite(np.frombuffer(content, dtype), spec, field).reshape(shape)
+    values: NDArray[Any] = np.ndarray(shape, dtype, body, begin)
+    if spec.datatype == "BOOL" and values.view(np.uint8).max(initial=0) > 1:
+        raise InputError(f"{field} has a byte other than 0 and 1 for BOOL")
+    return check_finite(values, spec, field)
 
 
 def to_bytes(values: NDArray[Any], spec: TensorSpec) -> bytes:
     """Return the binary form of an output."""
     if spec.datatype == "BYTES":
         return pack_texts(values.ravel())
-    return values.astype(LITTLE_ENDIAN[spec.datatype], copy=False).tobytes()
+    return values.astype(NUMPY[spec.datatype], copy=False).tobytes()
 
 
 def show(value: object) -> str:
     """Return a value in a form that the client recognizes, shortened."""
-    if isinstance(value, Array) and len(value) <= MAX_ITEMS and not any(map(_nested, value)):
+    if isinstance(value, Array):
+        if len(value) > MAX_ITEMS or any(isinstance(each, Object | Array) for each in value):
+            return f"a list of {len(value)}"
         value = value.as_list()
-    elif isinstance(value, Array):
-        return f"a list of {len(value)}"
     elif isinstance(value, Object):
         return f"an object of {len(value)}"
     # Cut before it is converted: a text may have megabytes, and an integer thousands of digits.
@@ -282,28 +260,15 @@ def show(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
-def _nested(value: object) -> bool:
-    return isinstance(value, Object | Array)
-
-
 def check_fields(owner: Object, known: frozenset[str], field: str) -> None:
     """Raise InputError if an object has an unknown or a repeated key."""
+    names = ", ".join(sorted(known))
     # An object with more keys has an unknown or a repeated one; keys are not listed then.
     if len(owner) > len(known):
-        raise InputError(f"{field} has {len(owner)} fields: only {_list(known)} are known")
+        raise InputError(f"{field} has {len(owner)} fields: only {names} are known")
     keys = list(owner.keys())
     for key in keys:
         if key not in known:
-            raise InputError(
-                f"{field} has the unknown field {show(key)}: known fields are {_list(known)}"
-            )
+            raise InputError(f"{field} has the unknown field {show(key)}: known fields are {names}")
     if len(set(keys)) < len(keys):
-        raise InputError(f"{field} has a field twice (known fields: {_list(known)})")
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
-
-
-def _names(specs: Iterable[TensorSpec]) -> str:
-    return " or ".join(repr(spec.name) for spec in specs)
+        raise InputError(f"{field} has a field twice (known fields: {names})")

@@ -8,8 +8,7 @@ serializing them takes longer than all other work of the event loop for a small 
 request is kept as a `Plan`, with the JSON of its responses.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -18,25 +17,22 @@ import orjson
 from numpy.typing import NDArray
 from simdjson import Array, Object
 
-from inference.engine.interface import Answer, InputError, Served, TensorSpec
+from inference.engine.interface import NUMPY, Answer, InputError, Served, Tensors, TensorSpec
 from inference.protocol.tensors import (
-    LITTLE_ENDIAN,
-    Blobs,
+    BinaryTensor,
     as_object,
     check_fields,
-    check_finite,
-    check_inputs,
     check_shape,
     find,
     from_json,
     parse_object,
+    read_binary,
     show,
     to_bytes,
 )
 
 SERVER_NAME: Final = "gpu-platform-inference"
 SERVER_VERSION: Final = "0.1.0"
-EXTENSIONS: Final = ("binary_tensor_data",)
 
 MAX_PLANS: Final = 256
 
@@ -49,6 +45,7 @@ REQUEST_FIELDS: Final = frozenset({"id", "parameters", "inputs", "outputs", "mod
 """KServe's client adds `model_name`, which must be that of the path."""
 REQUEST_PARAMETERS: Final = frozenset({"timeout", "binary_data_output"})
 TENSOR_FIELDS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
+INPUT_REQUIRED: Final = ("name", "shape", "datatype")
 TENSOR_PARAMETERS: Final = frozenset({"binary_data_size"})
 OUTPUT_FIELDS: Final = frozenset({"name", "parameters"})
 OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
@@ -63,82 +60,43 @@ Head = tuple[object, ...]
 """Everything that the JSON of a response depends on: shapes and sizes of its outputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedOutput:
+class RequestedOutput(NamedTuple):
     """An output that the client requests, as bytes after the JSON if `binary`."""
 
     spec: TensorSpec
     binary: bool = False
 
 
-class InferRequest(NamedTuple):
-    """A request that fits `Served.inputs`, and the outputs in the order of the response."""
+@dataclass(slots=True, eq=False)
+class Plan:
+    """The parsed JSON of a request."""
 
     id: str
-    inputs: Mapping[str, NDArray[Any]]
+    timeout: float | None
+    """Seconds; None if the JSON names no timeout."""
     outputs: tuple[RequestedOutput, ...]
-    timeout: float | None = None
-    """Seconds; None if the body names no timeout."""
-    plan: "Plan | None" = None
-    """The parsed JSON, kept for later requests and their responses."""
+    """In the order of the response."""
+    served: Served
+    tensors: tuple[BinaryTensor, ...] = ()
+    """Inputs whose values follow the JSON, in their order."""
+    output_sizes: tuple[int, int] = (0, 0)
+    """Expected bytes of the response's values: in all, and of those in its JSON."""
+    heads: dict[Head, bytes] = field(default_factory=dict, repr=False)
+    """JSON of responses whose values all follow it."""
 
-    def needed(self, served: Served) -> frozenset[str] | None:
-        """Return the names of the outputs; None for all, as in most requests."""
-        if len(self.outputs) == len(served.outputs):
+    @property
+    def needed(self) -> frozenset[str] | None:
+        """Names of the outputs; None for all, as in most requests."""
+        if len(self.outputs) == len(self.served.outputs):
             return None
         return frozenset([output.spec.name for output in self.outputs])
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A parsed request whose values all follow the JSON."""
+class InferRequest(NamedTuple):
+    """A request that fits `Served.inputs`."""
 
-    identity: str
-    tensors: tuple[tuple[int, TensorSpec, tuple[int, ...], str], ...]
-    """In the order of the values: size in bytes, input, shape, and the name of the field."""
-    outputs: tuple[RequestedOutput, ...]
-    timeout: float | None
-    served: Served
-    heads: dict[Head, bytes] = field(default_factory=dict, repr=False, compare=False)
-    """JSON of responses whose values all follow it."""
-
-    size: int = field(init=False)
-    """Size of all values in bytes; -1 if they need more than a view of the body."""
-
-    def __post_init__(self) -> None:
-        plain = all(
-            LITTLE_ENDIAN[spec.datatype].kind in "fiu"
-            and size == math.prod(shape) * LITTLE_ENDIAN[spec.datatype].itemsize
-            for size, spec, shape, _ in self.tensors
-        )
-        total = sum(size for size, *_ in self.tensors)
-        object.__setattr__(self, "size", total if plain else -1)
-
-    def request(self, body: bytes | bytearray, begin: int) -> InferRequest:
-        """Return the request with the values from `begin`. Raise InputError as parsing would."""
-        if len(body) - begin == self.size:
-            inputs = self._numbers(body, begin)
-        else:
-            blobs = Blobs(memoryview(body)[begin:])
-            inputs = {
-                spec.name: blobs.take(size, spec, shape, name)
-                for size, spec, shape, name in self.tensors
-            }
-            blobs.check_used()
-        return InferRequest(self.identity, inputs, self.outputs, self.timeout, self)
-
-    def keep_head(self, key: Head, head: bytes) -> None:
-        """Keep the JSON of a response."""
-        if len(self.heads) < MAX_HEADS:
-            self.heads[key] = head
-
-    def _numbers(self, body: bytes | bytearray, begin: int) -> dict[str, NDArray[Any]]:
-        inputs = {}
-        for size, spec, shape, name in self.tensors:
-            values = np.ndarray(shape, LITTLE_ENDIAN[spec.datatype], body, begin)
-            inputs[spec.name] = check_finite(values, spec, name)
-            begin += size
-        return inputs
+    plan: Plan
+    inputs: Tensors
 
 
 def keep_plan(head: bytes, plan: Plan) -> None:
@@ -161,7 +119,6 @@ def read_request(
     `header_length` is the value of Inference-Header-Content-Length, the length of the JSON.
     Raise InputError, also for more than `max_json` bytes of JSON.
     """
-    blobs = None
     length = len(body) if header_length is None else _length(header_length, len(body))
     if length > max_json:
         # Parsing blocks the event loop: about 20 ms for each MiB in the worst case.
@@ -169,11 +126,9 @@ def read_request(
             f"the JSON has {length} bytes, more than {max_json}: send the values as binary tensors"
         )
     head = bytes(body[:length])
-    if header_length is not None:
-        plan: Plan | None = served.plans.get(head)
-        if plan is not None:
-            return plan.request(body, length)
-        blobs = Blobs(memoryview(body)[length:])
+    plan: Plan | None = None if header_length is None else served.plans.get(head)
+    if plan is not None:
+        return InferRequest(plan, read_binary(plan.tensors, body, length))
     document = parse_object(head)
     check_fields(document, REQUEST_FIELDS, "the body")
     name = document.get("model_name", served.name)
@@ -183,61 +138,44 @@ def read_request(
     if not isinstance(identity, str):
         raise InputError(f"id is {show(identity)}: it must be a string")
     parameters = _parameters(document, "parameters", REQUEST_PARAMETERS)
-    inputs = _inputs(document, served, blobs)
-    if blobs is not None:
-        blobs.check_used()
-    check_inputs(inputs, served)
-    binary = _flag(parameters, "binary_data_output", "parameters")
-    outputs = _outputs(document, served, binary)
-    timeout = _timeout(parameters)
-    plan = None
-    if blobs is not None and len(blobs.tensors) == len(inputs):
-        plan = Plan(identity, tuple(blobs.tensors), outputs, timeout, served)
+    inputs, tensors = _inputs(document, served, header_length is not None)
+    if header_length is not None:
+        inputs |= read_binary(tensors, body, length)
+    samples = {name: len(values) for name, values in inputs.items()}
+    if len(samples) > 1 and len(set(samples.values())) > 1:
+        raise InputError(f"inputs have different numbers of samples: {samples}")
+    outputs = _outputs(document, served, _flag(parameters, "binary_data_output", "parameters"))
+    sizes = _output_sizes(outputs, [array.shape for array in inputs.values()])
+    plan = Plan(identity, _timeout(parameters), outputs, served, tuple(tensors), sizes)
+    if len(tensors) == len(inputs):
         keep_plan(head, plan)
-    return InferRequest(identity, inputs, outputs, timeout, plan)
+    return InferRequest(plan, inputs)
 
 
 def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | None]:
     """Return the body of the response, and the length of its JSON if binary values follow."""
-    found = [(wanted, answer.outputs[wanted.spec.name]) for wanted in request.outputs]
+    plan = request.plan
+    found = [(wanted, answer.outputs[wanted.spec.name]) for wanted in plan.outputs]
     blobs = [to_bytes(values, wanted.spec) for wanted, values in found if wanted.binary]
     if not blobs:
-        return _head(request, answer, found, blobs), None
-    plan = request.plan
-    if plan is None or plan.served is not answer.served or len(blobs) < len(found):
-        head = _head(request, answer, found, blobs)
+        return _head(plan, answer, found, blobs), None
+    if plan.served is not answer.served or len(blobs) < len(found):
+        head = _head(plan, answer, found, blobs)
     else:
         key = (*[values.shape for _, values in found], *map(len, blobs))
         known = plan.heads.get(key)
-        if known is None:
-            known = _head(request, answer, found, blobs)
-            plan.keep_head(key, known)
-        head = known
+        head = known or _head(plan, answer, found, blobs)
+        if known is None and len(plan.heads) < MAX_HEADS:
+            plan.heads[key] = head
     return b"".join((head, *blobs)), len(head)
 
 
 def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> int:
     """Return the expected size of the response's values in bytes.
 
-    A dynamic dimension is taken from the inputs: outputs have at most as many
-    entries in a dimension. Raise InputError if the outputs are too large to be sent.
+    Raise InputError if the outputs are too large to be sent.
     """
-    shapes = [array.shape for array in request.inputs.values()]
-    total = json = 0
-    for output in request.outputs:
-        size = (
-            BYTES_SIZE
-            if output.spec.datatype == "BYTES"
-            else (LITTLE_ENDIAN[output.spec.datatype].itemsize)
-        )
-        for axis, length in enumerate(output.spec.shape):
-            size *= (
-                length
-                if length >= 0
-                else max((shape[axis] for shape in shapes if axis < len(shape)), default=1)
-            )
-        total += size
-        json += 0 if output.binary else size
+    total, json = request.plan.output_sizes
     if total > max_bytes:
         raise InputError(
             f"the outputs would have {total} bytes, more than {max_bytes}: send fewer samples, or "
@@ -249,11 +187,6 @@ def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> i
             f"{max_json}: request them with binary_data, or send fewer samples"
         )
     return total
-
-
-def server_metadata() -> dict[str, Any]:
-    """Return the body of GET /v2."""
-    return {"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(served: Served) -> dict[str, Any]:
@@ -282,7 +215,7 @@ def _metadata(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _head(
-    request: InferRequest,
+    plan: Plan,
     answer: Answer,
     found: Sequence[tuple[RequestedOutput, NDArray[Any]]],
     blobs: Sequence[bytes],
@@ -304,8 +237,8 @@ def _head(
         "model_name": answer.served.name,
         "model_version": answer.served.version,
     }
-    if request.id:
-        document["id"] = request.id
+    if plan.id:
+        document["id"] = plan.id
     document["outputs"] = outputs
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -336,47 +269,58 @@ def _length(text: str, body: int) -> int:
     return int(text)
 
 
-def _inputs(document: Object, served: Served, blobs: Blobs | None) -> dict[str, NDArray[Any]]:
+def _inputs(
+    document: Object, served: Served, may_follow: bool
+) -> tuple[dict[str, NDArray[Any]], list[BinaryTensor]]:
+    """Return the inputs with values in the JSON, and those whose values follow it."""
     tensors = document.get("inputs")
     count = len(served.inputs)
     if not isinstance(tensors, Array) or len(tensors) != count:
         names = ", ".join(repr(spec.name) for spec in served.inputs)
-        if count == 1:
-            raise InputError(f"inputs must be a list of one tensor, named {names}")
-        raise InputError(f"inputs must be a list of {count} tensors: {names}")
+        wanted = "one tensor, named" if count == 1 else f"{count} tensors:"
+        raise InputError(f"inputs must be a list of {wanted} {names}")
     inputs: dict[str, NDArray[Any]] = {}
-    for index, entry in enumerate(tensors):
-        field = f"inputs[{index}]"
-        spec, values = _tensor(as_object(entry, field), served, blobs, field)
-        if spec.name in inputs:
+    follow: list[BinaryTensor] = []
+    for path, tensor, spec in _entries(tensors, served.inputs, "inputs", INPUT_REQUIRED):
+        if (datatype := tensor["datatype"]) != spec.datatype:
+            raise InputError(f"{path}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
+        check_fields(tensor, TENSOR_FIELDS, path)
+        shape = check_shape(tensor["shape"], spec, f"{path}.shape")
+        parameters = _parameters(tensor, f"{path}.parameters", TENSOR_PARAMETERS)
+        size = parameters.get("binary_data_size") if parameters is not None else None
+        if size is None:
+            if "data" not in tensor:
+                raise InputError(f"{path}.data is missing")
+            inputs[spec.name] = from_json(tensor["data"], spec, shape, f"{path}.data")
+            continue
+        name = f"{path}.parameters.binary_data_size"
+        if not may_follow:
+            raise InputError(f"{name} needs the header Inference-Header-Content-Length")
+        if "data" in tensor:
+            raise InputError(f"{path} has both data and parameters.binary_data_size")
+        follow.append((size, spec, shape, name))
+    return inputs, follow
+
+
+def _entries(
+    listed: Array, specs: tuple[TensorSpec, ...], owner: str, required: Sequence[str] = ()
+) -> Iterator[tuple[str, Object, TensorSpec]]:
+    """Yield the path, the content and the specification of each tensor in a list.
+
+    Raise InputError if one is repeated or unknown, or lacks a required field.
+    """
+    seen = set()
+    for index, entry in enumerate(listed):
+        field = f"{owner}[{index}]"
+        tensor = as_object(entry, field)
+        for key in required:
+            if key not in tensor:
+                raise InputError(f"{field}.{key} is missing")
+        spec = find(tensor.get("name"), specs, f"{field}.name")
+        if spec.name in seen:
             raise InputError(f"{field}.name repeats {spec.name!r}")
-        inputs[spec.name] = values
-    return inputs
-
-
-def _tensor(
-    tensor: Object, served: Served, blobs: Blobs | None, field: str
-) -> tuple[TensorSpec, NDArray[Any]]:
-    for key in ("name", "shape", "datatype"):
-        if key not in tensor:
-            raise InputError(f"{field}.{key} is missing")
-    spec = find(tensor["name"], served.inputs, f"{field}.name")
-    if (datatype := tensor["datatype"]) != spec.datatype:
-        raise InputError(f"{field}.datatype is {show(datatype)}: it must be {spec.datatype!r}")
-    parameters = _parameters(tensor, f"{field}.parameters", TENSOR_PARAMETERS)
-    check_fields(tensor, TENSOR_FIELDS, field)
-    shape = check_shape(tensor["shape"], spec, f"{field}.shape")
-    size = parameters.get("binary_data_size") if parameters is not None else None
-    if size is None:
-        if "data" not in tensor:
-            raise InputError(f"{field}.data is missing")
-        return spec, from_json(tensor["data"], spec, shape, f"{field}.data")
-    name = f"{field}.parameters.binary_data_size"
-    if blobs is None:
-        raise InputError(f"{name} needs the header Inference-Header-Content-Length")
-    if "data" in tensor:
-        raise InputError(f"{field} has both data and parameters.binary_data_size")
-    return spec, blobs.take(size, spec, shape, name)
+        seen.add(spec.name)
+        yield field, tensor, spec
 
 
 def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedOutput, ...]:
@@ -388,18 +332,13 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
         raise InputError("outputs must be a list")
     if len(listed) > len(served.outputs):
         raise InputError(f"outputs has {len(listed)} entries, but there are {len(served.outputs)}")
-    wanted: dict[str, RequestedOutput] = {}
-    for index, entry in enumerate(listed):
-        field = f"outputs[{index}]"
-        output = as_object(entry, field)
-        spec = find(output.get("name"), served.outputs, f"{field}.name")
-        if spec.name in wanted:
-            raise InputError(f"{field}.name repeats {spec.name!r}")
-        check_fields(output, OUTPUT_FIELDS, field)
-        parameters = _parameters(output, f"{field}.parameters", OUTPUT_PARAMETERS)
-        as_bytes = _flag(parameters, "binary_data", f"{field}.parameters", binary)
-        wanted[spec.name] = RequestedOutput(spec, as_bytes)
-    return tuple(wanted.values())
+    wanted = []
+    for path, output, spec in _entries(listed, served.outputs, "outputs"):
+        check_fields(output, OUTPUT_FIELDS, path)
+        parameters = _parameters(output, f"{path}.parameters", OUTPUT_PARAMETERS)
+        as_bytes = _flag(parameters, "binary_data", f"{path}.parameters", binary)
+        wanted.append(RequestedOutput(spec, as_bytes))
+    return tuple(wanted)
 
 
 def _parameters(owner: Object, field: str, known: frozenset[str]) -> Object | None:
@@ -417,6 +356,25 @@ def _flag(parameters: Object | None, name: str, field: str, default: bool = Fals
     if not isinstance(value, bool):
         raise InputError(f"{field}.{name} is {show(value)}: it must be true or false")
     return value
+
+
+def _output_sizes(
+    outputs: Sequence[RequestedOutput], inputs: Sequence[tuple[int, ...]]
+) -> tuple[int, int]:
+    """Return `Plan.output_sizes` for inputs of these shapes.
+
+    A dynamic dimension is taken from the inputs: outputs have at most as many entries in it.
+    """
+    total = json = 0
+    for spec, binary in outputs:
+        size = BYTES_SIZE if spec.datatype == "BYTES" else NUMPY[spec.datatype].itemsize
+        for axis, length in enumerate(spec.shape):
+            if length == -1:
+                length = max((shape[axis] for shape in inputs if axis < len(shape)), default=1)
+            size *= length
+        total += size
+        json += 0 if binary else size
+    return total, json
 
 
 def _timeout(parameters: Object | None) -> float | None:

@@ -142,6 +142,14 @@ def test_requests_need_a_valid_key(headers: dict[str, str], code: int, secured: 
     assert OTHER not in secured.program.text
 
 
+def test_callers_without_a_key_do_not_learn_the_models_name(secured: Server) -> None:
+    path = "/v2/models/other/infer"
+    response = secured.client.post(path, json={})
+    assert response.status_code == 401
+    assert "digits" not in response.text
+    assert secured.client.post(path, json={}, headers={"X-API-Key": KEY}).status_code == 404
+
+
 def test_refusals_of_keys_are_described(secured: Server) -> None:
     for port in (secured.client, secured.admin):
         paths = port.get("/openapi.json", headers={"X-API-Key": ADMIN}).json()["paths"]

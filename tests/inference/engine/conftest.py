@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from inference.config import InferenceConfig
-from inference.engine.backoff import DEFAULT_POLICY, RestartPolicy
 from inference.engine.engine import ModelEngine
 from inference.engine.interface import Observer
 from tests.inference.engine.exports import Serve, until, write_probe
@@ -35,7 +34,6 @@ def serve() -> Serve:
     async def served(
         folder: Path,
         observer: Observer | None = None,
-        policy: RestartPolicy = DEFAULT_POLICY,
         ready: bool = True,
         **settings: Any,
     ) -> AsyncIterator[ModelEngine]:
@@ -44,7 +42,7 @@ def serve() -> Serve:
         config = InferenceConfig.model_validate(
             {"model_name": "probe", "model_path": str(folder), **defaults, **settings}
         )
-        engine = ModelEngine(config, observer, policy)
+        engine = ModelEngine(config, observer)
         await engine.start()
         try:
             if ready:

@@ -56,6 +56,12 @@ def sample(what: int, seconds: float = 0, value: float = 0, count: int = 1) -> d
     return {"inputs": np.tile(np.array([[what, seconds, value]], np.float32), (count, 1))}
 
 
+def worker_pids(engine: ModelEngine) -> list[int]:
+    """Return the process IDs of the workers of all versions."""
+    workers = [worker for pool in engine._pools for worker in pool._workers]
+    return [worker._process.pid or 0 for worker in workers if worker._process is not None]
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(300):

@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inference.engine.backoff import Backoff, RestartPolicy
+from inference.engine import backoff
+from inference.engine.backoff import Backoff
 from inference.engine.interface import Observer, UnavailableError
 from inference.metrics import Metrics
 from inference.service import Service
-from tests.inference.engine.exports import Serve, infer, outcome, sample, until
+from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import CUDA, DIE, FINE, HOLD, PASSWORD, RELEASE, SLEEP
 
 LONG = 600
@@ -29,7 +30,7 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
             self.ends.append(reason)
 
     async with serve(copied, Listener(), max_batch=2) as engine:
-        (pid,) = engine.pids
+        (pid,) = worker_pids(engine)
         begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG, count=2)))
         await until(lambda: not engine.pool.idle)
         # The worker has a full batch already; another one is queued.
@@ -41,7 +42,7 @@ async def test_a_killed_worker_loses_no_request(copied: Path, serve: Serve) -> N
         answers = await asyncio.gather(*queued)
         assert [answer.outputs["value"][0] for answer in answers] == [0, 1, 2]
         assert engine.reason == ""
-        assert engine.pids != [pid]
+        assert worker_pids(engine) != [pid]
     assert Listener.ends == ["it was killed by signal 9"]
 
 
@@ -61,10 +62,11 @@ async def test_only_the_request_that_kills_workers_fails(probe: Path, serve: Ser
 
 
 async def test_consecutive_deaths_make_the_server_unready_for_a_while(
-    probe: Path, serve: Serve
+    probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = RestartPolicy(max_deaths=2, reset_after=1.0, first_delay=0.5)
-    async with serve(probe, policy=policy) as engine:
+    monkeypatch.setattr(backoff, "MAX_DEATHS", 2)
+    monkeypatch.setattr(backoff, "MAX_DELAY", 0.5)
+    async with serve(probe) as engine:
         for _ in range(2):
             assert isinstance(await outcome(infer(engine.pool, sample(DIE))), UnavailableError)
         assert engine.reason == "workers died 2 times in a row: it was killed by signal 9"
@@ -76,11 +78,11 @@ async def test_consecutive_deaths_make_the_server_unready_for_a_while(
 
 async def test_an_error_of_the_gpu_ends_the_worker(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
-        (pid,) = engine.pids
+        (pid,) = worker_pids(engine)
         with pytest.raises(UnavailableError, match="died: it exited with code"):
             await infer(engine.pool, sample(CUDA))
         assert (await infer(engine.pool, sample(FINE))).batch == 1
-        assert engine.pids != [pid]
+        assert worker_pids(engine) != [pid]
 
 
 async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
@@ -92,24 +94,24 @@ async def test_a_hanging_worker_is_replaced(probe: Path, serve: Serve) -> None:
 
 async def test_workers_compute_concurrently(copied: Path, serve: Serve) -> None:
     async with serve(copied, workers=2) as engine:
-        assert len(engine.pids) == 2
+        assert len(worker_pids(engine)) == 2
         begun = asyncio.create_task(infer(engine.pool, sample(HOLD, LONG)))
         await until(lambda: not engine.pool.idle)
         assert (await infer(engine.pool, sample(FINE))).batch == 1
-        pids = engine.pids
+        pids = worker_pids(engine)
         (copied / RELEASE).touch()
         assert (await begun).batch == 1
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         # A request sent to a worker whose death is not detected yet would be lost with it.
-        await until(lambda: not set(pids) & set(engine.pids))
+        await until(lambda: not set(pids) & set(worker_pids(engine)))
         assert (await infer(engine.pool, sample(FINE))).batch == 1
 
 
 async def test_shutdown_finishes_requests_and_leaks_nothing(probe: Path, serve: Serve) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     async with serve(probe, max_batch=1) as engine:
-        pids = engine.pids
+        pids = worker_pids(engine)
         begun = [asyncio.create_task(infer(engine.pool, sample(SLEEP, 0.1))) for _ in range(3)]
         await until(lambda: not engine.pool.idle)
         engine.drain()
@@ -157,14 +159,14 @@ async def test_an_invalid_handler_is_reported(
             service.pool()
         assert PASSWORD not in str(refused.value)
         assert engine.served is None
-        await until(lambda: not engine.pids)
+        await until(lambda: not worker_pids(engine))
 
 
 SERVER = """
 import asyncio, sys
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
-from tests.inference.engine.exports import sample
+from tests.inference.engine.exports import infer, sample, worker_pids
 
 async def serve(folder, handler):
     engine = ModelEngine(InferenceConfig(
@@ -173,7 +175,7 @@ async def serve(folder, handler):
     await engine.start()
     while engine.served is None:
         await asyncio.sleep(0.01)
-    print(*engine.pids, flush=True)
+    print(*worker_pids(engine), flush=True)
     await infer(engine.pool, sample(1, 600))
 
 if __name__ == "__main__":
@@ -202,42 +204,39 @@ def test_the_server_process_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
-POLICY = RestartPolicy(max_deaths=3, reset_after=60, first_delay=1, max_delay=30)
-
-
 def test_single_deaths_cause_no_delay() -> None:
-    backoff = Backoff(POLICY)
-    assert [backoff.died(100 * turn, "signal 9") for turn in range(1, 9)] == [0] * 8
-    assert backoff.reason(900) == ""
+    deaths = Backoff()
+    assert [deaths.died(100 * turn, "signal 9") for turn in range(1, 9)] == [0] * 8
+    assert deaths.reason(900) == ""
 
 
 def test_deaths_between_computed_batches_keep_the_server_ready() -> None:
-    backoff = Backoff(POLICY)
+    deaths = Backoff()
     for turn in range(6):
-        assert backoff.died(turn, "poison") == 0
-        backoff.succeeded()
-        assert backoff.reason(turn) == ""
+        assert deaths.died(turn, "poison") == 0
+        deaths.succeeded()
+        assert deaths.reason(turn) == ""
 
 
 def test_a_request_that_kills_two_workers_counts_once() -> None:
-    backoff = Backoff(POLICY)
+    deaths = Backoff()
     for turn in range(2):
-        backoff.died(turn, "why")
-        assert backoff.died(turn, "why", retried=True) == 0
-        assert backoff.reason(turn) == ""
+        deaths.died(turn, "why")
+        assert deaths.died(turn, "why", retried=True) == 0
+        assert deaths.reason(turn) == ""
 
 
 def test_several_requests_of_a_batch_that_kill_workers_all_count() -> None:
-    backoff = Backoff(POLICY)
-    backoff.died(0, "why")
-    assert [backoff.died(0, "why", retried=True) for _ in range(3)] == [0, 0, 1]
-    assert backoff.reason(0) == "workers died 3 times in a row: why"
+    deaths = Backoff()
+    deaths.died(0, "why")
+    assert [deaths.died(0, "why", retried=True) for _ in range(3)] == [0, 0, 1]
+    assert deaths.reason(0) == "workers died 3 times in a row: why"
 
 
 def test_consecutive_deaths_increase_the_delay() -> None:
-    backoff = Backoff(POLICY)
-    assert [backoff.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert backoff.reason(10) == "workers died 10 times in a row: why"
-    assert backoff.reason(39) != ""
-    assert backoff.reason(40) == ""
-    assert backoff.died(71, "why") == 0
+    deaths = Backoff()
+    assert [deaths.died(turn, "why") for turn in range(10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert deaths.reason(10) == "workers died 10 times in a row: why"
+    assert deaths.reason(39) != ""
+    assert deaths.reason(40) == ""
+    assert deaths.died(71, "why") == 0

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from inference.engine.engine import ModelEngine, compile_cache, remove_compiled
-from inference.engine.interface import ReloadError
-from tests.inference.engine.exports import Serve, infer, sample, until, write_probe
+from tests.inference.engine.exports import Serve, infer, sample, until, worker_pids, write_probe
 from tests.inference.engine.probes import FINE, SLEEP
-from workload.manifest import read_manifest
+from workload.manifest import ExportError, read_manifest
 
 
 class Load:
@@ -39,9 +38,9 @@ class Load:
 async def test_a_reload_loses_no_request(copied: Path, serve: Serve) -> None:
     async with serve(copied) as engine:
         assert engine.served
-        old, pids = engine.served.version, engine.pids
+        old, pids = engine.served.version, worker_pids(engine)
         assert (await engine.reload()).version == old
-        assert engine.pids == pids
+        assert worker_pids(engine) == pids
         load = Load(engine)
         await until(lambda: load.versions[old])
         new = write_probe(copied, seed=1).version
@@ -49,27 +48,27 @@ async def test_a_reload_loses_no_request(copied: Path, serve: Serve) -> None:
         await until(lambda: load.versions[new])
         await load.stop()
         assert load.versions.keys() == {old, new}
-        await until(lambda: len(engine.pids) == 1)
-        assert engine.pids != pids
+        await until(lambda: len(worker_pids(engine)) == 1)
+        assert worker_pids(engine) != pids
 
 
 async def test_a_bad_version_keeps_the_old_one(copied: Path, serve: Serve) -> None:
     async with serve(copied) as engine:
         assert engine.served
-        old, pids = engine.served.version, engine.pids
+        old, pids = engine.served.version, worker_pids(engine)
         load = Load(engine)
         write_probe(copied, seed=1)
         manifest = copied / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"probe"', '"other:Model"'))
         (copied / "model.safetensors").write_bytes(b"damaged")
-        with pytest.raises(ReloadError, match="7 bytes, but the manifest states"):
+        with pytest.raises(ExportError, match="7 bytes, but the manifest states"):
             await engine.reload()
         manifest.write_text("{")
-        with pytest.raises(ReloadError, match=r"manifest\.json is damaged"):
+        with pytest.raises(ExportError, match=r"manifest\.json is damaged"):
             await engine.reload()
         await load.stop()
         assert load.versions.keys() == {old}
-        assert (engine.reason, engine.pids) == ("", pids)
+        assert (engine.reason, worker_pids(engine)) == ("", pids)
 
 
 async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
@@ -77,7 +76,7 @@ async def test_a_worker_whose_files_are_gone_is_replaced_by_the_new_version(
 ) -> None:
     async with serve(copied) as engine:
         new = write_probe(copied, seed=1).version
-        os.kill(engine.pids[0], signal.SIGKILL)
+        os.kill(worker_pids(engine)[0], signal.SIGKILL)
         await until(lambda: engine.served and engine.served.version == new)
         assert (await infer(engine.pool, sample(FINE))).served.version == new
         assert engine.reason == ""
@@ -116,7 +115,7 @@ async def test_weights_other_than_the_pinned_ones_are_not_served(
     digest = read_manifest(copied).weights.sha256
     async with serve(copied, model_sha256=digest) as engine:
         write_probe(copied, seed=1)
-        with pytest.raises(ReloadError, match=f"only {digest[:12]}… may be served here"):
+        with pytest.raises(ExportError, match=f"only {digest[:12]}… may be served here"):
             await engine.reload()
 
 

@@ -21,8 +21,7 @@ from torch.distributed.run import parse_args, run
 
 from training.gang.distributed import NEW_STORE
 from workload import exit_codes
-from workload.progress import Failed
-from workload.report import conclude
+from workload.report import fail
 
 SHUTDOWN_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Seconds from SIGTERM until torchrun kills its processes. Its default is 30."""
@@ -108,7 +107,7 @@ def report_signal(rank: int, code: int) -> None:
         message = (
             f"rank {rank} was killed by {name.name}: {CAUSES.get(name, signal.strsignal(name))}"
         )
-        conclude(Failed(message=message, rank=str(rank), exit_code=shell_code(code)))
+        fail(message, shell_code(code), rank=rank)
 
 
 def shell_code(code: int) -> int:

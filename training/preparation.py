@@ -30,8 +30,7 @@ from workload.catalog import input_shape
 from workload.models import build
 from workload.models.gpt import Gpt
 from workload.models.structure import flops_per_sample
-from workload.run.ranks import all_or_none, on_rank0
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog, all_or_none, on_rank0
 
 
 def prepare(

@@ -22,8 +22,7 @@ from training.objective import Evaluation, Objective
 from training.optimizer import Average
 from training.parallel import Parallel
 from training.telemetry.metrics import Metrics
-from workload.run.ranks import Vote
-from workload.run.watchdog import Watchdog
+from workload.run import Vote, Watchdog
 
 
 class DivergedError(Exception):

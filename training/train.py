@@ -35,8 +35,7 @@ from workload.models import build
 from workload.models.gpt import Gpt
 from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
-from workload.run.ranks import gather, on_rank0
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog, gather, on_rank0
 from workload.tracking import track
 
 CHECK_LOSS_EVERY: Final = 100

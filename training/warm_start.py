@@ -21,7 +21,7 @@ from workload.export import read_weights, tensors_of
 from workload.manifest import MANIFEST_FILE, ExportError, Manifest, read_manifest
 from workload.models import build
 from workload.models.gpt import Gpt
-from workload.run.ranks import on_rank0
+from workload.run import on_rank0
 
 Report = dict[str, Any]
 """SHA-256 of the weights, number of loaded tensors, names of tensors that did not fit and, if any,

@@ -11,11 +11,11 @@ from typing import Final
 
 from training.checkpoints import storage
 from training.checkpoints.storage import SEAL_FILE, Seal
+from workload import files
 from workload.files import create_unfinished, publish_folder, write_atomically
 from workload.manifest import MANIFEST_FILE
 from workload.progress import Message
 from workload.report import emit
-from workload.run import folders
 from workload.store import DamagedError, StoreDirectory
 
 CHECKPOINTS: Final = "checkpoints"
@@ -63,7 +63,7 @@ class Mirror:
         """
         found = self._complete()
         for step in sorted(found, reverse=True):
-            target, seal = folders.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
+            target, seal = files.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
             folder, name = create_unfinished(target), f"{CHECKPOINTS}/{target.name}"
             try:
                 for file in seal.files:
@@ -109,7 +109,7 @@ class Mirror:
         self.busy = checkpoint
         try:
             self._replace(checkpoint)
-            self._rotate(folders.step_of(checkpoint))
+            self._rotate(files.step_of(checkpoint))
         finally:
             self.busy = None
 
@@ -133,7 +133,7 @@ class Mirror:
                 self._store.remove(sorted(names, key=lambda name: not name.endswith(SEAL_FILE)))
 
     def _complete(self) -> dict[int, Seal]:
-        paths = {step: folders.checkpoint_of(Path(CHECKPOINTS), step) for step in self._objects()}
+        paths = {step: files.checkpoint_of(Path(CHECKPOINTS), step) for step in self._objects()}
         seals = {step: self._seal(path.as_posix()) for step, path in paths.items()}
         return {step: seal for step, seal in seals.items() if seal is not None}
 
@@ -141,7 +141,7 @@ class Mirror:
         """Return the object names of each checkpoint by step, including incomplete ones."""
         found: dict[int, list[str]] = {}
         for name in self._store.list_sizes(CHECKPOINTS):
-            match = folders.NAME.fullmatch(name.split("/")[1])
+            match = files.CHECKPOINT.fullmatch(name.split("/")[1])
             if match:
                 found.setdefault(int(match[1]), []).append(name)
         return found

@@ -20,9 +20,8 @@ from training.checkpoints.storage import Position, Seal
 from training.config import TrainingConfig
 from training.gang.distributed import await_rank0
 from training.gang.world import World
-from workload.files import create_unfinished
-from workload.run import folders
-from workload.run.ranks import all_or_none, gather, on_rank0
+from workload import files
+from workload.run import all_or_none, gather, on_rank0
 
 
 class Staging:
@@ -108,7 +107,7 @@ class Saver:
             return
 
         def action() -> float:
-            path = folders.checkpoint_of(self._folder, position.step)
+            path = files.checkpoint_of(self._folder, position.step)
             storage.amend_checkpoint(path, position, seconds, held_out_loss)
             self._complete(path)
             return seconds
@@ -146,12 +145,12 @@ class Saver:
         self._thread.shutdown()
 
     def _write(self, tensors: Tensors, seal: Seal, started: float) -> float:
-        target = folders.checkpoint_of(self._folder, seal.position.step)
-        folder = on_rank0(lambda: create_unfinished(target), self.group)
+        target = files.checkpoint_of(self._folder, seal.position.step)
+        folder = on_rank0(lambda: files.create_unfinished(target), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)
-        entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
-        files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
-        complete = seal.model_copy(update={"files": files})
+        mine = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
+        listed = tuple(itertools.chain.from_iterable(gather(mine, self.group)))
+        complete = seal.model_copy(update={"files": listed})
         on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, complete)), self.group)
         return time.monotonic() - started
 

@@ -14,12 +14,12 @@ from training.checkpoints.storage import Position, Seal
 from training.data.loader import scale
 from training.gang.distributed import await_peers
 from training.run import Run, mean_loss
+from workload import files
 from workload.catalog import Option
 from workload.configuration import ConfigurationError
 from workload.progress import Checkpointed, Message
 from workload.report import emit
-from workload.run import folders
-from workload.run.ranks import all_or_none, gather, on_rank0
+from workload.run import all_or_none, gather, on_rank0
 
 OPTIMIZER_PREFIX: Final = "optimizer/"
 
@@ -81,7 +81,7 @@ def _restore_copy(run: Run) -> bool:
 
 def _resume(run: Run) -> bool:
     folder = run.folder / "checkpoints"
-    for path in on_rank0(lambda: folders.recover(folder)):
+    for path in on_rank0(lambda: files.recover(folder)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:

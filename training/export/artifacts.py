@@ -21,7 +21,7 @@ from training.data.samples import Samples, spread
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
 from workload.configuration import ConfigurationError
 from workload.export import fill, read_form, tensors_of
-from workload.files import sha256_of, write_atomically
+from workload.files import describe, write_atomically
 from workload.manifest import Artifact, ExportError, Weights
 from workload.progress import Message
 from workload.report import emit
@@ -154,7 +154,7 @@ class Form:
 
 
 def make_artifacts(
-    source: Source, config: TrainingConfig, heartbeat: Callable[[], None]
+    source: Source, config: TrainingConfig, heartbeat: Callable[[], object]
 ) -> tuple[Artifact, ...]:
     """Write the configured forms, calling `heartbeat` regularly.
 
@@ -208,7 +208,11 @@ def _forms(source: Source, config: TrainingConfig) -> Iterator[Form]:
 
 
 def _make(
-    source: Source, form: Form, path: Path, before: dict[str, float], heartbeat: Callable[[], None]
+    source: Source,
+    form: Form,
+    path: Path,
+    before: dict[str, float],
+    heartbeat: Callable[[], object],
 ) -> Artifact:
     form.write(path)
     heartbeat()
@@ -227,8 +231,7 @@ def _make(
         kind=form.kind,
         method=form.method,
         file=path.name,
-        size=path.stat().st_size,
-        sha256=sha256_of(path),
+        **describe(path),
         metrics=metrics,
         metrics_before=before,
         relative_size=path.stat().st_size / source.weights.size,

@@ -127,7 +127,7 @@ def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def read_huggingface(
-    folder: Path, model: Gpt, beat: Callable[[], None]
+    folder: Path, model: Gpt, beat: Callable[[], object]
 ) -> tuple[str, dict[str, Tensor], list[str]]:
     """Return the digest of a Llama's weights, its tensors under gpt's names, and the differences.
 

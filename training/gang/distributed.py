@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from training.gang.world import World, port_taken
-from workload.run.ranks import all_or_none, gather
+from workload.run import all_or_none, gather
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from training.gang.preflight import SHARED_MEMORY, write_probe
 from training.gang.world import World
 from workload.progress import Preflight, SlowNode
 from workload.report import emit
-from workload.run.ranks import gather
+from workload.run import gather
 
 MIN_RANKS: Final = 3
 """Number of values below which a median is not meaningful."""

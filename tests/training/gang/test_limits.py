@@ -25,7 +25,7 @@ from training.gang.distributed import (
 from training.gang.world import World
 from training.train import run
 from workload import exit_codes
-from workload.run.ranks import all_or_none
+from workload.run import all_or_none
 
 CPU = torch.device("cpu")
 LIMIT = 2.0

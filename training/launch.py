@@ -49,10 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_launcher(launch: Callable[[], object]) -> int:
-    """Run a launcher that is based on torchrun, and return the common exit code of its processes.
-
-    If another program uses the port, the code is BAD_INPUT, because a retry would fail again.
-    """
+    """Run a launcher that is based on torchrun; return the common exit code of its processes."""
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(MAX_GRACE_SECONDS))
     with recorded_exit_codes() as ended:
         try:
@@ -64,6 +61,7 @@ def run_launcher(launch: Callable[[], object]) -> int:
             return shell_code(failure.exitcode)
         except DistError as error:
             sys.stderr.write(f"the processes of this gang cannot connect: {error}\n")
+            # A retry would find the port in use again.
             return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
         except SignalException as error:
             sys.stderr.write(f"interrupted: {error}\n")

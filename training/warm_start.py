@@ -83,7 +83,11 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     }
     if problems:
         report["differences"] = [*problems]
-    problems += [f"{problem}: {', '.join(names)}" for problem, names in _misfits(report) if names]
+    misfits = {
+        "tensors of this model that it lacks or has in another shape": report["missing"],
+        "tensors that do not fit this model": report["ignored"],
+    }
+    problems += [f"{problem}: {', '.join(names)}" for problem, names in misfits.items() if names]
     if problems and (not config.init_partial or not fitting):
         remedy = "correct init_from" if not fitting else "load what fits with init_partial true"
         raise ConfigurationError(
@@ -141,10 +145,3 @@ def _differences(run: Run, manifest: Manifest) -> list[str]:
         "input shape": (manifest.input_shape, run.data.shape),
     }
     return [f"{name} {old}, not {new}" for name, (old, new) in pairs.items() if old != new]
-
-
-def _misfits(report: Report) -> list[tuple[str, list[str]]]:
-    return [
-        ("tensors of this model that it lacks or has in another shape", report["missing"]),
-        ("tensors that do not fit this model", report["ignored"]),
-    ]

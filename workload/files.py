@@ -89,6 +89,14 @@ def describe(path: Path) -> dict[str, Any]:
     return {"size": path.stat().st_size, "sha256": sha256_of(path)}
 
 
+def describe_all(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the name, size and SHA-256 of all files below a directory, by relative name."""
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    return {
+        name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()
+    }
+
+
 def stamp_of(path: Path) -> tuple[int, int, int]:
     """Return values that change when a file is replaced or written. Raise OSError on failure."""
     found = path.stat()

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.collective_utils import all_gather, broadcast
 
 from workload import exit_codes, files
-from workload.exit_codes import FatalError, leave
+from workload.exit_codes import FatalError as FatalError
 from workload.report import conclude, emit, fail
 from workload.tracking import track
 
@@ -29,16 +28,15 @@ Action = Callable[[Path], object]
 Group = dist.ProcessGroup | None
 
 
-def gather(mine: T, group: Group = None) -> list[T]:
-    """Return the values of all processes, by rank. This is also a barrier."""
-    return all_gather(mine, pg=group or dist.group.WORLD)
+def patient_group() -> dist.ProcessGroup:
+    """Return a group for long waits; if a process dies, its operations fail at once anyway."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 
 
 def on_rank0(action: Callable[[], T], group: Group = None) -> T:
     """Run an action on rank 0; every process returns the result or raises the error."""
     try:
-        result: T = broadcast(cast(Any, action), pg=group or dist.group.WORLD)
-        return result
+        return cast(T, broadcast(cast(Any, action), pg=group or dist.group.WORLD))
     except RuntimeError as error:
         raise error.__cause__ or error from None
 
@@ -50,7 +48,7 @@ def all_or_none(action: Callable[[], T], group: Group = None) -> T:
         result = action()
     except Exception as error:
         failure = error
-    for problem in gather(failure, group):
+    for problem in all_gather(failure, pg=group or dist.group.WORLD):
         if problem is not None:
             raise problem
     return result
@@ -87,9 +85,7 @@ class Vote:
     def result(self) -> bool:
         """Wait for the last vote; return True if a process voted to stop."""
         pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.wait()
-        return pending is not None and bool(self._flag)
+        return pending is not None and pending.wait() and bool(self._flag)
 
 
 class Watchdog:
@@ -141,7 +137,7 @@ class Run:
     """
 
     newest: Path | None = None
-    """Directory of the checkpoint to resume from; None in a new run."""
+    """Checkpoint to resume from; None in a new run."""
 
     def __init__(
         self,
@@ -156,8 +152,8 @@ class Run:
         self.directory = Path(directory or os.environ.get("RUN_DIR") or "run")
         self._checkpoints, self._export = self.directory / "checkpoints", self.directory / "export"
         self._steps, self._keep, self._log_every, self._port = steps, keep, log_every, metrics_port
-        self._watchdog, self._rank, self._group = Watchdog(hang_timeout), 0, dist.group.WORLD
-        self._fault: FatalError | None = None
+        self._watchdog, self._group = Watchdog(hang_timeout), dist.group.WORLD
+        self._rank, self._size, self._diverged = 0, 1, False
         self._handlers: dict[int, Any] = {}
         self._values = defaultdict[str, Any](int)
 
@@ -165,16 +161,15 @@ class Run:
         self._watchdog.__enter__()
         try:
             if dist.is_initialized():
-                self._rank, limit = dist.get_rank(), timedelta(days=1)
-                self._group = cast(Group, dist.new_group(backend="gloo", timeout=limit))
+                self._rank, self._size = dist.get_rank(), dist.get_world_size()
+                self._group = patient_group()
             self._vote = Vote(self._group)
             if self._port and dist.get_node_local_rank(0) == 0:
                 self._serve_metrics()
             if on_rank0((self._export / "manifest.json").exists, self._group):
                 self._emit("finished", export=str(self._export), already=True)
-                leave(exit_codes.DONE, dist.is_initialized())
-            services = os.environ.get("RUN_TRACK", "").split(",")
-            on_rank0(lambda: track(services, self.directory), self._group)
+                exit_codes.leave(exit_codes.DONE, dist.is_initialized())
+            on_rank0(lambda: track(self.directory), self._group)
             found = on_rank0(lambda: files.recover(self._checkpoints), self._group)
             self.newest = next(iter(found), None)
         except BaseException as error:
@@ -189,7 +184,7 @@ class Run:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if isinstance(error, Exception):
-            leave(fail(error, rank=self._rank), dist.is_initialized())
+            exit_codes.leave(fail(error, rank=self._rank), dist.is_initialized())
 
     def resume(self, load: Action = lambda _: None) -> int:
         """Call `load(directory)` with the newest checkpoint; return its step, 0 in a new run."""
@@ -202,9 +197,8 @@ class Run:
     def resumed(self, step: int) -> None:
         """Report the step after which a framework resumes by itself; 0 in a new run."""
         self._values |= {"step": step, "checkpoint_step": step}
-        size = dist.get_world_size() if dist.is_initialized() else 1
-        fields = {"run_dir": str(self.directory), **self._progress(step), "processes": size}
-        self._emit("resume" if step else "start", **fields)
+        fields = {"run_dir": str(self.directory), "processes": self._size}
+        self._emit("resume" if step else "start", **self._progress(step), **fields)
 
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
         """Report a step, and save with `save(directory)` if it is due or the run has to stop."""
@@ -216,24 +210,25 @@ class Run:
             self.interrupt(step)
 
     def report(self, step: int, loss: SupportsFloat | None = None) -> None:
-        """Report a step, and its loss, which is read from a GPU only for lines and metrics.
-
-        A loss of NaN is not logged: `save` or `finish` of all processes then raise FatalError.
-        """
+        """Report a step, and its loss, which is read from a GPU only if it is needed."""
+        if self._diverged:
+            return
         self._values["step_seconds_count"] += step != self._values["step"]
         self._values["step_seconds_sum"] += self._watchdog.beat()
         self._values["step"] = step
-        if loss is None or self._fault:
+        if loss is None:
             return
         # Detached, so that the graph of a step is freed before the next one.
         self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
         if self._rank == 0 and (step % self._log_every == 0 or step == self._steps):
-            with suppress(FatalError):
-                emit("step", loss=self._finite_loss(), **self._progress(step))
+            value = float(self._values["loss"])
+            self._diverged = not math.isfinite(value)
+            if not self._diverged:
+                emit("step", loss=value, **self._progress(step))
 
     def should_stop(self) -> bool:
         """Return whether a process received SIGTERM or logged a NaN loss by the previous step."""
-        return self._vote.cast(self._fault is not None)
+        return self._vote.cast(self._diverged)
 
     def save(self, step: int, write: Action) -> None:
         """Save a checkpoint: each rank writes its files with `write(directory)`."""
@@ -249,22 +244,17 @@ class Run:
     def interrupt(self, step: int) -> NoReturn:
         """Exit with 75, after the state was saved."""
         self._emit("interrupted", step=step)
-        leave(exit_codes.INTERRUPTED, dist.is_initialized())
+        exit_codes.leave(exit_codes.INTERRUPTED, dist.is_initialized())
 
     def finish(self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: Any) -> None:
         """Export the model: rank 0 writes it with `write(directory)`, then its manifest."""
         results = {name: float(value) for name, value in metrics.items()}
 
         def export(folder: Path) -> str:
-            for name, value in results.items():
-                if not math.isfinite(value):
-                    raise FatalError(f"metric {name} is {value}: results must be finite")
+            if bad := [name for name, value in results.items() if not math.isfinite(value)]:
+                raise FatalError(f"metric {bad[0]} is {results[bad[0]]}: results must be finite")
             write(folder)
-            listed = {
-                name: {"file": name, **files.describe(path)}
-                for path in sorted(folder.rglob("*"))
-                if path.is_file() and (name := str(path.relative_to(folder)))
-            }
+            listed = files.describe_all(folder)
             weights = listed.get("model.safetensors", {})
             content = {"metrics": results, "run": self.directory.name, **manifest}
             content |= {"files": [*listed.values()], "torch_version": torch.__version__}
@@ -278,27 +268,25 @@ class Run:
 
     def _write(self, target: Path, write: Action) -> Any:
         """Write a directory with all ranks, and rename it to `target` when it is on disk."""
-        all_or_none(self._finite_loss, self._group)
+        all_or_none(self._check_loss, self._group)
         folder = on_rank0(lambda: files.create_unfinished(target), self._group)
         result = all_or_none(lambda: write(folder), self._group)
         if dist.get_node_local_rank(0) == 0:
             files.sync_files(folder)
-        gather(None, self._group)
+        all_or_none(lambda: None, self._group)
         on_rank0(lambda: files.publish_folder(folder), self._group)
         return result
 
     def _progress(self, step: int) -> dict[str, object]:
         return {"step": step, "done_epochs": round(step / self._steps, 6), "epochs": 1}
 
-    def _finite_loss(self) -> float:
+    def _check_loss(self) -> None:
         loss = float(self._values.get("loss", 0))
         if not math.isfinite(loss):
-            self._fault = self._fault or FatalError(
+            raise FatalError(
                 f"the loss became {loss} by step {self._values['step']}: lower the learning rate, "
                 "or look for wrong values in the data; nothing was saved since the last checkpoint"
             )
-            raise self._fault
-        return loss
 
     def _emit(self, event: str, **fields: object) -> None:
         self._watchdog.beat()
@@ -317,12 +305,10 @@ class Run:
                 self.end_headers()
                 self.wfile.write("\n".join([f"training_info{{run={run}}} 1", *lines, ""]).encode())
 
-            def log_message(self, *_: object) -> None:
-                pass
+            def log_message(self, *_: object) -> None: ...
 
         try:
             server = ThreadingHTTPServer(("", self._port), Handler)
         except OSError as error:
-            reason = error.strerror
-            raise FatalError(f"metrics port {self._port} is not available: {reason}") from None
+            raise FatalError(f"metrics_port {self._port} failed: {error.strerror}") from None
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

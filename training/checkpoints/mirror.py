@@ -25,7 +25,10 @@ POLL_SECONDS: Final = 1.0
 
 
 class Mirror:
-    """Copies checkpoints in a thread; skips those for which a newer one is already waiting."""
+    """Copies checkpoints in a thread; skips those for which a newer one is already waiting.
+
+    `beat` is called regularly while a method waits, which may take long and is not a hang.
+    """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:
         self._run_dir, self._keep, self._keep_best = run_dir, keep, keep_best
@@ -49,18 +52,12 @@ class Mirror:
         self._last.add_done_callback(_report)
 
     def wait(self, beat: Callable[[], object]) -> None:
-        """Wait until the newest checkpoint is copied. Raise OSError if that failed.
-
-        `beat` is called regularly.
-        """
+        """Wait until the newest checkpoint is copied, calling `beat`. Raise OSError on failure."""
         if self._last is not None:
             _await(self._last, beat)
 
     def restore(self, beat: Callable[[], object]) -> bool:
-        """Download the newest intact checkpoint to the disk; return False if there is none.
-
-        `beat` is called regularly. Raise OSError on failure.
-        """
+        """Download the newest intact checkpoint, calling `beat`; return False if there is none."""
         found = self._complete()
         for step in sorted(found, reverse=True):
             target, seal = files.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
@@ -84,10 +81,7 @@ class Mirror:
         return False
 
     def copy_export(self, beat: Callable[[], object]) -> None:
-        """Copy the finished export, unless it was copied before. Raise OSError on failure.
-
-        `beat` is called regularly.
-        """
+        """Copy the finished export unless it was copied before, calling `beat`. Raise OSError."""
         _await(self._thread.submit(self._copy_export), beat)
 
     def _copy_export(self) -> None:
@@ -153,7 +147,6 @@ class Mirror:
 
 
 def _await(copied: Future[None], beat: Callable[[], object]) -> None:
-    """Wait for a copy, which may take long for large files and is not a hang."""
     while not wait([copied], POLL_SECONDS).done:
         beat()
     copied.result()

@@ -18,10 +18,10 @@ from training.checkpoints.mirror import Mirror
 from training.checkpoints.sharded_tensors import Tensors, write
 from training.checkpoints.storage import Position, Seal
 from training.config import TrainingConfig
-from training.gang.distributed import await_rank0
+from training.gang.distributed import await_rank0, gather
 from training.gang.world import World
 from workload import files
-from workload.run import all_or_none, gather, on_rank0
+from workload.run import all_or_none, on_rank0
 
 
 class Staging:
@@ -59,7 +59,6 @@ class Staging:
 
     @functools.cached_property
     def _mesh(self) -> DeviceMesh:
-        """Return the mesh of all processes in one dimension, as in FSDP, on the CPU."""
         return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
@@ -135,10 +134,7 @@ class Saver:
             each.result()
 
     def close(self, beat: Callable[[], object]) -> None:
-        """Wait until everything is on disk and in the object store, and stop the thread.
-
-        `beat` is called while the newest checkpoint is copied to the object store.
-        """
+        """Wait until all is on disk and, calling `beat`, in the object store; stop the thread."""
         self.wait()
         if (mirror := self.mirror) is not None:
             await_rank0(lambda: mirror.wait(beat), self.group, beat)

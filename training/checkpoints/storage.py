@@ -69,10 +69,7 @@ def file_entry(path: Path) -> File:
 
 
 def seal_checkpoint(written: Path, seal: Seal) -> Path:
-    """Seal a written checkpoint and rename it; return its directory.
-
-    Raise OSError; earlier checkpoints are then unchanged.
-    """
+    """Seal a written checkpoint and rename it; return its directory. Raise OSError on failure."""
     write_atomically(written / SEAL_FILE, seal.model_dump_json(indent=2).encode())
     # An existing checkpoint of this name is damaged: the run resumed from an earlier one.
     return publish_folder(written)

@@ -46,10 +46,7 @@ PACKAGES: Final = ("training", "workload")
 
 
 def code_version() -> str:
-    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources.
-
-    Equal digests mean equal programs, in any checkout or image.
-    """
+    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources."""
     return os.environ.get(VARIABLE) or f"sources-{_sources_digest(Path(__file__).parents[2])}"
 
 

@@ -34,10 +34,7 @@ TIMING_SECONDS: Final = 3.0
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median time in seconds of each model for these inputs.
-
-    The runs alternate, so that other load on the machine affects both equally.
-    """
+    """Return the median seconds of each model; the runs alternate, so that load affects both."""
     seconds: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     with torch.no_grad():
@@ -116,11 +113,7 @@ def write_weights(path: Path, model: nn.Module) -> None:
 Evaluate = Callable[[nn.Module], dict[str, float]]
 """Returns metrics of a model, such as its accuracy; evaluates it on the CPU and leaves it there."""
 
-FILES: Final = {
-    "pt2": "model.pt2",
-    "pruned": "model-pruned.safetensors",
-    "int8": "model-int8.pt2",
-}
+FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8": "model-int8.pt2"}
 """File name of each kind."""
 
 
@@ -156,11 +149,7 @@ class Form:
 def make_artifacts(
     source: Source, config: TrainingConfig, heartbeat: Callable[[], object]
 ) -> tuple[Artifact, ...]:
-    """Write the configured forms, calling `heartbeat` regularly.
-
-    A form that fails is skipped with a warning that names its setting, because the weights are
-    more important.
-    """
+    """Write the configured forms, calling `heartbeat`; skip a form that fails, with a warning."""
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
     before: dict[str, float] = {}

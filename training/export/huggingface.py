@@ -5,6 +5,7 @@ embeddings. vLLM, transformers and other programs for Llama serve the directory 
 """
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -255,13 +256,9 @@ def bytes_tokenizer() -> dict[str, Any]:
 
 def _letters() -> Iterator[str]:
     """Yield the printable character by which ByteLevel writes each byte, as GPT-2 does."""
-    shifted = 256
+    visible, others = {*range(33, 127), *range(161, 173), *range(174, 256)}, itertools.count(256)
     for byte in range(256):
-        if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:
-            yield chr(byte)
-        else:
-            yield chr(shifted)
-            shifted += 1
+        yield chr(byte if byte in visible else next(others))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ Measurements are noisy, so it must be an outlier in every attempt. Its best valu
 
 import os
 import resource
+import shutil
 import socket
 import statistics
 import time
@@ -22,11 +23,11 @@ import torch
 import torch.distributed as dist
 
 from training.config import TrainingConfig
+from training.gang.distributed import gather
 from training.gang.preflight import SHARED_MEMORY, write_probe
 from training.gang.world import World
 from workload.progress import Preflight, SlowNode
 from workload.report import emit
-from workload.run import gather
 
 MIN_RANKS: Final = 3
 """Number of values below which a median is not meaningful."""
@@ -286,10 +287,7 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
     def round_trip(message: torch.Tensor) -> float:
         began = time.perf_counter()
         for sends in (first, not first):
-            if sends:
-                dist.send(message, peer)
-            else:
-                dist.recv(message, peer)
+            (dist.send if sends else dist.recv)(message, peer)
         _await(message.device)
         return time.perf_counter() - began
 
@@ -304,10 +302,7 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
             chunk[0] = 1  # marks the last one
         seconds.append(round_trip(chunk))
     result = torch.tensor([latency * 1e3, 2e-6 * size / statistics.median(seconds)])
-    if first:
-        dist.send(result, peer)
-    else:
-        dist.recv(result, peer)
+    (dist.send if first else dist.recv)(result, peer)
     return float(result[0]), float(result[1])
 
 
@@ -342,8 +337,7 @@ def memory_limits() -> dict[str, float]:
     # JSON has no infinity.
     values = {"locked_memory": float(2**63 if limit == resource.RLIM_INFINITY else limit)}
     if SHARED_MEMORY.is_dir():
-        found = os.statvfs(SHARED_MEMORY)
-        values["shared_memory"] = float(found.f_blocks * found.f_frsize)
+        values["shared_memory"] = float(shutil.disk_usage(SHARED_MEMORY).total)
     return values
 
 

@@ -67,10 +67,7 @@ ACCELERATE_OPTIONS: Final = {
 
 
 def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
-    """Return the variables that hold the rank of this process; None if it runs alone.
-
-    Raise ConfigurationError if they are meant for a launcher that was not used.
-    """
+    """Return the variables that hold the rank of this process; None if it runs alone."""
     if "TORCHELASTIC_RUN_ID" in environment:
         return TORCHRUN
     _check_processes_of_pod(environment)
@@ -99,7 +96,6 @@ def check_accelerate(environment: Mapping[str, str]) -> None:
 
 
 def _check_processes_of_pod(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError if a Kubeflow pod of several processes did not start torchrun."""
     processes = environment.get("PET_NPROC_PER_NODE", "1")
     nodes = environment.get("PET_NNODES", "1")
     # A PyTorchJob sets `auto` by default; `2:4` is the node range of an elastic job.
@@ -147,10 +143,7 @@ class World:
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """Read the rank from the variables of torchrun, accelerate, Open MPI or a pod scheduler.
-
-    Raise ConfigurationError if the variables are incomplete or contradictory.
-    """
+    """Read the rank. Raise ConfigurationError if variables are incomplete or contradictory."""
     check_accelerate(environment)
     names = launcher_variables(environment)
     if names is None:

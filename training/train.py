@@ -45,10 +45,7 @@ CHECK_LOSS_EVERY: Final = 100
 
 
 def run(config: TrainingConfig, world: World) -> int:
-    """Train until done or interrupted, and return the exit code.
-
-    `training.__main__` maps errors to exit codes.
-    """
+    """Train until done or interrupted, and return the exit code."""
     device = choose_device(config.device, world.local_rank)
     accelerator.use(device)
     await_free_space(Path(config.run_dir), config.hang_limit)

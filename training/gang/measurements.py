@@ -7,13 +7,14 @@ A process is an outlier if it is worse than the median of its gang by a factor a
 Measurements are noisy, so it must be an outlier in every attempt. Its best value is reported.
 """
 
+import itertools
 import os
 import resource
 import shutil
 import socket
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,12 +140,8 @@ def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
 
 def node_indices(nodes: Sequence[str]) -> list[int]:
     """Return the index of each process among those of its node, from the nodes by rank."""
-    counts: Counter[str] = Counter()
-    indices = []
-    for node in nodes:
-        indices.append(counts[node])
-        counts[node] += 1
-    return indices
+    indices: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    return [next(indices[node]) for node in nodes]
 
 
 def medians(reports: Sequence[Report]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 A failed check raises ConfigurationError; no check changes anything.
 """
 
+import contextlib
 import errno
 import os
 import resource
@@ -181,10 +182,8 @@ def _size_of(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with contextlib.suppress(OSError):
                 total += (Path(parent) / name).lstat().st_blocks * 512
-            except OSError:
-                continue
     return total
 
 

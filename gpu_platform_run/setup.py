@@ -1,4 +1,4 @@
-"""Build of the package `gpu_platform_run` from workload/run and the modules that it uses.
+"""Build of the package `gpu_platform_run` from workload/run.py and the modules that it uses.
 
 In the checkout they are part of the package `workload`, whose name is too common for the
 environments of other projects, so their imports are rewritten.
@@ -12,8 +12,8 @@ from setuptools.command.build_py import build_py
 
 PACKAGE = "gpu_platform_run"
 WORKLOAD = Path("..") / "workload"
-SHARED = ("exit_codes", "files", "report", "terminal", "tracking")
-IMPORT = re.compile(r"^(\s*from )workload(\.run)?\b", re.MULTILINE)
+MODULES = ("run", "exit_codes", "files", "report", "terminal", "tracking")
+IMPORT = re.compile(r"^(\s*from )workload\b", re.MULTILINE)
 
 
 class BuildLibrary(build_py):
@@ -23,10 +23,9 @@ class BuildLibrary(build_py):
         """Write the modules to the package."""
         directory = Path(self.build_lib) / PACKAGE
         self.mkpath(str(directory))
-        found = [*WORKLOAD.glob("run/*.py"), *(WORKLOAD / f"{name}.py" for name in SHARED)]
-        for path in found:
-            text = IMPORT.sub(rf"\1{PACKAGE}", path.read_text())
-            (directory / path.name).write_text(text)
+        for name in MODULES:
+            text = IMPORT.sub(rf"\1{PACKAGE}", (WORKLOAD / f"{name}.py").read_text())
+            (directory / f"{'__init__' if name == 'run' else name}.py").write_text(text)
         (directory / "py.typed").touch()
 
 

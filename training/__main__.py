@@ -11,8 +11,7 @@ from training.command_line import read_config
 from training.config import TrainingConfig
 from workload import exit_codes
 from workload.configuration import ConfigurationError
-from workload.progress import Failed
-from workload.report import conclude
+from workload.report import fail
 from workload.store import StoreError
 
 
@@ -22,7 +21,7 @@ def main() -> int:
         # Read before torch is imported, so that --help and errors appear immediately.
         return run(read_config(sys.argv[1:], os.environ))
     except ConfigurationError as error:
-        return report_failure(str(error), exit_codes.BAD_INPUT)
+        return fail(str(error), exit_codes.BAD_INPUT)
 
 
 def run(config: TrainingConfig) -> int:
@@ -44,21 +43,21 @@ def run(config: TrainingConfig) -> int:
         use_threads(os.environ)
         return train(config, read_world(os.environ))
     except (ConfigurationError, DataError, DivergedError, exit_codes.FatalError) as error:
-        return report_failure(str(error), exit_codes.BAD_INPUT)
+        return fail(str(error), exit_codes.BAD_INPUT)
     except SlowNodeError as error:
-        return report_failure(str(error), exit_codes.SLOW_NODE, text=str(error))
+        return fail(str(error), exit_codes.SLOW_NODE, text=str(error))
     except MISTAKES as error:
         traceback.print_exc()
-        return report_failure(f"error in the program: {describe(error)}", exit_codes.BAD_INPUT)
+        message = f"error in the program: {type(error).__name__}: {error}"
+        return fail(message, exit_codes.BAD_INPUT)
     except StoreError as error:
-        return report_failure(str(error), exit_codes.FAILED)
+        return fail(str(error), exit_codes.FAILED)
     except OSError as error:
-        return report_failure(f"the run cannot be saved: {error}", exit_codes.FAILED)
+        return fail(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except Exception as error:
         if is_lost_peer(error):
-            return report_failure(f"lost connection to another rank: {error}", exit_codes.FAILED)
-        traceback.print_exc()
-        return report_failure(describe(error), exit_codes.FAILED)
+            return fail(f"lost connection to another rank: {error}", exit_codes.FAILED)
+        return fail(error, exit_codes.FAILED)
 
 
 MISTAKES: Final = (
@@ -68,27 +67,8 @@ MISTAKES: Final = (
 """Programming errors, for example in a custom model, which every restart would repeat."""
 
 
-def describe(error: Exception) -> str:
-    """Return the type and the message of an error."""
-    return f"{type(error).__name__}: {error}"
-
-
-def report_failure(message: str, code: int, text: str = "") -> int:
-    """Report an error as the last event and as the termination message; return the exit code.
-
-    `text` is the termination message; by default it is the event.
-    """
-    conclude(Failed(message=message, rank=os.environ.get("RANK", "0"), exit_code=code), text)
-    return code
-
-
 if __name__ == "__main__":
     if os.getpid() == 1:
         # Process 1 of a container has no default action for SIGTERM. Nothing is saved yet.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Everything is on disk. A regular interpreter shutdown occasionally aborts, because threads of
-    # the process group are still running while their library is unloaded.
-    os._exit(code)
+    exit_codes.leave(main())

@@ -54,8 +54,6 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that raises ConfigurationError instead of exiting."""
-
     def error(self, message: str) -> NoReturn:
         raise ConfigurationError(f"{message} (see python -m training --help)")
 

@@ -5,7 +5,8 @@ Imports no torch: the stack validates a job's hyperparameters with this class in
 
 import json
 from pathlib import PurePosixPath
-from typing import Any, Final, Self
+from types import NoneType
+from typing import Any, Final, Self, get_args, get_origin
 
 from pydantic import ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -54,36 +55,23 @@ class TrainingConfig(TrainingSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _reject_booleans(cls, value: object, info: ValidationInfo) -> object:
-        """Reject YAML's `epochs: yes`, which pydantic would read as 1."""
-        field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and field.annotation is not bool:
+    def _parse(cls, value: object, info: ValidationInfo) -> object:
+        """Parse what `written` returns; reject YAML's `epochs: yes`, which pydantic reads as 1."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and annotation is not bool:
             raise ValueError(
                 "a boolean is not valid here (YAML reads yes, no, on and off as booleans)"
             )
-        return value
-
-    @field_validator("model_options", mode="before")
-    @classmethod
-    def _from_json(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        try:
-            return json.loads(value)
-        except ValueError:
-            raise ValueError('write a JSON object, such as {"layers": 6}') from None
-
-    @field_validator("export_formats", "metrics", "betas", "lora_targets", "track", mode="before")
-    @classmethod
-    def _from_list(cls, value: object) -> object:
-        return [part for part in value.split(",") if part] if isinstance(value, str) else value
-
-    @field_validator(
-        "init_from", "init_adapter", "data_url", "run_url", *LENGTHS[1:], mode="before"
-    )
-    @classmethod
-    def _none_is_empty(cls, value: object) -> object:
-        return None if value == "" else value
+        if get_origin(annotation) is dict:
+            try:
+                return json.loads(value)
+            except ValueError:
+                raise ValueError('write a JSON object, such as {"layers": 6}') from None
+        if get_origin(annotation) is tuple:
+            return [part for part in value.split(",") if part]
+        return None if not value and NoneType in get_args(annotation) else value
 
     @field_validator("run_dir", "data_dir", "init_from", "init_adapter")
     @classmethod

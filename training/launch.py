@@ -21,8 +21,7 @@ from torch.distributed.run import parse_args, run
 
 from training.gang.distributed import NEW_STORE
 from workload import exit_codes
-from workload.progress import Failed
-from workload.report import conclude
+from workload.report import fail
 
 SHUTDOWN_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Seconds from SIGTERM until torchrun kills its processes. Its default is 30."""
@@ -50,10 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_launcher(launch: Callable[[], object]) -> int:
-    """Run a launcher that is based on torchrun, and return the common exit code of its processes.
-
-    If another program uses the port, the code is BAD_INPUT, because a retry would fail again.
-    """
+    """Run a launcher that is based on torchrun; return the common exit code of its processes."""
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(MAX_GRACE_SECONDS))
     with recorded_exit_codes() as ended:
         try:
@@ -65,6 +61,7 @@ def run_launcher(launch: Callable[[], object]) -> int:
             return shell_code(failure.exitcode)
         except DistError as error:
             sys.stderr.write(f"the processes of this gang cannot connect: {error}\n")
+            # A retry would find the port in use again.
             return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
         except SignalException as error:
             sys.stderr.write(f"interrupted: {error}\n")
@@ -108,7 +105,7 @@ def report_signal(rank: int, code: int) -> None:
         message = (
             f"rank {rank} was killed by {name.name}: {CAUSES.get(name, signal.strsignal(name))}"
         )
-        conclude(Failed(message=message, rank=str(rank), exit_code=shell_code(code)))
+        fail(message, shell_code(code), rank=rank)
 
 
 def shell_code(code: int) -> int:

@@ -66,7 +66,7 @@ class Lora:
         return cls(config.lora_rank, config.lora_alpha, targets, config.lora_dropout)
 
 
-class Adapter(nn.Module):
+class Adapter(nn.Sequential):
     """Product of two small matrices; the first is initialized randomly, the second with zeros."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
@@ -75,11 +75,6 @@ class Adapter(nn.Module):
         self.lora_B = nn.Linear(rank, outputs, bias=False)
         nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
         nn.init.zeros_(self.lora_B.weight)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map inputs to the change of the outputs, before scaling."""
-        outputs: Tensor = self.lora_B(self.lora_A(inputs))
-        return outputs
 
     def product(self) -> Tensor:
         """Return the product of the matrices, outputs x inputs."""

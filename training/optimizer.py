@@ -62,11 +62,9 @@ def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
 
 def _groups(config: TrainingConfig, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
     """Return the parameters with weight decay, and those without."""
-    undecayed = [
-        each for each in parameters if config.weight_decay_on == "matrices" and each.ndim < 2
-    ]
-    without = {id(each) for each in undecayed}
-    decayed = [each for each in parameters if id(each) not in without]
+    dimensions = 2 if config.weight_decay_on == "matrices" else 0
+    decayed = [each for each in parameters if each.ndim >= dimensions]
+    undecayed = [each for each in parameters if each.ndim < dimensions]
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": undecayed, "weight_decay": 0.0},

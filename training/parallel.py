@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -25,10 +25,7 @@ from workload.models.structure import blocks
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-COMPRESSIONS = {
-    "bf16": default_hooks.bf16_compress_hook,
-    "fp16": default_hooks.fp16_compress_hook,
-}
+COMPRESSIONS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 """DDP communication hooks that send two bytes per gradient value."""
 
 
@@ -46,7 +43,8 @@ class Parallel:
         units = blocks(model) or [model]
         if config.activation_checkpointing:
             for unit in units:
-                _checkpoint_activations(unit)
+                # Keeps only the inputs of a block, and recomputes its activations.
+                unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
         if config.compile:
             for unit in units:
                 unit.compile()
@@ -70,21 +68,15 @@ class Parallel:
         """Switch dropout and batch norm between training and evaluation mode."""
         self._wrapped.train(mode)
 
-    @contextlib.contextmanager
-    def gradient_sync(self, enabled: bool) -> Iterator[None]:
-        """Accumulate gradients within the context; synchronize them across processes if enabled."""
+    def synchronize_gradients(self, enabled: bool) -> None:
+        """Select whether the next backward pass synchronizes the gradients or accumulates them."""
         if isinstance(self._wrapped, DistributedDataParallel):
-            with contextlib.nullcontext() if enabled else self._wrapped.no_sync():
-                yield
+            self._wrapped.require_backward_grad_sync = enabled
         else:
             cast(FSDPModule, self._wrapped).set_requires_gradient_sync(enabled)
-            yield
 
     def clip(self, max_norm: float) -> Tensor:
-        """Clip the gradients to a total norm of `max_norm`; return the norm before, a scalar.
-
-        They are not clipped if `max_norm` is 0.
-        """
+        """Clip the gradients to a total norm of `max_norm`, unless it is 0; return their norm."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if max_norm:
@@ -220,9 +212,3 @@ def _check_logits(name: str, logits: object, shape: tuple[int, ...]) -> None:
 def complete_tensor(tensor: Tensor) -> Tensor:
     """Return the full tensor of a DTensor. All processes must call it together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _checkpoint_activations(unit: nn.Module) -> None:
-    """Keep only the inputs of a block, and recompute its activations in the backward pass."""
-    forward: Callable[..., Tensor] = unit.forward
-    unit.forward = functools.partial(checkpoint, forward, use_reentrant=False)

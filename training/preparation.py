@@ -17,7 +17,7 @@ from training.data import Dataset, load
 from training.data.manifest import Verification, download
 from training.data.progress import report_event
 from training.export.compression import check_quantization
-from training.gang.distributed import await_peers, patient_group
+from training.gang.distributed import await_peers
 from training.gang.preflight import check_free_space, check_run_dir, check_shared_memory
 from training.gang.world import World
 from training.lora import Lora, adapt
@@ -30,16 +30,11 @@ from workload.catalog import input_shape
 from workload.models import build
 from workload.models.gpt import Gpt
 from workload.models.structure import flops_per_sample
-from workload.run.ranks import all_or_none, on_rank0
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog, all_or_none, on_rank0, patient_group
 
 
 def prepare(
-    config: TrainingConfig,
-    world: World,
-    device: torch.device,
-    watchdog: Watchdog,
-    metrics: Metrics,
+    config: TrainingConfig, world: World, device: torch.device, watchdog: Watchdog, metrics: Metrics
 ) -> Run:
     """Check everything that could fail later, load the data, and build the model."""
     patient = patient_group()
@@ -87,10 +82,8 @@ def prepare(
 
 
 def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int | None:
-    """Return the FLOPs per sample, to report the utilization of a GPU; None if they are unknown.
-
-    They are unknown if weights are frozen, because their gradients are not computed.
-    """
+    """Return the FLOPs per sample, to report the utilization of a GPU; None if they are unknown."""
+    # Gradients of frozen weights are not computed.
     if peak_flops(device) is None or not all(each.requires_grad for each in network.parameters()):
         return None
     dtype = torch.float32 if data.train.white else torch.int64

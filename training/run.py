@@ -22,8 +22,7 @@ from training.objective import Evaluation, Objective
 from training.optimizer import Average
 from training.parallel import Parallel
 from training.telemetry.metrics import Metrics
-from workload.run.ranks import Vote
-from workload.run.watchdog import Watchdog
+from workload.run import Vote, Watchdog
 
 
 class DivergedError(Exception):
@@ -91,12 +90,9 @@ class Run:
             yield
 
     def check_step(self, loss: Tensor, norm: Tensor) -> None:
-        """Record, without waiting for the device, whether a step's loss and gradients are finite.
-
-        With fp16 an infinite gradient is not a fault: its step is skipped with a smaller loss
-        scale.
-        """
+        """Record whether a step's loss and gradients are finite, without waiting for the device."""
         healthy = loss.isfinite()
+        # With fp16, a step with an infinite gradient is skipped, with a smaller loss scale.
         if not self.model.scaler.is_enabled():
             healthy = healthy & norm.isfinite()
         self.diverged |= ~healthy

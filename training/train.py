@@ -3,10 +3,12 @@
 import os
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from training import accelerator
@@ -15,7 +17,7 @@ from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loaded, Loader
 from training.evaluation import evaluate_held_out
 from training.export import finished_export, write_export
-from training.gang.distributed import await_rank0, joined, limit_operations, patient_group
+from training.gang.distributed import await_rank0, gather, joined
 from training.gang.measurements import check_gang
 from training.gang.preflight import await_free_space, warn_of_locked_memory
 from training.gang.world import World
@@ -35,8 +37,7 @@ from workload.models import build
 from workload.models.gpt import Gpt
 from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
-from workload.run.ranks import gather, on_rank0
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog, on_rank0, patient_group
 from workload.tracking import track
 
 CHECK_LOSS_EVERY: Final = 100
@@ -44,11 +45,7 @@ CHECK_LOSS_EVERY: Final = 100
 
 
 def run(config: TrainingConfig, world: World) -> int:
-    """Train until done or interrupted, and return the exit code.
-
-    Raise ConfigurationError, DataError, DivergedError, SlowNodeError, OSError if something cannot
-    be saved, and RuntimeError if another process is lost.
-    """
+    """Train until done or interrupted, and return the exit code."""
     device = choose_device(config.device, world.local_rank)
     accelerator.use(device)
     await_free_space(Path(config.run_dir), config.hang_limit)
@@ -65,7 +62,7 @@ def run(config: TrainingConfig, world: World) -> int:
                 beat = watchdog.beat
                 await_rank0(lambda: mirror.copy_export(beat), patient_group(), beat)
             return report_finished(config, world, done, already=True)
-        on_rank0(lambda: track(config.track, Path(config.run_dir)))
+        on_rank0(lambda: track(Path(config.run_dir), config.track))
         check_gang(config, world, device, watchdog.beat)
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
@@ -99,12 +96,7 @@ def train(run: Run) -> bool:
     """Train to the end and return True, or return False if a process was asked to stop."""
     config, position, world = run.config, run.position, run.world
     sampler = GangSampler(
-        run.data.train,
-        config.batch_size,
-        config.accumulate,
-        world.rank,
-        world.size,
-        config.seed,
+        run.data.train, config.batch_size, config.accumulate, world.rank, world.size, config.seed
     )
     loader = Loader(run.data.train, sampler, run.device, config.loader_workers)
     run.watchdog.beat()
@@ -124,7 +116,7 @@ def train(run: Run) -> bool:
                     return False
                 if starting:
                     # The first step may compile; later ones are short.
-                    limit_operations(config.peer_timeout)
+                    dist.set_timeout(timedelta(seconds=config.peer_timeout))
                     starting = False
             if not finish_epoch(run, started, outputs):
                 return False
@@ -144,10 +136,7 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
 
 
 def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
-    """Run one optimizer step, then report, save and evaluate as configured.
-
-    Returns False if a process was asked to stop during the evaluation.
-    """
+    """Run an optimizer step, report, save and evaluate; return False if asked to stop meanwhile."""
     config, position, seen = run.config, run.position, batches[-1].batch.seen
     rate = learning_rate(config, run.length.progress(position))
     end = run.length.end(position)
@@ -183,11 +172,11 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
     run.optimizer.zero_grad()
     for loaded in batches:
         batch = loaded.batch
-        with model.gradient_sync(enabled=batch.last):
-            each = run.objective.loss(model(loaded.inputs), loaded.targets)[: batch.real]
-            # DDP and FSDP average over processes; this factor gives every sample the same weight.
-            loss = each.sum() * (run.world.size / batch.total)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        model.synchronize_gradients(enabled=batch.last)
+        each = run.objective.loss(model(loaded.inputs), loaded.targets)[: batch.real]
+        # DDP and FSDP average over processes; this factor gives every sample the same weight.
+        loss = each.sum() * (run.world.size / batch.total)
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         loss_sum += each.detach().sum()
         real += batch.real
     scaler.unscale_(run.optimizer)
@@ -200,16 +189,12 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
         run.metrics.scaled(scaler.get_scale(), skipped=scaler.get_scale() < scale)
     run.loss_sum += loss_sum
     run.samples += real
-    mean = loss_sum / max(real, 1)
-    run.metrics.computed(mean, norm)
-    return mean, norm
+    run.metrics.loss, run.metrics.norm = loss_sum / max(real, 1), norm
+    return run.metrics.loss, norm
 
 
 def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
-    """Save, evaluate and report the epoch, or the part of it in which the run ends.
-
-    Returns False if a process was asked to stop.
-    """
+    """Save, evaluate and report a complete or last epoch; return False if asked to stop."""
     (loss, samples), position = mean_loss(run), run.position
     reached = run.length.is_reached(position)
     every, steps = run.config.checkpoint_every, run.config.checkpoint_steps

@@ -21,7 +21,7 @@ from workload.export import read_weights, tensors_of
 from workload.manifest import MANIFEST_FILE, ExportError, Manifest, read_manifest
 from workload.models import build
 from workload.models.gpt import Gpt
-from workload.run.ranks import on_rank0
+from workload.run import on_rank0
 
 Report = dict[str, Any]
 """SHA-256 of the weights, number of loaded tensors, names of tensors that did not fit and, if any,
@@ -83,7 +83,11 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     }
     if problems:
         report["differences"] = [*problems]
-    problems += [f"{problem}: {', '.join(names)}" for problem, names in _misfits(report) if names]
+    misfits = {
+        "tensors of this model that are missing or have another shape": report["missing"],
+        "tensors that do not fit this model": report["ignored"],
+    }
+    problems += [f"{problem}: {', '.join(names)}" for problem, names in misfits.items() if names]
     if problems and (not config.init_partial or not fitting):
         remedy = "correct init_from" if not fitting else "set init_partial to load what fits"
         raise ConfigurationError(
@@ -141,10 +145,3 @@ def _differences(run: Run, manifest: Manifest) -> list[str]:
         "input shape": (manifest.input_shape, run.data.shape),
     }
     return [f"{name} {old}, not {new}" for name, (old, new) in pairs.items() if old != new]
-
-
-def _misfits(report: Report) -> list[tuple[str, list[str]]]:
-    return [
-        ("tensors of this model that are missing or have another shape", report["missing"]),
-        ("tensors that do not fit this model", report["ignored"]),
-    ]

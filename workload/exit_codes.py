@@ -4,7 +4,9 @@ They follow sysexits.h where it has a suitable code. Any other code (for example
 a failure like FAILED: the gang is restarted and resumes from its last checkpoint.
 """
 
-from typing import Final
+import os
+import sys
+from typing import Final, NoReturn
 
 DONE: Final = 0
 """The run is complete and its export exists, now or from an earlier attempt."""
@@ -33,3 +35,15 @@ Restart from the last checkpoint (EX_PROTOCOL).
 
 class FatalError(Exception):
     """An error that a restart would repeat; a run with `workload.run` exits with BAD_INPUT."""
+
+
+def leave(code: int, immediately: bool = True) -> NoReturn:
+    """Exit, by default without the interpreter's shutdown.
+
+    There, threads of a process group occasionally abort, because their library is unloaded.
+    """
+    if not immediately:
+        raise SystemExit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -2,11 +2,15 @@
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
+
+CHECKPOINT: Final = re.compile(r"step-(\d{8,})")
+"""Name of a checkpoint's directory, such as step-00000046."""
 
 
 def write_atomically(
@@ -80,7 +84,49 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def describe(path: Path) -> dict[str, Any]:
+    """Return the size and the SHA-256 of a file. Raise OSError on failure."""
+    return {"size": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def describe_all(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the name, size and SHA-256 of all files below a directory, by relative name."""
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    return {
+        name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()
+    }
+
+
 def stamp_of(path: Path) -> tuple[int, int, int]:
     """Return values that change when a file is replaced or written. Raise OSError on failure."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def checkpoint_of(folder: Path, step: int) -> Path:
+    """Return the directory of the checkpoint after `step` steps."""
+    return folder / f"step-{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """Return the step after which a checkpoint was saved."""
+    return int(path.name.removeprefix("step-"))
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return all checkpoints, oldest first."""
+    found = (path for path in folder.glob("step-*") if CHECKPOINT.fullmatch(path.name))
+    return sorted(found, key=step_of)
+
+
+def recover(folder: Path) -> list[Path]:
+    """Remove what a killed process has not completed; return all checkpoints, newest first."""
+    for path in folder.glob(".step-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+    return list_checkpoints(folder)[::-1]
+
+
+def rotate(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints. Raise OSError on failure."""
+    for path in list_checkpoints(folder)[:-keep]:
+        remove_folder(path)

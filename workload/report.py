@@ -6,11 +6,15 @@ The last event is also the pod's termination message, as JSON unless the program
 import contextlib
 import importlib.util
 import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, Self, SupportsFloat
+
+from workload.exit_codes import BAD_INPUT, FAILED, FatalError
 
 if TYPE_CHECKING:
     from workload.progress import Event
@@ -69,6 +73,24 @@ def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
     with contextlib.suppress(OSError):
         if TERMINATION_LOG.stat().st_size == 0:
             TERMINATION_LOG.write_bytes((text or line).encode()[:MAX_MESSAGE_BYTES])
+
+
+def fail(
+    error: str | Exception, code: int = FAILED, text: str = "", *, rank: int | None = None
+) -> int:
+    """Write an error as the last line, with the rank ($RANK by default); return the exit code.
+
+    The code of a FatalError is BAD_INPUT. The traceback of an exception with the code FAILED is
+    printed to standard error.
+    """
+    if isinstance(error, FatalError):
+        code = BAD_INPUT
+    elif isinstance(error, Exception) and code == FAILED:
+        traceback.print_exception(error)
+    message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    found = os.environ.get("RANK", "0") if rank is None else str(rank)
+    conclude("error", text, message=message, rank=found, exit_code=code)
+    return code
 
 
 def _content(event: "str | Event", fields: Mapping[str, object]) -> dict[str, object]:

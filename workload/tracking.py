@@ -323,11 +323,13 @@ class Tracker:
         return found
 
 
-def track(names: Iterable[str], directory: Path) -> None:
+def track(directory: Path, names: Iterable[str] | None = None) -> None:
     """Copy this process's lines to services by name. Rank 0 calls it before the first line.
 
-    Raise FatalError if a service is unknown or cannot be configured.
+    `names` is $RUN_TRACK by default. Raise FatalError if a service is unknown or cannot be
+    configured.
     """
+    names = os.environ.get("RUN_TRACK", "").split(",") if names is None else names
     chosen = [name.strip() for name in names if name.strip()]
     for name in chosen:
         if name not in SERVICES:

@@ -8,14 +8,13 @@ training program runs, and the failure policies of jobs apply to it.
 
 import argparse
 import sys
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
 from training.gang.preflight import check_run_dir
 from workload import exit_codes
 from workload.configuration import ConfigurationError
-from workload.report import conclude
+from workload.report import fail
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,16 +73,9 @@ def main() -> int:
 
         return finetune(options)
     except ConfigurationError as error:
-        return failed(str(error), exit_codes.BAD_INPUT)
+        return fail(str(error), exit_codes.BAD_INPUT)
     except Exception as error:
-        traceback.print_exc()
-        return failed(f"{type(error).__name__}: {error}", exit_codes.FAILED)
-
-
-def failed(message: str, code: int) -> int:
-    """Report an error as the training program does, and return the exit code."""
-    conclude("error", message=message, exit_code=code)
-    return code
+        return fail(error, exit_codes.FAILED)
 
 
 if __name__ == "__main__":

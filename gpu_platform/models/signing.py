@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from model_signing import hashing, signing, verifying
 
 from gitops.errors import GitopsError
-from workload.files import sha256_of
+from workload.files import describe_all
 
 PASSWORD: Final = "MODEL_KEY_PASSWORD"  # noqa: S105  the name of a variable
 """Environment variable with the password of an encrypted private key."""
@@ -74,11 +74,7 @@ def _different(directory: Path, bundle: bytes) -> list[str]:
     """Return the paths of changed, missing and unsigned files."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}
-    found = {
-        path.relative_to(directory).as_posix(): sha256_of(path)
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
+    found = {name: each["sha256"] for name, each in describe_all(directory).items()}
     return sorted({name for name, _ in signed.items() ^ found.items()})
 
 

@@ -25,6 +25,18 @@ class Frozen(nn.Module):
         return logits
 
 
+class ChannelsLast(nn.Sequential):
+    """A convolution whose weights are not contiguous."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__(nn.Conv2d(2, outputs, 8), nn.Flatten())
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = super().forward(torch.cat((x, x.flip(-1)), 1))
+        return logits
+
+
 class Unused(Frozen):
     """A model with a parameter that it does not use."""
 

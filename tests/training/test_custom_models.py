@@ -36,6 +36,20 @@ def test_a_frozen_layer_keeps_its_weights_and_the_run_resumes(
     assert not torch.equal(before["head.weight"], after["head.weight"])
 
 
+def test_weights_in_another_memory_format_are_saved_and_the_run_resumes(
+    train: Train, tmp_path: Path
+) -> None:
+    settings = {"model": f"{MODELS}:ChannelsLast", "schedule": "constant", "warm_up": 0}
+    train(epochs=2, run_dir=tmp_path / "whole", **settings)
+    train(epochs=1, **settings)
+    restart_without_export(tmp_path / "run")
+    assert train(epochs=2, **settings) == exit_codes.DONE
+    whole, resumed = (
+        load_file(tmp_path / name / "export/model.safetensors") for name in ("whole", "run")
+    )
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
 def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
     train: Train, tmp_path: Path
 ) -> None:

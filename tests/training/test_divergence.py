@@ -21,8 +21,7 @@ from training.config import TrainingConfig
 from training.gang.world import World
 from training.run import DivergedError, Run
 from training.train import run
-from workload import exit_codes
-from workload.run import folders
+from workload import exit_codes, files
 
 Train = Callable[..., int]
 SETTINGS = {"model": "simple-cnn", "optimizer": "sgd", "batch_size": 32}
@@ -40,7 +39,7 @@ def test_diverged_weights_replace_no_good_checkpoint(train: Train, tmp_path: Pat
     (tmp_path / "run/export/manifest.json").unlink()
     with pytest.raises(DivergedError, match="lower learning_rate"):
         train(epochs=3, **SETTINGS, **DIVERGING)
-    paths = folders.list_checkpoints(tmp_path / "run/checkpoints")
+    paths = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert paths
     assert all(map(finite, paths))
     # The best one is kept, to go back to.
@@ -57,7 +56,7 @@ def test_a_gradient_that_is_not_finite_is_found_before_the_weights_are_saved(
     model = f"{BadInEvaluation.__module__}:BadGradient"
     with pytest.raises(DivergedError, match="a gradient or a weight became infinite or NaN"):
         train(model=model, model_options={"step": 4}, checkpoint_steps=1, keep_checkpoints=9)
-    found = folders.list_checkpoints(tmp_path / "run/checkpoints")
+    found = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert [path.name for path in found] == ["step-00000001", "step-00000002", "step-00000003"]
     assert all(map(finite, found))
 
@@ -77,7 +76,7 @@ def test_an_interrupted_run_that_diverged_keeps_its_newest_checkpoint(
     model = f"{BadInEvaluation.__module__}:BadGradient"
     with pytest.raises(DivergedError):
         train(model=model, model_options={"step": 4}, checkpoint_steps=3)
-    [path] = folders.list_checkpoints(tmp_path / "run/checkpoints")
+    [path] = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert path.name == "step-00000003"
 
 
@@ -104,7 +103,7 @@ def test_sigterm_in_an_evaluation_keeps_the_epoch(
     capsys.readouterr()
     options = {"flag": str(tmp_path / "stopped")}
     assert train("parts", model_options=options, **settings) == exit_codes.INTERRUPTED
-    [path] = folders.list_checkpoints(tmp_path / "parts/checkpoints")
+    [path] = files.list_checkpoints(tmp_path / "parts/checkpoints")
     seal = storage.read_seal(path)
     assert isinstance(seal, storage.Seal)
     assert (seal.position.epoch, seal.position.seen, seal.held_out_loss) == (0, 1437, None)
@@ -121,7 +120,7 @@ def test_an_epoch_is_saved_before_its_evaluation(train: Train, tmp_path: Path) -
     model = f"{BadInEvaluation.__module__}:BadInEvaluation"
     with pytest.raises(DivergedError):
         train(model=model, epochs=1)
-    assert len(folders.list_checkpoints(tmp_path / "run/checkpoints")) == 1
+    assert len(files.list_checkpoints(tmp_path / "run/checkpoints")) == 1
 
 
 def test_a_metric_that_is_not_finite_ends_the_run_and_keeps_the_epoch(
@@ -132,7 +131,7 @@ def test_a_metric_that_is_not_finite_ends_the_run_and_keeps_the_epoch(
         with pytest.raises(DivergedError, match="metric undefined_in_evaluation became"):
             train(metrics=[metric])
     assert not (tmp_path / "run/export").exists()
-    assert len(folders.list_checkpoints(tmp_path / "run/checkpoints")) == 1
+    assert len(files.list_checkpoints(tmp_path / "run/checkpoints")) == 1
     assert train() == exit_codes.DONE
 
 

@@ -18,10 +18,9 @@ from training.data import load
 from training.export.artifacts import evaluate_on_cpu
 from training.objective import Evaluation
 from training.run import Run
-from workload import exit_codes
+from workload import exit_codes, files
 from workload.export import load_network
 from workload.manifest import read_manifest
-from workload.run import folders
 
 Train = Callable[..., int]
 DROPPING = f"--model={Dropping.__module__}:Dropping"
@@ -145,7 +144,7 @@ def test_an_evaluated_checkpoint_is_the_best_one(
     monkeypatch.setattr(training, "evaluate_held_out", known)
     train(epochs=1, checkpoint_steps=4, evaluate_steps=4, keep_checkpoints=2)
     seals = [
-        storage.read_seal(path) for path in folders.list_checkpoints(tmp_path / "run/checkpoints")
+        storage.read_seal(path) for path in files.list_checkpoints(tmp_path / "run/checkpoints")
     ]
     found = {seal.position.step: seal.held_out_loss for seal in seals if not isinstance(seal, str)}
     assert found == {8: 1.0, 20: 5.0, 23: 6.0}
@@ -154,7 +153,7 @@ def test_an_evaluated_checkpoint_is_the_best_one(
 def test_a_checkpoint_without_an_evaluation_is_kept_as_it_is(train: Train, tmp_path: Path) -> None:
     train(epochs=1, checkpoint_steps=10, evaluate_steps=4, keep_checkpoints=9)
     seals = [
-        storage.read_seal(path) for path in folders.list_checkpoints(tmp_path / "run/checkpoints")
+        storage.read_seal(path) for path in files.list_checkpoints(tmp_path / "run/checkpoints")
     ]
     found = [(seal.position.step, seal.held_out_loss is None) for seal in seals if seal]  # type: ignore[union-attr]
     assert found == [(10, True), (20, False), (23, False)]
@@ -176,7 +175,7 @@ def test_the_finished_model_is_evaluated_on_all_samples(
         evaluate_on_cpu(model, data.held_out)["loss"], abs=1e-5
     )
     assert epoch["held_out_loss"] != pytest.approx(finished["loss"], abs=1e-5)
-    [path] = folders.list_checkpoints(tmp_path / "run/checkpoints")
+    [path] = files.list_checkpoints(tmp_path / "run/checkpoints")
     seal = storage.read_seal(path)
     assert isinstance(seal, storage.Seal)
     assert seal.held_out_loss == pytest.approx(epoch["held_out_loss"], abs=1e-6)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.training.programs import Program, start_gang, until
 from training.checkpoints import storage
-from workload import exit_codes
-from workload.run import folders
+from workload import exit_codes, files
 
 KILLS = 6
 IN_SAVES = 2
@@ -19,7 +18,7 @@ FLAGS = ["--model=digits-net", "--epochs=2000", "--batch-size=64", "--checkpoint
 def newest(run_dir: Path) -> int:
     """Return the steps in the newest checkpoint; every existing checkpoint must be intact."""
     steps = 0
-    for path in folders.list_checkpoints(run_dir / "checkpoints"):
+    for path in files.list_checkpoints(run_dir / "checkpoints"):
         seal = storage.read_seal(path)
         assert isinstance(seal, storage.Seal), seal
         assert storage.find_fault(path, seal.files) is None
@@ -29,9 +28,7 @@ def newest(run_dir: Path) -> int:
 
 def last(run_dir: Path) -> str:
     """Return the name of the newest checkpoint, intact or not."""
-    return max(
-        (path.name for path in folders.list_checkpoints(run_dir / "checkpoints")), default=""
-    )
+    return max((path.name for path in files.list_checkpoints(run_dir / "checkpoints")), default="")
 
 
 def begun(gang: list[Program]) -> bool:

@@ -24,7 +24,7 @@ from training.gang.world import World
 from training.preparation import prepare
 from training.telemetry.metrics import Metrics
 from training.train import train
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog
 
 CPU = torch.device("cpu")
 TRAINED, HELD_OUT = 53, 37

@@ -19,12 +19,11 @@ from training.config import TrainingConfig
 from training.data import DataError
 from training.run import DivergedError, Run
 from training.telemetry.progress import ProgressOutputs
-from workload import exit_codes
+from workload import exit_codes, files
 from workload.configuration import ConfigurationError
 from workload.exit_codes import FatalError
 from workload.manifest import checked_file, read_manifest
 from workload.progress import PROGRESS_FILE
-from workload.run import folders
 
 Train = Callable[..., int]
 DEV = {"epochs": 15, "batch_size": 64, "learning_rate": 0.01}
@@ -165,7 +164,7 @@ def test_an_epoch_is_evaluated_before_the_checkpoint_of_its_last_step(
     # 1,437 samples: 23 steps of 64 an epoch.
     train(epochs=3, batch_size=64, checkpoint_every=3, checkpoint_steps=23)
     folder = tmp_path / "run/checkpoints"
-    seals = [storage.read_seal(path) for path in folders.list_checkpoints(folder)]
+    seals = [storage.read_seal(path) for path in files.list_checkpoints(folder)]
     found = [
         (seal.position.step, seal.position.epoch, seal.position.seen, seal.held_out_loss is None)
         for seal in seals

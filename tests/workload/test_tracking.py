@@ -146,7 +146,7 @@ def test_a_service_that_cannot_be_used_is_named(
     for name in ("mlflow", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(FatalError, match=problem):
-        track(names, tmp_path)
+        track(tmp_path, names)
     assert report.listeners == []
 
 
@@ -156,7 +156,7 @@ def test_the_address_of_the_server_is_required(
     monkeypatch.setitem(sys.modules, "mlflow", sys)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(FatalError, match="but MLFLOW_TRACKING_URI is not set"):
-        track(["mlflow"], tmp_path)
+        track(tmp_path, ["mlflow"])
 
 
 def test_a_program_ends_before_the_first_step(

@@ -35,7 +35,7 @@ from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
 from training.train import step, steps
 from workload.models import build
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog
 
 CPU = torch.device("cpu")
 Loop = Iterator[None]

@@ -11,11 +11,11 @@ from typing import Final
 
 from training.checkpoints import storage
 from training.checkpoints.storage import SEAL_FILE, Seal
+from workload import files
 from workload.files import create_unfinished, publish_folder, write_atomically
 from workload.manifest import MANIFEST_FILE
 from workload.progress import Message
 from workload.report import emit
-from workload.run import folders
 from workload.store import DamagedError, StoreDirectory
 
 CHECKPOINTS: Final = "checkpoints"
@@ -25,7 +25,10 @@ POLL_SECONDS: Final = 1.0
 
 
 class Mirror:
-    """Copies checkpoints in a thread; skips those for which a newer one is already waiting."""
+    """Copies checkpoints in a thread; skips those for which a newer one is already waiting.
+
+    `beat` is called regularly while a method waits, which may take long and is not a hang.
+    """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:
         self._run_dir, self._keep, self._keep_best = run_dir, keep, keep_best
@@ -49,21 +52,15 @@ class Mirror:
         self._last.add_done_callback(_report)
 
     def wait(self, beat: Callable[[], object]) -> None:
-        """Wait until the newest checkpoint is copied. Raise OSError if that failed.
-
-        `beat` is called regularly.
-        """
+        """Wait until the newest checkpoint is copied, calling `beat`. Raise OSError on failure."""
         if self._last is not None:
             _await(self._last, beat)
 
     def restore(self, beat: Callable[[], object]) -> bool:
-        """Download the newest intact checkpoint to the disk; return False if there is none.
-
-        `beat` is called regularly. Raise OSError on failure.
-        """
+        """Download the newest intact checkpoint, calling `beat`; return False if there is none."""
         found = self._complete()
         for step in sorted(found, reverse=True):
-            target, seal = folders.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
+            target, seal = files.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
             folder, name = create_unfinished(target), f"{CHECKPOINTS}/{target.name}"
             try:
                 for file in seal.files:
@@ -84,10 +81,7 @@ class Mirror:
         return False
 
     def copy_export(self, beat: Callable[[], object]) -> None:
-        """Copy the finished export, unless it was copied before. Raise OSError on failure.
-
-        `beat` is called regularly.
-        """
+        """Copy the finished export unless it was copied before, calling `beat`. Raise OSError."""
         _await(self._thread.submit(self._copy_export), beat)
 
     def _copy_export(self) -> None:
@@ -109,7 +103,7 @@ class Mirror:
         self.busy = checkpoint
         try:
             self._replace(checkpoint)
-            self._rotate(folders.step_of(checkpoint))
+            self._rotate(files.step_of(checkpoint))
         finally:
             self.busy = None
 
@@ -133,7 +127,7 @@ class Mirror:
                 self._store.remove(sorted(names, key=lambda name: not name.endswith(SEAL_FILE)))
 
     def _complete(self) -> dict[int, Seal]:
-        paths = {step: folders.checkpoint_of(Path(CHECKPOINTS), step) for step in self._objects()}
+        paths = {step: files.checkpoint_of(Path(CHECKPOINTS), step) for step in self._objects()}
         seals = {step: self._seal(path.as_posix()) for step, path in paths.items()}
         return {step: seal for step, seal in seals.items() if seal is not None}
 
@@ -141,7 +135,7 @@ class Mirror:
         """Return the object names of each checkpoint by step, including incomplete ones."""
         found: dict[int, list[str]] = {}
         for name in self._store.list_sizes(CHECKPOINTS):
-            match = folders.NAME.fullmatch(name.split("/")[1])
+            match = files.CHECKPOINT.fullmatch(name.split("/")[1])
             if match:
                 found.setdefault(int(match[1]), []).append(name)
         return found
@@ -153,7 +147,6 @@ class Mirror:
 
 
 def _await(copied: Future[None], beat: Callable[[], object]) -> None:
-    """Wait for a copy, which may take long for large files and is not a hang."""
     while not wait([copied], POLL_SECONDS).done:
         beat()
     copied.result()

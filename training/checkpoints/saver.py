@@ -1,67 +1,25 @@
 """Checkpoint saving on all processes while training continues."""
 
-import functools
 import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from training.checkpoints import storage
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.sharded_tensors import Tensors, write
 from training.checkpoints.storage import Position, Seal
 from training.config import TrainingConfig
-from training.gang.distributed import await_rank0
+from training.gang.distributed import await_rank0, gather
 from training.gang.world import World
-from workload.files import create_unfinished
-from workload.run import folders
-from workload.run.ranks import all_or_none, gather, on_rank0
-
-
-class Staging:
-    """Reused CPU memory for copies of tensors; newly allocated memory is slow on first access."""
-
-    def __init__(self) -> None:
-        self._copies: Tensors = {}
-
-    def copy(self, tensors: Tensors) -> Tensors:
-        """Copy the tensors; the result is valid until the next call. DTensors stay DTensors."""
-        copied = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return copied
-
-    def _copy(self, name: str, tensor: Tensor) -> Tensor:
-        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        copy = self._copies.get(name)
-        if copy is None or (copy.shape, copy.dtype) != (local.shape, local.dtype):
-            copy = torch.empty(
-                local.shape, dtype=local.dtype, pin_memory=local.device.type == "cuda"
-            )
-            self._copies[name] = copy
-        copy.copy_(local, non_blocking=True)
-        if not isinstance(tensor, DTensor):
-            return copy
-        return DTensor.from_local(
-            copy,
-            self._mesh,
-            tensor.placements,
-            run_check=False,
-            shape=tensor.shape,
-            stride=tensor.stride(),
-        )
-
-    @functools.cached_property
-    def _mesh(self) -> DeviceMesh:
-        """Return the mesh of all processes in one dimension, as in FSDP, on the CPU."""
-        return init_device_mesh("cpu", (dist.get_world_size(),))
+from workload import files
+from workload.run import all_or_none, on_rank0
 
 
 class Saver:
@@ -76,9 +34,18 @@ class Saver:
     ) -> None:
         self._config, self._world, self.group, self.mirror = config, world, group, mirror
         self._folder = Path(config.run_dir) / "checkpoints"
-        self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        # It reuses its memory: newly allocated memory is slow on first access.
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=on_gpu,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=on_gpu,
+            )
+        )
+        if on_gpu:
             # In a new thread, the default is the first GPU of the node.
             self._thread.submit(torch.cuda.set_device, torch.cuda.current_device())
         self._pending: list[Future[float]] = []
@@ -95,7 +62,9 @@ class Saver:
         if seal.position.step == self._step:
             return
         self._step = seal.position.step
-        staged = self._staging.copy(tensors)
+        # Safetensors files have contiguous tensors only.
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        staged = cast(Tensors, self._stager.stage(contiguous))
         written = self._thread.submit(self._write, staged, seal, started)
         written.add_done_callback(
             lambda future: None if future.exception() else done(future.result())
@@ -108,7 +77,7 @@ class Saver:
             return
 
         def action() -> float:
-            path = folders.checkpoint_of(self._folder, position.step)
+            path = files.checkpoint_of(self._folder, position.step)
             storage.amend_checkpoint(path, position, seconds, held_out_loss)
             self._complete(path)
             return seconds
@@ -136,22 +105,19 @@ class Saver:
             each.result()
 
     def close(self, beat: Callable[[], object]) -> None:
-        """Wait until everything is on disk and in the object store, and stop the thread.
-
-        `beat` is called while the newest checkpoint is copied to the object store.
-        """
+        """Wait until all is on disk and, calling `beat`, in the object store; stop the thread."""
         self.wait()
         if (mirror := self.mirror) is not None:
             await_rank0(lambda: mirror.wait(beat), self.group, beat)
         self._thread.shutdown()
 
     def _write(self, tensors: Tensors, seal: Seal, started: float) -> float:
-        target = folders.checkpoint_of(self._folder, seal.position.step)
-        folder = on_rank0(lambda: create_unfinished(target), self.group)
+        target = files.checkpoint_of(self._folder, seal.position.step)
+        folder = on_rank0(lambda: files.create_unfinished(target), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)
-        entries = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
-        files = tuple(itertools.chain.from_iterable(gather(entries, self.group)))
-        complete = seal.model_copy(update={"files": files})
+        mine = all_or_none(lambda: [storage.file_entry(path) for path in paths], self.group)
+        listed = tuple(itertools.chain.from_iterable(gather(mine, self.group)))
+        complete = seal.model_copy(update={"files": listed})
         on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, complete)), self.group)
         return time.monotonic() - started
 

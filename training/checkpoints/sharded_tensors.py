@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from training.gang.world import World
-from workload.run.ranks import on_rank0
+from workload.run import on_rank0
 
 Tensors = dict[str, Tensor]
 

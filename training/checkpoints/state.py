@@ -12,14 +12,14 @@ from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import Position, Seal
 from training.data.loader import scale
-from training.gang.distributed import await_peers
+from training.gang.distributed import await_peers, gather
 from training.run import Run, mean_loss
+from workload import files
 from workload.catalog import Option
 from workload.configuration import ConfigurationError
 from workload.progress import Checkpointed, Message
 from workload.report import emit
-from workload.run import folders
-from workload.run.ranks import all_or_none, gather, on_rank0
+from workload.run import all_or_none, on_rank0
 
 OPTIMIZER_PREFIX: Final = "optimizer/"
 
@@ -68,7 +68,6 @@ def resume(run: Run) -> bool:
 
 
 def _restore_copy(run: Run) -> bool:
-    """Restore a checkpoint from the object store; return False if there is none."""
     mirror, group, beat = run.saver.mirror, run.saver.group, run.watchdog.beat
     if mirror is None:
         return False
@@ -81,7 +80,7 @@ def _restore_copy(run: Run) -> bool:
 
 def _resume(run: Run) -> bool:
     folder = run.folder / "checkpoints"
-    for path in on_rank0(lambda: folders.recover(folder)):
+    for path in on_rank0(lambda: files.recover(folder)):
         seal = on_rank0(lambda path=path: storage.read_seal(path))  # type: ignore[misc]
         fault = seal if isinstance(seal, str) else _fault(run, path, seal)
         if isinstance(seal, Seal) and fault is None:
@@ -124,9 +123,9 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
         )
     _create_optimizer_state(run.optimizer)
     same = seal.processes == run.world.size
-    prefixes: tuple[str, ...] = (_prefix(run.world.rank if same else 0),)
+    prefixes: tuple[str, ...] = (f"rank-{run.world.rank if same else 0}/",)
     if not same:
-        prefixes += tuple(f"{_prefix(rank)}progress" for rank in range(seal.processes))
+        prefixes += tuple(f"rank-{rank}/progress" for rank in range(seal.processes))
     try:
         stored, missing = all_or_none(
             lambda: read(path, _tensors(run), prefixes, OPTIMIZER_PREFIX, run.saver.group)
@@ -162,10 +161,7 @@ def _tensors(run: Run) -> Tensors:
 
 
 def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
-    """Drop the optimizer state of parameters that never had a gradient.
-
-    Raise ValueError if only a part of the state of a parameter is missing.
-    """
+    """Drop the state of parameters that never had a gradient. Raise ValueError if it is partial."""
     for name, parameter in run.model.parameters().items():
         slots = {
             f"{OPTIMIZER_PREFIX}{name}/{slot}" for slot in run.optimizer.state.get(parameter, ())
@@ -191,10 +187,6 @@ def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
         group["lr"] = rate
 
 
-def _prefix(rank: int) -> str:
-    return f"rank-{rank}/"
-
-
 def _rank_tensors(run: Run) -> Tensors:
     """Return the state that differs by process: RNG, loss scale, buffers and the loss so far."""
     scaler = run.model.scaler.state_dict()
@@ -207,13 +199,13 @@ def _rank_tensors(run: Run) -> Tensors:
     if scaler:
         own["scaler"] = torch.tensor([scaler["scale"], scaler["_growth_tracker"]]).double()
     own |= {f"buffers/{name}": buffer for name, buffer in run.model.saved_buffers().items()}
-    return {_prefix(run.world.rank) + name: tensor for name, tensor in own.items()}
+    return {f"rank-{run.world.rank}/{name}": tensor for name, tensor in own.items()}
 
 
 def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
     """Restore this process's state, or that of rank 0 if the number of processes changed."""
     progress = {name: stored[name] for name in stored if name.endswith("/progress")}
-    prefix = _prefix(run.world.rank if same else 0)
+    prefix = f"rank-{run.world.rank if same else 0}/"
     own = {name.removeprefix(prefix): stored[name] for name in stored if name.startswith(prefix)}
     for name, buffer in run.model.saved_buffers().items():
         buffer.copy_(own[f"buffers/{name}"])

@@ -12,10 +12,10 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from workload import files
 from workload.catalog import Option
 from workload.configuration import first_problem
-from workload.files import publish_folder, remove_folder, sha256_of, write_atomically
-from workload.run import folders
+from workload.files import describe, publish_folder, remove_folder, sha256_of, write_atomically
 
 SEAL_FILE: Final = "checkpoint.json"
 
@@ -65,14 +65,11 @@ class Seal(BaseModel):
 
 def file_entry(path: Path) -> File:
     """Return the size and digest of a file. Raise OSError on failure."""
-    return File(name=path.name, size=path.stat().st_size, sha256=sha256_of(path))
+    return File(name=path.name, **describe(path))
 
 
 def seal_checkpoint(written: Path, seal: Seal) -> Path:
-    """Seal a written checkpoint and rename it; return its directory.
-
-    Raise OSError; earlier checkpoints are then unchanged.
-    """
+    """Seal a written checkpoint and rename it; return its directory. Raise OSError on failure."""
     write_atomically(written / SEAL_FILE, seal.model_dump_json(indent=2).encode())
     # An existing checkpoint of this name is damaged: the run resumed from an earlier one.
     return publish_folder(written)
@@ -90,12 +87,12 @@ def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_lo
 
 def rotate(newest: Path, keep: int, keep_best: bool, held: Path | None = None) -> None:
     """Remove the checkpoints that are neither retained nor `held`. Raise OSError on failure."""
-    paths = {folders.step_of(path): path for path in folders.list_checkpoints(newest.parent)}
+    paths = {files.step_of(path): path for path in files.list_checkpoints(newest.parent)}
     losses: dict[int, float | None] = dict.fromkeys(paths)
     if keep_best:
         seals = {step: read_seal(path) for step, path in paths.items()}
         losses |= {step: s.held_out_loss for step, s in seals.items() if isinstance(s, Seal)}
-    kept = retained(losses, folders.step_of(newest), keep, keep_best)
+    kept = retained(losses, files.step_of(newest), keep, keep_best)
     for step, path in paths.items():
         if step not in kept and path != held:
             remove_folder(path)

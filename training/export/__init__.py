@@ -23,7 +23,7 @@ from training.export.artifacts import (
     write_weights,
 )
 from training.export.huggingface import HUGGINGFACE_FOLDER, write_huggingface
-from workload.files import sha256_of
+from workload.files import describe
 from workload.manifest import (
     MANIFEST_FILE,
     WEIGHTS_FILE,
@@ -46,10 +46,7 @@ PACKAGES: Final = ("training", "workload")
 
 
 def code_version() -> str:
-    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources.
-
-    Equal digests mean equal programs, in any checkout or image.
-    """
+    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources."""
     return os.environ.get(VARIABLE) or f"sources-{_sources_digest(Path(__file__).parents[2])}"
 
 
@@ -74,7 +71,7 @@ def write_export(
     *,
     evaluate: Evaluate | None = None,
     calibration: Tensor | None = None,
-    beat: Callable[[], None] = lambda: None,
+    beat: Callable[[], object] = lambda: None,
 ) -> Manifest:
     """Write a trained model so that a server can load and verify it.
 
@@ -90,7 +87,7 @@ def write_export(
         leftover.unlink()
     path = folder / WEIGHTS_FILE
     write_weights(path, model)
-    weights = Weights(size=path.stat().st_size, sha256=sha256_of(path))
+    weights = Weights(**describe(path))
     beat()
     if isinstance(model, Gpt):
         _write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)

@@ -21,7 +21,7 @@ from training.data.samples import Samples, spread
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
 from workload.configuration import ConfigurationError
 from workload.export import fill, read_form, tensors_of
-from workload.files import sha256_of, write_atomically
+from workload.files import describe, write_atomically
 from workload.manifest import Artifact, ExportError, Weights
 from workload.progress import Message
 from workload.report import emit
@@ -34,10 +34,7 @@ TIMING_SECONDS: Final = 3.0
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median time in seconds of each model for these inputs.
-
-    The runs alternate, so that other load on the machine affects both equally.
-    """
+    """Return the median seconds of each model; the runs alternate, so that load affects both."""
     seconds: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     with torch.no_grad():
@@ -116,11 +113,7 @@ def write_weights(path: Path, model: nn.Module) -> None:
 Evaluate = Callable[[nn.Module], dict[str, float]]
 """Evaluates a model on the CPU, leaves it there, and returns its metrics, such as accuracy."""
 
-FILES: Final = {
-    "pt2": "model.pt2",
-    "pruned": "model-pruned.safetensors",
-    "int8": "model-int8.pt2",
-}
+FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8": "model-int8.pt2"}
 """File name of each kind."""
 
 
@@ -154,13 +147,9 @@ class Form:
 
 
 def make_artifacts(
-    source: Source, config: TrainingConfig, heartbeat: Callable[[], None]
+    source: Source, config: TrainingConfig, heartbeat: Callable[[], object]
 ) -> tuple[Artifact, ...]:
-    """Write the configured forms, calling `heartbeat` regularly.
-
-    A form that fails is skipped with a warning that names its setting, because the weights are
-    more important.
-    """
+    """Write the configured forms, calling `heartbeat`; skip a form that fails, with a warning."""
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
     before: dict[str, float] = {}
@@ -208,7 +197,11 @@ def _forms(source: Source, config: TrainingConfig) -> Iterator[Form]:
 
 
 def _make(
-    source: Source, form: Form, path: Path, before: dict[str, float], heartbeat: Callable[[], None]
+    source: Source,
+    form: Form,
+    path: Path,
+    before: dict[str, float],
+    heartbeat: Callable[[], object],
 ) -> Artifact:
     form.write(path)
     heartbeat()
@@ -227,8 +220,7 @@ def _make(
         kind=form.kind,
         method=form.method,
         file=path.name,
-        size=path.stat().st_size,
-        sha256=sha256_of(path),
+        **describe(path),
         metrics=metrics,
         metrics_before=before,
         relative_size=path.stat().st_size / source.weights.size,

@@ -7,6 +7,7 @@ linear layers, computed in fp32.
 
 import copy
 import io
+from collections import Counter
 from pathlib import Path
 from typing import Final, Literal
 
@@ -141,9 +142,7 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
 
 
 def _shared_weights(model: nn.Module) -> set[int]:
-    names: dict[int, int] = {}
-    for _, weight in model.named_parameters(remove_duplicate=False):
-        names[id(weight)] = names.get(id(weight), 0) + 1
+    names = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
     return {weight for weight, count in names.items() if count > 1}
 
 

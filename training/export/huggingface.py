@@ -6,6 +6,7 @@ unchanged.
 """
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -129,7 +130,7 @@ def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def read_huggingface(
-    folder: Path, model: Gpt, beat: Callable[[], None]
+    folder: Path, model: Gpt, beat: Callable[[], object]
 ) -> tuple[str, dict[str, Tensor], list[str]]:
     """Return the digest of a Llama's weights, its tensors under gpt's names, and the differences.
 
@@ -257,13 +258,9 @@ def bytes_tokenizer() -> dict[str, Any]:
 
 def _letters() -> Iterator[str]:
     """Yield the printable character with which ByteLevel represents each byte, as in GPT-2."""
-    shifted = 256
+    visible, others = {*range(33, 127), *range(161, 173), *range(174, 256)}, itertools.count(256)
     for byte in range(256):
-        if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:
-            yield chr(byte)
-        else:
-            yield chr(shifted)
-            shifted += 1
+        yield chr(byte if byte in visible else next(others))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -10,19 +10,17 @@ from typing import Final, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.collective_utils import all_gather
 from torch.distributed.rendezvous import rendezvous
 
 from training.gang.world import World, port_taken
-from workload.run.ranks import all_or_none, gather
+from workload.run import all_or_none
 
 T = TypeVar("T")
 
 NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Makes torchrun create a new store for every start; training.launch sets it where possible."""
 
-
-LONG_TIMEOUT: Final = timedelta(days=1)
-"""Timeout of the group for long waits. If a peer dies, its operations fail at once anyway."""
 
 POLL_SECONDS: Final = 0.05
 """Seconds between two checks of whether all processes have arrived."""
@@ -73,14 +71,9 @@ def _store(world: World, timeout: timedelta) -> Store:
     return store
 
 
-def limit_operations(timeout: float) -> None:
-    """Set the timeout in seconds of all later operations of the default group."""
-    dist.set_timeout(timedelta(seconds=timeout))
-
-
-def patient_group() -> dist.ProcessGroup:
-    """Return a group whose operations wait for files and data sets, which may take hours."""
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=LONG_TIMEOUT))
+def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Return the values of all processes, by rank. This is also a barrier."""
+    return all_gather(mine, pg=group or dist.group.WORLD)
 
 
 def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:

@@ -7,12 +7,14 @@ A process is an outlier if it is worse than the median of its gang by a factor a
 Measurements are noisy, so it must be an outlier in every attempt. Its best value is reported.
 """
 
+import itertools
 import os
 import resource
+import shutil
 import socket
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +24,11 @@ import torch
 import torch.distributed as dist
 
 from training.config import TrainingConfig
+from training.gang.distributed import gather
 from training.gang.preflight import SHARED_MEMORY, write_probe
 from training.gang.world import World
 from workload.progress import Preflight, SlowNode
 from workload.report import emit
-from workload.run.ranks import gather
 
 MIN_RANKS: Final = 3
 """Number of values below which a median is not meaningful."""
@@ -138,12 +140,8 @@ def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
 
 def node_indices(nodes: Sequence[str]) -> list[int]:
     """Return the index of each process among those of its node, from the nodes by rank."""
-    counts: Counter[str] = Counter()
-    indices = []
-    for node in nodes:
-        indices.append(counts[node])
-        counts[node] += 1
-    return indices
+    indices: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    return [next(indices[node]) for node in nodes]
 
 
 def medians(reports: Sequence[Report]) -> dict[str, float]:
@@ -286,10 +284,7 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
     def round_trip(message: torch.Tensor) -> float:
         began = time.perf_counter()
         for sends in (first, not first):
-            if sends:
-                dist.send(message, peer)
-            else:
-                dist.recv(message, peer)
+            (dist.send if sends else dist.recv)(message, peer)
         _await(message.device)
         return time.perf_counter() - began
 
@@ -304,10 +299,7 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
             chunk[0] = 1  # marks the last one
         seconds.append(round_trip(chunk))
     result = torch.tensor([latency * 1e3, 2e-6 * size / statistics.median(seconds)])
-    if first:
-        dist.send(result, peer)
-    else:
-        dist.recv(result, peer)
+    (dist.send if first else dist.recv)(result, peer)
     return float(result[0]), float(result[1])
 
 
@@ -342,8 +334,7 @@ def memory_limits() -> dict[str, float]:
     # JSON has no infinity.
     values = {"locked_memory": float(2**63 if limit == resource.RLIM_INFINITY else limit)}
     if SHARED_MEMORY.is_dir():
-        found = os.statvfs(SHARED_MEMORY)
-        values["shared_memory"] = float(found.f_blocks * found.f_frsize)
+        values["shared_memory"] = float(shutil.disk_usage(SHARED_MEMORY).total)
     return values
 
 

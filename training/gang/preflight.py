@@ -3,10 +3,12 @@
 A failed check raises ConfigurationError; no check changes anything.
 """
 
+import contextlib
 import errno
 import os
 import resource
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Mapping
@@ -168,11 +170,11 @@ def free_bytes(folder: Path) -> int | None:
     Per-user quotas are not visible. Raise ConfigurationError if the directory does not exist.
     """
     try:
-        # See statvfs(3). Some network and user-space file systems report 0 for everything.
-        found = os.statvfs(folder)
+        # Some network and user-space file systems report 0 for everything.
+        found = shutil.disk_usage(folder)
     except OSError as error:
         raise ConfigurationError(f"{folder} cannot be inspected: {error.strerror}") from None
-    return found.f_bavail * found.f_frsize if found.f_blocks else None
+    return found.free if found.total else None
 
 
 def _size_of(folder: Path) -> int:
@@ -180,10 +182,8 @@ def _size_of(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with contextlib.suppress(OSError):
                 total += (Path(parent) / name).lstat().st_blocks * 512
-            except OSError:
-                continue
     return total
 
 

@@ -67,10 +67,7 @@ ACCELERATE_OPTIONS: Final = {
 
 
 def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
-    """Return the variables that hold the rank of this process; None if it runs alone.
-
-    Raise ConfigurationError if they are meant for a launcher that was not used.
-    """
+    """Return the variables that hold the rank of this process; None if it runs alone."""
     if "TORCHELASTIC_RUN_ID" in environment:
         return TORCHRUN
     _check_processes_of_pod(environment)
@@ -99,7 +96,6 @@ def check_accelerate(environment: Mapping[str, str]) -> None:
 
 
 def _check_processes_of_pod(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError if a Kubeflow pod of several processes did not start torchrun."""
     processes = environment.get("PET_NPROC_PER_NODE", "1")
     nodes = environment.get("PET_NNODES", "1")
     # A PyTorchJob sets `auto` by default; `2:4` is the node range of an elastic job.
@@ -147,19 +143,22 @@ class World:
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """Read the rank from the variables of torchrun, accelerate, Open MPI or a pod scheduler.
-
-    Raise ConfigurationError if the variables are incomplete or contradictory.
-    """
+    """Read the rank. Raise ConfigurationError if variables are incomplete or contradictory."""
     check_accelerate(environment)
     names = launcher_variables(environment)
     if names is None:
         return World(rank=0, size=1, local_rank=0, master="")
-    rank, size = _rank_of(environment, names)
+    rank, size = _number(environment, names.rank), _number(environment, names.size)
+    if size < 1 or rank >= size:
+        raise ConfigurationError(
+            f"{names.rank} is {rank} and {names.size} is {size}: "
+            f"ranks go from 0 to {names.size} - 1"
+        )
+    if names.checked:
+        _check_open_mpi(environment, rank, size)
     local_rank, local_size = _local_rank_of(environment, names, size)
-    if size == 1:
-        return World(rank, size, local_rank, "", local_size)
-    return World(rank, size, local_rank, _master(environment, names), local_size)
+    master = _master(environment, names) if size > 1 else ""
+    return World(rank, size, local_rank, master, local_size)
 
 
 def port_taken(world: World, error: Exception) -> ConfigurationError | None:
@@ -172,18 +171,6 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
     return ConfigurationError(
         f"MASTER_PORT of {world.master} is in use by another program on this machine: set another"
     )
-
-
-def _rank_of(environment: Mapping[str, str], names: LauncherVariables) -> tuple[int, int]:
-    rank, size = _number(environment, names.rank), _number(environment, names.size)
-    if size < 1 or rank >= size:
-        raise ConfigurationError(
-            f"{names.rank} is {rank} and {names.size} is {size}: "
-            f"ranks go from 0 to {names.size} - 1"
-        )
-    if names.checked:
-        _check_open_mpi(environment, rank, size)
-    return rank, size
 
 
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
@@ -251,8 +238,5 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
 
 def use_threads(environment: Mapping[str, str]) -> None:
     """Set the number of CPU threads: OMP_NUM_THREADS, or one per available core."""
-    if "OMP_NUM_THREADS" in environment:
-        threads = _number(environment, "OMP_NUM_THREADS")
-    else:
-        threads = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, threads))
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max(1, _number(environment, "OMP_NUM_THREADS", default=cores)))

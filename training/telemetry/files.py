@@ -25,12 +25,21 @@ class EventFiles(contextlib.ExitStack):
     installed.
     """
 
+    _writer: "SummaryWriter | None" = None
+
     def __init__(self, folder: Path | None, step: int = 0) -> None:
         super().__init__()
-        self._writer: SummaryWriter | None = None
         self._kept: list[tuple[int, Tensor]] = []
         if folder is not None:
-            self._writer = _writer_class()(str(folder), purge_step=step + 1)
+            try:
+                # The import takes seconds.
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"tensorboard is set, but the package cannot be imported ({error}): "
+                    "install tensorboard in the image, or leave the setting out"
+                ) from None
+            self._writer = SummaryWriter(str(folder), purge_step=step + 1)
             self.callback(self._writer.close)
             self.callback(self.flush)
 
@@ -59,18 +68,6 @@ class EventFiles(contextlib.ExitStack):
             for (step, _), loss in zip(kept, losses, strict=True):
                 self._writer.add_scalar("loss", loss, step)
             self._writer.flush()
-
-
-def _writer_class() -> "type[SummaryWriter]":
-    try:
-        # The import takes seconds.
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ConfigurationError(
-            f"tensorboard is set, but the package cannot be imported ({error}): "
-            "install tensorboard in the image, or leave the setting out"
-        ) from None
-    return SummaryWriter
 
 
 class Tracer:

@@ -4,10 +4,9 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal, Self, TypeVar, get_args
 
 import torch
@@ -21,11 +20,11 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
-from torch import Tensor
 
 from training.config import TrainingConfig
 from training.gang.preflight import SHARED_MEMORY
 from training.gang.world import World
+from training.objective import Evaluation
 from workload.configuration import ConfigurationError
 
 Activity = Literal["start", "data", "step", "checkpoint", "evaluation", "export", "other"]
@@ -73,10 +72,7 @@ class Activities(Collector):
 
 
 class SharedMemory(Collector):
-    """Size and use of the pod's shared memory, read when scraped.
-
-    If it is full, processes die of SIGBUS.
-    """
+    """Size and use of the pod's shared memory; if it is full, processes die of SIGBUS."""
 
     def __init__(self, folder: Path = SHARED_MEMORY) -> None:
         self._folder = folder
@@ -145,11 +141,11 @@ class Metrics(contextlib.ExitStack):
         )
         self._learning_rate = gauge("learning_rate", "Learning rate of the last step")
         # Latest scalars on any device, which are copied only when they are scraped.
-        self._loss = self._norm = torch.tensor(torch.nan)
+        self.loss = self.norm = torch.tensor(torch.nan)
         loss = gauge("loss", "Loss of this process's samples in the last step")
-        loss.set_function(lambda: float(self._loss))
+        loss.set_function(lambda: float(self.loss))
         norm = gauge("gradient_norm", "Global gradient norm before clipping in the last step")
-        norm.set_function(lambda: float(self._norm))
+        norm.set_function(lambda: float(self.norm))
         names = ["run", "model", "dataset", "device", "rank", "processes"]
         self._info = gauge("info", "Labels of the run; always 1", names)
         if device.type == "cuda":
@@ -167,10 +163,7 @@ class Metrics(contextlib.ExitStack):
         return self
 
     def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
-        """Serve the metrics at `metrics_port` until exit, on the first process of a node only.
-
-        Raise ConfigurationError if the port is in use.
-        """
+        """Serve the metrics at `metrics_port` until exit, on the first process of a node only."""
         if not config.metrics_port or world.local_rank:
             return
         try:
@@ -218,10 +211,6 @@ class Metrics(contextlib.ExitStack):
         self._total += samples
         self._samples.inc(samples)
 
-    def computed(self, loss: Tensor, norm: Tensor) -> None:
-        """Record the latest loss and gradient norm, each a scalar on any device."""
-        self._loss, self._norm = loss, norm
-
     def scaled(self, scale: float, skipped: bool) -> None:
         """Record the fp16 loss scale after a step, and whether the step was skipped."""
         self._scale.set(scale)
@@ -238,19 +227,13 @@ class Metrics(contextlib.ExitStack):
         self._write_seconds.observe(seconds)
         self._saved_step.set(step)
 
-    def evaluated(
-        self,
-        epoch: int,
-        accuracy: float,
-        loss: float = math.nan,
-        metrics: Mapping[str, float] = MappingProxyType({}),
-    ) -> None:
-        """Record an epoch with its accuracy, loss and custom metrics on held-out data."""
-        for name, value in metrics.items():
+    def evaluated(self, epoch: int, evaluation: Evaluation) -> None:
+        """Record the completed epochs and an evaluation."""
+        for name, value in evaluation.metrics.items():
             self._custom.labels(name).set(value)
         self._epoch.set(epoch)
-        self._accuracy.set(accuracy)
-        self._held_out_loss.set(loss)
+        self._accuracy.set(evaluation.accuracy)
+        self._held_out_loss.set(evaluation.loss)
 
 
 def _utilization(device: torch.device) -> float:

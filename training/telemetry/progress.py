@@ -50,10 +50,7 @@ class ProgressOutputs(contextlib.ExitStack):
         return self
 
     def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
-        """Report a step with its loss (the mean over this process's samples) and gradient norm.
-
-        A loss that is not finite is not logged: all processes raise DivergedError after the vote.
-        """
+        """Report a step with the mean loss of this process's samples and its gradient norm."""
         run, position = self._run, self._run.position
         step, done = position.step, run.length.done(position)
         self._bar.advance(done, step, loss)
@@ -63,6 +60,7 @@ class ProgressOutputs(contextlib.ExitStack):
         if self._every and step % self._every == 0:
             value = float(loss)
             if not math.isfinite(value):
+                # All processes raise DivergedError after the vote.
                 run.give_up = True
                 return
             # Every line includes the epochs, so that the end of a long log shows the progress.
@@ -84,7 +82,7 @@ class ProgressOutputs(contextlib.ExitStack):
             values |= {"loss": epoch[0], "seconds": seconds}
         self._files.add_scalars(position.step, **values, **metrics)
         self._files.flush()
-        self._run.metrics.evaluated(position.epoch, evaluation.accuracy, evaluation.loss, metrics)
+        self._run.metrics.evaluated(position.epoch, evaluation)
         if not self._run.world.is_rank0:
             return
         line = _rounded({**values, "seconds": seconds})
@@ -131,10 +129,7 @@ class Throughput:
         self._last = (then + seconds, before)
 
     def since_last(self, done: int) -> dict[str, float]:
-        """Return the values since the previous call, `done` samples after the start of the run.
-
-        The caller must have waited for the device.
-        """
+        """Return the values since the previous call; the caller must have waited for the device."""
         now, (then, before) = time.perf_counter(), self._last
         self._last = (now, done)
         rate = (done - before) / max(now - then, 1e-9)

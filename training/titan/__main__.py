@@ -19,7 +19,7 @@ import torch
 from training.titan.without_gpu import use_cpu
 from workload import exit_codes
 from workload.exit_codes import FatalError
-from workload.report import conclude
+from workload.report import fail
 from workload.run import Run
 
 if not torch.cuda.is_available():
@@ -178,10 +178,7 @@ def exit_on_bad_input() -> Iterator[None]:
         # The parser has printed what is wrong.
         raise SystemExit(exit_codes.BAD_INPUT if error.code else 0) from None
     except MISTAKES as error:
-        rank = os.environ.get("RANK", "0")
-        code = exit_codes.BAD_INPUT
-        conclude("error", message=f"{type(error).__name__}: {error}", rank=rank, exit_code=code)
-        raise SystemExit(code) from error
+        raise SystemExit(fail(error, exit_codes.BAD_INPUT)) from error
 
 
 def keep_losses(trainer: RunTrainer) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.training.programs import free_port
 from training.checkpoints import storage
-from workload import exit_codes
-from workload.run import folders
+from workload import exit_codes, files
 
 FLAGS = ["--model=digits-net", "--dataset=digits", "--epochs=1"]
 
@@ -36,7 +35,7 @@ def test_mpirun_starts_a_gang(through: str, tmp_path: Path) -> None:
         timeout=240,
     )
     assert ended.returncode == exit_codes.DONE, ended.stdout + ended.stderr
-    [path] = folders.list_checkpoints(tmp_path / "run/checkpoints")
+    [path] = files.list_checkpoints(tmp_path / "run/checkpoints")
     seal = storage.read_seal(path)
     assert isinstance(seal, storage.Seal)
     assert seal.processes == 2

@@ -23,8 +23,8 @@ from training.checkpoints.storage import (
 )
 from training.data import DataError
 from training.data.manifest import download
+from workload import files
 from workload.files import create_unfinished
-from workload.run import folders
 from workload.store import StoreDirectory, StoreError
 
 URL = "s3://models/runs"
@@ -56,7 +56,7 @@ def names(bucket: object) -> list[str]:
 
 def save(run_dir: Path, step: int, loss: float | None = None, keep: int = 9) -> Path:
     """Save a checkpoint of one file, whose content depends on the step."""
-    written = create_unfinished(folders.checkpoint_of(run_dir / "checkpoints", step))
+    written = create_unfinished(files.checkpoint_of(run_dir / "checkpoints", step))
     (written / "rank-0.safetensors").write_bytes(bytes([step]) * 1000)
     seal = Seal(
         model="digits-net",
@@ -142,7 +142,7 @@ def test_a_damaged_object_is_refused_and_an_older_checkpoint_restored(
     bucket.Object(name).put(Body=damage)  # type: ignore[attr-defined]
     shutil.rmtree(run_dir)
     assert copied(run_dir).restore(lambda: None)
-    assert [path.name for path in folders.list_checkpoints(run_dir / "checkpoints")] == [
+    assert [path.name for path in files.list_checkpoints(run_dir / "checkpoints")] == [
         "step-00000001"
     ]
     assert "step-00000002/rank-0.safetensors is damaged" in capsys.readouterr().out

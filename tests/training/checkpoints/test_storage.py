@@ -14,8 +14,7 @@ from training.checkpoints.storage import (
     rotate,
     seal_checkpoint,
 )
-from workload.files import create_unfinished
-from workload.run.folders import checkpoint_of, list_checkpoints, recover
+from workload.files import checkpoint_of, create_unfinished, list_checkpoints, recover
 
 TENSORS = "shard-00001-model-00001-of-00001.safetensors"
 

@@ -20,12 +20,11 @@ from training.gang.distributed import (
     await_rank0,
     is_lost_peer,
     joined,
-    patient_group,
 )
 from training.gang.world import World
 from training.train import run
 from workload import exit_codes
-from workload.run.ranks import all_or_none
+from workload.run import all_or_none, patient_group
 
 CPU = torch.device("cpu")
 LIMIT = 2.0

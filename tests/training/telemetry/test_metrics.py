@@ -22,7 +22,7 @@ from training.telemetry.metrics import Metrics
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import read_manifest
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog
 
 Train = Callable[..., int]
 

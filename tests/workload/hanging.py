@@ -4,7 +4,7 @@ import ctypes
 import sys
 import time
 
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog
 
 
 def stuck(how: str) -> None:

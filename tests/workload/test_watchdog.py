@@ -4,11 +4,11 @@ from pathlib import Path
 
 from tests.training.programs import Program, start
 from workload import exit_codes
-from workload.run.watchdog import Watchdog
+from workload.run import Watchdog
 
 
 def hanging(how: str, folder: Path) -> Program:
-    return start("tests.workload.run.hanging", [how], {}, folder / "output")
+    return start("tests.workload.hanging", [how], {}, folder / "output")
 
 
 def test_a_hanging_process_dumps_its_stacks_and_exits_as_hung(tmp_path: Path) -> None:

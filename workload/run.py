@@ -1,0 +1,314 @@
+"""Library that makes any program a run of the platform; needs only torch and parts of workload/."""
+
+import faulthandler
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NoReturn, Self, SupportsFloat, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.collective_utils import all_gather, broadcast
+
+from workload import exit_codes, files
+from workload.exit_codes import FatalError as FatalError
+from workload.report import conclude, emit, fail
+from workload.tracking import track
+
+T = TypeVar("T")
+Action = Callable[[Path], object]
+Group = dist.ProcessGroup | None
+
+
+def patient_group() -> dist.ProcessGroup:
+    """Return a group for long waits; if a process dies, its operations fail at once anyway."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
+
+
+def on_rank0(action: Callable[[], T], group: Group = None) -> T:
+    """Run an action on rank 0; every process returns the result or raises the error."""
+    try:
+        return cast(T, broadcast(cast(Any, action), pg=group or dist.group.WORLD))
+    except RuntimeError as error:
+        raise error.__cause__ or error from None
+
+
+def all_or_none(action: Callable[[], T], group: Group = None) -> T:
+    """Run an action that may fail in one process; if it does, every process raises the error."""
+    failure: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:
+        failure = error
+    for problem in all_gather(failure, pg=group or dist.group.WORLD):
+        if problem is not None:
+            raise problem
+    return result
+
+
+class Vote:
+    """Agreement to stop all processes after the same step; no process waits for the network."""
+
+    def __init__(self, group: Group = None) -> None:
+        self._group, self._requested, self._flag = group, False, torch.zeros(1)
+        self._pending: dist.Work | None = None
+
+    def listen(self) -> dict[int, Any]:
+        """Vote to stop after SIGTERM or the first Ctrl-C; return the previous handlers."""
+        numbers = signal.SIGTERM, signal.SIGINT
+        return {number: signal.signal(number, self._request) for number in numbers}
+
+    def _request(self, number: int, _: object) -> None:
+        self._requested = True
+        # torchrun forwards a Ctrl-C, which its processes also receive from the terminal.
+        if number == signal.SIGINT and not dist.is_torchelastic_launched():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def cast(self, stop: bool = False) -> bool:
+        """Cast this step's vote; return True if a process voted to stop in the previous step."""
+        if not dist.is_initialized():
+            return stop or self._requested
+        if self.result():
+            return True
+        self._flag.fill_(stop or self._requested)
+        self._pending = dist.all_reduce(self._flag, dist.ReduceOp.MAX, self._group, async_op=True)
+        return False
+
+    def result(self) -> bool:
+        """Wait for the last vote; return True if a process voted to stop."""
+        pending, self._pending = self._pending, None
+        return pending is not None and pending.wait() and bool(self._flag)
+
+
+class Watchdog:
+    """While entered, requires a call of `beat` at least every `timeout` seconds; 0 disables it.
+
+    Otherwise it writes the stacks of all threads to standard error and exits with HUNG, or with
+    FAILED after at most twice the timeout if a library blocks Python by holding the GIL.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout, self._last_beat = timeout, time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def beat(self) -> float:
+        """Record progress; return the seconds since the previous call."""
+        before, self._last_beat = self._last_beat, time.monotonic()
+        return self._last_beat - before
+
+    def __enter__(self) -> Self:
+        self.beat()
+        if self._timeout:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._timeout:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        stderr = 2  # sys.stderr may have been replaced.
+        while time.monotonic() - self._last_beat <= self._timeout:
+            # A timer outside of Python, which fires if this loop is blocked.
+            faulthandler.dump_traceback_later(self._timeout, exit=True, file=stderr)
+            if self._stopped.wait(min(self._timeout / 4, 1)):
+                faulthandler.cancel_dump_traceback_later()
+                return
+        faulthandler.dump_traceback(stderr, all_threads=True)
+        stacks = "the stacks of all threads are on standard error"
+        fail(f"no step for {self._timeout:g} seconds (hang_timeout): {stacks}", exit_codes.HUNG)
+        os._exit(exit_codes.HUNG)
+
+
+class Run:
+    """A run of `steps` steps, entered after the process group is initialized.
+
+    All ranks call all methods in the same order, and share `directory`, by default $RUN_DIR.
+    """
+
+    newest: Path | None = None
+    """Checkpoint to resume from; None in a new run."""
+
+    def __init__(
+        self,
+        steps: int,
+        directory: str | Path | None = None,
+        *,
+        keep: int = 2,
+        log_every: int = 10,
+        hang_timeout: float = 1800,
+        metrics_port: int = 0,
+    ) -> None:
+        self.directory = Path(directory or os.environ.get("RUN_DIR") or "run")
+        self._checkpoints, self._export = self.directory / "checkpoints", self.directory / "export"
+        self._steps, self._keep, self._log_every, self._port = steps, keep, log_every, metrics_port
+        self._watchdog, self._group = Watchdog(hang_timeout), dist.group.WORLD
+        self._rank, self._size, self._diverged = 0, 1, False
+        self._handlers: dict[int, Any] = {}
+        self._values = defaultdict[str, Any](int)
+
+    def __enter__(self) -> Self:
+        self._watchdog.__enter__()
+        try:
+            if dist.is_initialized():
+                self._rank, self._size = dist.get_rank(), dist.get_world_size()
+                self._group = patient_group()
+            self._vote = Vote(self._group)
+            if self._port and dist.get_node_local_rank(0) == 0:
+                self._serve_metrics()
+            if on_rank0((self._export / "manifest.json").exists, self._group):
+                self._emit("finished", export=str(self._export), already=True)
+                exit_codes.leave(exit_codes.DONE, dist.is_initialized())
+            on_rank0(lambda: track(self.directory), self._group)
+            found = on_rank0(lambda: files.recover(self._checkpoints), self._group)
+            self.newest = next(iter(found), None)
+        except BaseException as error:
+            self.__exit__(type(error), error)
+            raise
+        # Not earlier: there is nothing to save, and the process would wait for a lost peer.
+        self._handlers = self._vote.listen()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        self._watchdog.__exit__()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if isinstance(error, Exception):
+            exit_codes.leave(fail(error, rank=self._rank), dist.is_initialized())
+
+    def resume(self, load: Action = lambda _: None) -> int:
+        """Call `load(directory)` with the newest checkpoint; return its step, 0 in a new run."""
+        if newest := self.newest:
+            all_or_none(lambda: load(newest), self._group)
+        step = files.step_of(newest) if newest else 0
+        self.resumed(step)
+        return step
+
+    def resumed(self, step: int) -> None:
+        """Report the step after which a framework resumes by itself; 0 in a new run."""
+        self._values |= {"step": step, "checkpoint_step": step}
+        fields = {"run_dir": str(self.directory), "processes": self._size}
+        self._emit("resume" if step else "start", **self._progress(step), **fields)
+
+    def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
+        """Report a step, and save with `save(directory)` if it is due or the run has to stop."""
+        self.report(step, loss)
+        stop = self.should_stop()
+        if due or stop:
+            self.save(step, save)
+        if stop:
+            self.interrupt(step)
+
+    def report(self, step: int, loss: SupportsFloat | None = None) -> None:
+        """Report a step, and its loss, which is read from a GPU only if it is needed."""
+        if self._diverged:
+            return
+        self._values["step_seconds_count"] += step != self._values["step"]
+        self._values["step_seconds_sum"] += self._watchdog.beat()
+        self._values["step"] = step
+        if loss is None:
+            return
+        # Detached, so that the graph of a step is freed before the next one.
+        self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        if self._rank == 0 and (step % self._log_every == 0 or step == self._steps):
+            value = float(self._values["loss"])
+            self._diverged = not math.isfinite(value)
+            if not self._diverged:
+                emit("step", loss=value, **self._progress(step))
+
+    def should_stop(self) -> bool:
+        """Return whether a process received SIGTERM or logged a NaN loss by the previous step."""
+        return self._vote.cast(self._diverged)
+
+    def save(self, step: int, write: Action) -> None:
+        """Save a checkpoint: each rank writes its files with `write(directory)`."""
+        self._write(files.checkpoint_of(self._checkpoints, step), write)
+        on_rank0(lambda: files.rotate(self._checkpoints, self._keep), self._group)
+        self.saved(step)
+
+    def saved(self, step: int) -> None:
+        """Report a checkpoint that the framework has saved itself."""
+        self._values["checkpoint_step"] = step
+        self._emit("checkpoint", step=step)
+
+    def interrupt(self, step: int) -> NoReturn:
+        """Exit with 75, after the state was saved."""
+        self._emit("interrupted", step=step)
+        exit_codes.leave(exit_codes.INTERRUPTED, dist.is_initialized())
+
+    def finish(self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: Any) -> None:
+        """Export the model: rank 0 writes it with `write(directory)`, then its manifest."""
+        results = {name: float(value) for name, value in metrics.items()}
+
+        def export(folder: Path) -> str:
+            if bad := [name for name, value in results.items() if not math.isfinite(value)]:
+                raise FatalError(f"metric {bad[0]} is {results[bad[0]]}: results must be finite")
+            write(folder)
+            listed = files.describe_all(folder)
+            weights = listed.get("model.safetensors", {})
+            content = {"metrics": results, "run": self.directory.name, **manifest}
+            content |= {"files": [*listed.values()], "torch_version": torch.__version__}
+            content |= {"weights": weights} if weights else {}
+            (folder / "manifest.json").write_text(json.dumps(content, indent=2))
+            return str(weights.get("sha256", ""))
+
+        self._vote.result()
+        digest = self._write(self._export, export if self._rank == 0 else lambda _: None)
+        self._emit("finished", **results, export=str(self._export), sha256=digest)
+
+    def _write(self, target: Path, write: Action) -> Any:
+        """Write a directory with all ranks, and rename it to `target` when it is on disk."""
+        all_or_none(self._check_loss, self._group)
+        folder = on_rank0(lambda: files.create_unfinished(target), self._group)
+        result = all_or_none(lambda: write(folder), self._group)
+        if dist.get_node_local_rank(0) == 0:
+            files.sync_files(folder)
+        all_or_none(lambda: None, self._group)
+        on_rank0(lambda: files.publish_folder(folder), self._group)
+        return result
+
+    def _progress(self, step: int) -> dict[str, object]:
+        return {"step": step, "done_epochs": round(step / self._steps, 6), "epochs": 1}
+
+    def _check_loss(self) -> None:
+        loss = float(self._values.get("loss", 0))
+        if not math.isfinite(loss):
+            raise FatalError(
+                f"the loss became {loss} by step {self._values['step']}: lower the learning rate, "
+                "or look for wrong values in the data; nothing was saved since the last checkpoint"
+            )
+
+    def _emit(self, event: str, **fields: object) -> None:
+        self._watchdog.beat()
+        if self._rank == 0:
+            (conclude if event in ("finished", "interrupted") else emit)(event, **fields)
+
+    def _serve_metrics(self) -> None:
+        """Serve the values under the names that the platform's alerts and dashboards read."""
+        run, values = json.dumps(self.directory.name, ensure_ascii=False), self._values
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                lines = [f"training_{key} {float(value)}" for key, value in [*values.items()]]
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.end_headers()
+                self.wfile.write("\n".join([f"training_info{{run={run}}} 1", *lines, ""]).encode())
+
+            def log_message(self, *_: object) -> None: ...
+
+        try:
+            server = ThreadingHTTPServer(("", self._port), Handler)
+        except OSError as error:
+            raise FatalError(f"metrics_port {self._port} failed: {error.strerror}") from None
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -63,9 +63,13 @@ def run_launcher(launch: Callable[[], object]) -> int:
             sys.stderr.write(f"the processes of this gang cannot connect: {error}\n")
             # A retry would find the port in use again.
             return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
-        except SignalException as error:
-            sys.stderr.write(f"interrupted: {error}\n")
-            return interrupted_code(ended, error.sigval)
+        except (SignalException, UnboundLocalError) as error:
+            # A signal in the first line of torchrun's metrics wrapper raises the latter from it.
+            signalled = error if isinstance(error, SignalException) else error.__context__
+            if not isinstance(signalled, SignalException):
+                raise
+            sys.stderr.write(f"interrupted: {signalled}\n")
+            return interrupted_code(ended, signalled.sigval)
     return exit_codes.DONE
 
 

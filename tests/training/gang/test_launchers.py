@@ -3,11 +3,15 @@
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from torch.distributed.elastic import metrics
+from torch.distributed.elastic.multiprocessing import SignalException
 
 from tests.training.programs import Program, free_port, start, until
+from training.launch import run_launcher
 from workload import exit_codes
 
 FLAGS = ["--model=digits-net", "--dataset=digits", "--epochs=1"]
@@ -92,6 +96,16 @@ def test_the_launcher_reports_saved_only_if_its_process_did(
     launcher.says("ready\n")
     launcher.signal(signal.SIGTERM)
     assert launcher.exit_code() == code, launcher.text
+
+
+def test_a_signal_while_torchrun_measures_itself_is_an_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted() -> float:
+        raise SignalException("SIGTERM", signal.SIGTERM)
+
+    monkeypatch.setattr(metrics.api, "time", SimpleNamespace(time=interrupted))
+    assert run_launcher(metrics.prof(lambda: None)) == 128 + signal.SIGTERM
 
 
 def test_a_process_that_a_library_aborts_leaves_a_message(tmp_path: Path) -> None:

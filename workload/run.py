@@ -28,8 +28,8 @@ Action = Callable[[Path], object]
 Group = dist.ProcessGroup | None
 
 
-def patient_group() -> dist.ProcessGroup:
-    """Return a group for long waits; if a process dies, its operations fail at once anyway."""
+def long_timeout_group() -> dist.ProcessGroup:
+    """Return a group for long waits. If a process dies, its operations still fail at once."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 
 
@@ -162,7 +162,7 @@ class Run:
         try:
             if dist.is_initialized():
                 self._rank, self._size = dist.get_rank(), dist.get_world_size()
-                self._group = patient_group()
+                self._group = long_timeout_group()
             self._vote = Vote(self._group)
             if self._port and dist.get_node_local_rank(0) == 0:
                 self._serve_metrics()

@@ -80,7 +80,7 @@ def finetune(options: argparse.Namespace) -> int:
 
 
 def load_unet(directory: Path | None) -> UNet2DConditionModel:
-    """Return the UNet in a directory, or a tiny one of SDXL's type.
+    """Return the UNet in a directory, or a tiny one with SDXL's architecture.
 
     Raise ConfigurationError if the directory does not contain a UNet.
     """
@@ -113,7 +113,7 @@ def load_unet(directory: Path | None) -> UNet2DConditionModel:
 
 
 def sizes_of(unet: UNet2DConditionModel) -> Sizes:
-    """Return the sizes of the data. Raise ConfigurationError if the UNet is not of SDXL's type."""
+    """Return the sizes of the data. Raise ConfigurationError if the UNet is not an SDXL UNet."""
     config = unet.config
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(

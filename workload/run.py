@@ -89,10 +89,10 @@ class Vote:
 
 
 class Watchdog:
-    """While entered, requires a call of `beat` at least every `timeout` seconds; 0 disables it.
+    """Watchdog that requires a call of `beat` at least every `timeout` seconds; 0 disables it.
 
-    Otherwise it writes the stacks of all threads to standard error and exits with HUNG, or with
-    FAILED after at most twice the timeout if a library blocks Python by holding the GIL.
+    If a call is late, it writes the stacks of all threads to standard error and exits with HUNG, or
+    with FAILED after at most twice the timeout if a library blocks Python by holding the GIL.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -175,7 +175,7 @@ class Run:
         except BaseException as error:
             self.__exit__(type(error), error)
             raise
-        # Not earlier: there is nothing to save, and the process would wait for a lost peer.
+        # Not earlier: there would be nothing to save, and the process would wait for a lost peer.
         self._handlers = self._vote.listen()
         return self
 

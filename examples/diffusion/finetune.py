@@ -43,7 +43,7 @@ def finetune(options: argparse.Namespace) -> int:
     # A scheduler prepared by accelerate advances by one step per process.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
-    # Not shuffled: the images are random anyway, and each step always gets the same ones.
+    # Do not shuffle: the images are random anyway, and each step must get the same ones.
     # The loader has its own generator: drawing from the global one would change a resumed run.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)

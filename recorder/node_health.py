@@ -295,10 +295,7 @@ class Controller:
             self.again.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return the Xid errors by node.
-
-        Return an empty mapping if the query fails, and None if Prometheus is not configured.
-        """
+        """Return the Xid errors by node: {} if the query fails, None without Prometheus."""
         if self.prometheus is None:
             return None
         try:

@@ -20,8 +20,8 @@ _LARGE_BODY: Final = 2**20
 def keep_freed_memory() -> bool:
     """Make glibc keep freed memory for the next batch; return False with another C library.
 
-    By default, glibc returns the activations of a small network to the system after every batch and
-    gets zeroed pages again for the next: up to half of the time of such a batch.
+    By default, glibc returns a small network's activations to the system after every batch and
+    requests zeroed pages for the next one, which takes up to half of the batch time.
     """
     return _set(
         (_MMAP_THRESHOLD, _MAX_HEAP_BLOCK),
@@ -33,7 +33,8 @@ def keep_freed_memory() -> bool:
 def return_large_blocks() -> bool:
     """Make glibc return large freed blocks to the system; return False with another C library.
 
-    By default, glibc keeps them in its heap after the first few: memory would stay at its peak.
+    By default, after the first few have been freed, glibc keeps such blocks in its heap, so that
+    memory usage stays at its peak.
     """
     return _set((_MMAP_THRESHOLD, _LARGE_BODY), (_TRIM_THRESHOLD, 16 * _LARGE_BODY))
 

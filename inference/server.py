@@ -1,4 +1,4 @@
-"""Life cycle of one server process: start, reload at SIGHUP, graceful shutdown at SIGTERM."""
+"""Life cycle of one server process: start, reload on SIGHUP, graceful shutdown on SIGTERM."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from workload.manifest import ExportError
 from workload.report import emit
 
 _GC_THRESHOLDS: Final = (10_000, 20, 100)
-"""Collect reference cycles rarely: a request leaves none."""
+"""Thresholds that make collections of reference cycles rare: a request leaves no cycles."""
 
 
 def run(config: InferenceConfig) -> None:
@@ -49,7 +49,7 @@ async def _serve(config: InferenceConfig) -> None:
         await admin.start(certificate)
         watching = [certificate.refresh] if certificate else []
         await http.start(certificate, service.watch, *watching)
-        # Exclude imported modules from collections, which would delay requests.
+        # Exclude imported modules from garbage collection, whose pauses would delay requests.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)

@@ -96,7 +96,8 @@ def create_run(
 ) -> Run:
     """Create the objects of the job's run as children of a component.
 
-    `once` are options of the object that starts the run, unless it may be created again.
+    `once` contains options for the object that starts the run. They are not used if the job sets
+    `recreate`.
     """
     run = run_name(args)
     suspendable = "state: suspended" in KINDS[args.job.kind].capabilities

@@ -47,12 +47,12 @@ class Container:
 
     @property
     def is_long_running(self) -> bool:
-        """True if it runs next to the others, unlike init and ephemeral containers."""
+        """True if the container runs next to the others, unlike init and ephemeral containers."""
         return self.kind in ("main", "sidecar")
 
     @property
     def is_init_sidecar(self) -> bool:
-        """True if it starts among the init containers and keeps running next to the others."""
+        """True if the container starts among the init containers and keeps running."""
         return self.kind == "sidecar" and "initContainers" in self.node.steps
 
     def gpu_counts(self, accelerators: Accelerators) -> dict[str, Decimal]:

@@ -38,7 +38,7 @@ class Document:
     base: tuple[Key, ...] = ()
 
     def line(self, steps: tuple[Key, ...] = ()) -> int:
-        """Return the line of a field, or of the innermost existing object around it."""
+        """Return the line of a field, or of its nearest existing ancestor."""
         node, line = self.node, self.node.start_mark.line
         for step in steps:
             if isinstance(node, yaml.SequenceNode) and isinstance(step, int):

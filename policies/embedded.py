@@ -35,7 +35,7 @@ def embedded(resource: Resource) -> Iterator[Resource]:
 
 
 def _generated(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an object whose fields are in `data`, next to its kind and name."""
+    """Return the object of a generator, whose kind and name are next to `data` with its fields."""
     data = value.get("data")
     fields = data if isinstance(data, dict) else {}
     stated = fields.get("metadata")

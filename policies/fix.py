@@ -1,4 +1,4 @@
-"""Remediations of rules, written into the files of the manifests.
+"""Application of rules' remediations to manifest files.
 
 Comments, order and all other text are kept. A file is written only if parsing it yields exactly the
 remediated objects.
@@ -149,7 +149,7 @@ def _edited_part(part: str, objects: Sequence[_Changed], keep: bool) -> str:
 
 
 def _round_trip(text: str, node: Any) -> YAML:
-    """Return a reader and writer with the style of a text and of a node in it."""
+    """Return a YAML reader and writer that keeps quotes and uses the indentation of `node`."""
     style = YAML()
     style.preserve_quotes = True
     style.width = _WIDE

@@ -46,7 +46,7 @@ class LayeredNode(Node):
         return super().__getitem__(key)
 
     def every(self, key: Key) -> list[Node]:
-        """Return a field of the object and of all its defaults, as far as they exist."""
+        """Return the field of the object and of each default that sets it."""
         found = [super().__getitem__(key), *(default[key] for default in self._defaults)]
         return [node for node in found if node.value is not None]
 
@@ -90,7 +90,7 @@ class RenamedNode(Node):
 
 
 class ContainerNode(Node):
-    """A container outside of the usual lists, with the usual names of its fields."""
+    """A container outside of the usual lists, whose fields have their standard names."""
 
     __slots__ = ("_fields", "_inner", "_limits", "_supplied")
 
@@ -186,7 +186,7 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
 
 
 def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:
-    """Yield the objects with lists of containers, except for those under the patterns."""
+    """Yield every object with a list of containers, except those in paths of `patterns`."""
     skipped = {node.steps for path in patterns for node in nodes_at(root, steps(path))}
     pending = [root]
     while pending:

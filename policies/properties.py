@@ -26,7 +26,7 @@ _SENTINELS: Final = frozenset(
 class Properties:
     """Properties as the engine sent them: a protobuf struct, which `plain` converts.
 
-    That takes a fifth of the time of the SDK's proxies.
+    The conversion takes a fifth of the time of the SDK's proxies.
     """
 
     message: Any

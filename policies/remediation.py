@@ -1,4 +1,4 @@
-"""Edits of remediations, applied to plain data."""
+"""Application of the edits of remediations to plain data."""
 
 from __future__ import annotations
 

@@ -87,12 +87,12 @@ class Resource:
 
     @cached_property
     def record(self) -> WorkloadKind | None:
-        """The record of its kind, if there is one."""
+        """The registry's record of the kind, if there is one."""
         return find(self._kinds, self.group, self.kind) if self.is_manifest else None
 
     @cached_property
     def is_manifest(self) -> bool:
-        """True if the provider creates a Kubernetes object from it.
+        """True if the provider creates a Kubernetes object from the resource.
 
         As in the provider, `apiVersion` and `kind` of the properties decide: anyone may register
         an object under the type token of a component.
@@ -124,7 +124,7 @@ class Resource:
 
     @cached_property
     def is_patch(self) -> bool:
-        """True if the provider applies it as a patch, which creates an absent object."""
+        """True if the provider applies the resource as a patch, which creates an absent object."""
         return self.pulumi_type.endswith("Patch") and not self.kind.endswith("Patch")
 
     @cached_property
@@ -151,7 +151,7 @@ class Resource:
 
     @cached_property
     def unseen(self) -> str:
-        """Description of what it deploys that no rule can see; empty for most objects."""
+        """Description of deployed objects that no rule can see; empty for most resources."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
         return self.record.unseen if self.record is not None else ""

@@ -5,7 +5,7 @@ A rule has one of five scopes and does not depend on kinds:
 - `pod_rule`: called for every pod specification, wherever it was found;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
-- `release_rule`: called for every Helm release, which shows only its values;
+- `release_rule`: called for every Helm release, of which only the values are known;
 - `stack_rule`: called once with all resources of the stack.
 
 Authors of rules import what they need from here. This module is independent of Pulumi;
@@ -95,8 +95,9 @@ def validated(config: type[C], name: str, values: Any) -> C:
 
 @dataclass(frozen=True)
 class Rule(Generic[C]):
-    """A rule of the pack; `check` and `remedy` take the view of its scope and the configuration.
+    """A rule of the pack.
 
+    `check` and `remedy` are called with an object of the rule's scope and the configuration.
     `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
     the same rule in CEL, for rules that need a single object. `references` are controls of
     security frameworks (see `policies.frameworks`), `url` documents the rule.
@@ -259,7 +260,10 @@ def declared_rule(
     remediation: str,
     config: type[C],
 ) -> Rule[C]:
-    """Return a rule about the configuration, which the pack itself reports."""
+    """Return a rule about the configuration.
+
+    The pack itself reports its violations, so `check` yields none.
+    """
 
     def check(*_: Any) -> Iterable[Violation]:
         return ()

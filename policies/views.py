@@ -1,4 +1,4 @@
-"""The views that rules check: one resource divided into its parts, and the whole stack."""
+"""Views that rules check: a resource divided into its parts, and the whole stack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scope = Literal["pod", "workload", "resource", "release", "stack"]
 
 
 class View:
-    """One resource, divided once into the parts that each scope checks."""
+    """A resource and its parts by rule scope, computed once."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
@@ -58,7 +58,7 @@ def flat(views: Sequence[View]) -> Iterator[View]:
         yield from flat(view.nested)
 
 
-def _sees(resource: Resource, other: Resource) -> bool:
+def _may_reference(resource: Resource, other: Resource) -> bool:
     """Return whether an object may refer to another one by name alone."""
     cluster_scoped = other.record is not None and not other.record.namespaced
     return (
@@ -112,7 +112,7 @@ class Stack:
         return found
 
     def runs_of(self, runtime: Resource) -> list[Resource]:
-        """Return the objects that run the pods of another one, according to their records."""
+        """Return the objects, such as TrainJobs, that run the pods of `runtime`."""
         return self._runs.get(id(runtime), [])
 
     def runtime_of(self, resource: Resource) -> Resource | None:
@@ -123,7 +123,7 @@ class Stack:
         kind = resource.root.at(run.kind).text or run.kind_default
         name = resource.root.at(run.name).text or ""
         found = (item for item in self.of_kind(resource.group, kind) if item.name == name)
-        return next((item for item in found if _sees(resource, item)), None)
+        return next((item for item in found if _may_reference(resource, item)), None)
 
     def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
         """Return the objects of some kinds of an API group."""

@@ -69,7 +69,7 @@ class Pod:
 
     @cached_property
     def images(self) -> list[Node]:
-        """Images that it names outside of its containers and volumes."""
+        """Images that the pod specifies outside of its containers and volumes."""
         return [image for image in images_at(self.spec, self.location) if image.present]
 
     @cached_property
@@ -158,7 +158,7 @@ class Pod:
         return self.volumes.complete and all(name.known for name in names)
 
     def may_claim_gpus(self, name: Node, accelerators: Accelerators) -> bool:
-        """Return whether one of its claims may contain GPUs, according to the configuration."""
+        """Return whether the pod's claim `name` may contain GPUs, as configured."""
         for claim in self.spec["resourceClaims"].items():
             if claim["name"].text == name.text:
                 return accelerators.in_claim(self.claim_address(claim)) != 0

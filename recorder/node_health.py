@@ -78,7 +78,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """A node: the GPUs that it has, the GPUs that it offers, and the reported faults."""
+    """State of a node: the GPUs that it has, the GPUs that it offers, and the reported faults."""
 
     name: str
     ready: bool
@@ -201,8 +201,8 @@ class SlowReports:
                 attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)
-                # A terminated pod that still exists is read again with every list, always with the
-                # same time.
+                # Every list returns terminated pods again. Their finish time does not change, so
+                # each report is stored once.
                 if termination.finished is not None:
                     self._reports[key] = termination.finished.timestamp()
         return len(self._reports) > before
@@ -269,7 +269,7 @@ class Controller:
             try:
                 await self._apply(action, now)
             except httpx2.HTTPError as error:
-                # For example a conflict. The next check reads the node again.
+                # This may be a conflict, for example. The next check reads the node again.
                 _log.warning("%s of %s failed: %s", action.kind, action.node.name, error)
 
     async def watch_pods(self) -> None:
@@ -295,7 +295,7 @@ class Controller:
             self.again.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return the Xid errors by node; none if Prometheus fails, None if it is not configured."""
+        """Return the Xid errors by node: {} if the query fails, None without Prometheus."""
         if self.prometheus is None:
             return None
         try:
@@ -384,15 +384,16 @@ class Controller:
             try:
                 await self.client.create(body, name)
             except httpx2.HTTPError as error:
-                # For example because of a disruption budget. The next check tries again.
+                # A disruption budget may forbid it, for example. The next check tries again.
                 _log.warning("eviction of %s failed: %s", name, error)
 
 
 def xid_query(policy: Policy) -> str:
     """Return a query for one Xid error per GPU; recent errors that are listed take precedence.
 
-    Until it restarts, the exporter reports only the last error of a GPU. A fault must last for
-    `fault_seconds`, so a listed error that a later one hides is returned for twice as long.
+    Until it restarts, the exporter reports only the last error of a GPU. A later, unlisted error
+    would hide a listed one, so the query also returns listed errors of the last
+    `2 * fault_seconds`. This is long enough for the fault to be confirmed.
     """
     span = f"{max(1, round(2 * policy.fault_seconds))}s"
     series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"

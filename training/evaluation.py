@@ -45,7 +45,7 @@ def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
 def evaluate(run: Run, count: int) -> Evaluation | None:
     """Evaluate the model on `count` evenly spaced samples, divided among the processes.
 
-    All processes must call this, and all get the same result. Returns None if a process was asked
+    All processes must call this, and all get the same result. Return None if a process was asked
     to stop, which is checked after every batch.
     """
     samples, objective, world = run.data.held_out, run.objective, run.world

@@ -30,19 +30,19 @@ from workload.catalog import input_shape
 from workload.models import build
 from workload.models.gpt import Gpt
 from workload.models.structure import flops_per_sample
-from workload.run import Watchdog, all_or_none, on_rank0, patient_group
+from workload.run import Watchdog, all_or_none, long_timeout_group, on_rank0
 
 
 def prepare(
     config: TrainingConfig, world: World, device: torch.device, watchdog: Watchdog, metrics: Metrics
 ) -> Run:
     """Check everything that could fail later, load the data, and build the model."""
-    patient = patient_group()
+    group = long_timeout_group()
     if config.data_url:
         fetch = partial(fetch_data, config, world, watchdog)
-        all_or_none(lambda: await_peers(fetch, patient, watchdog.beat), patient)
+        all_or_none(lambda: await_peers(fetch, group, watchdog.beat), group)
     read = partial(load_data, config, world, watchdog)
-    data = all_or_none(lambda: await_peers(read, patient, watchdog.beat), patient)
+    data = all_or_none(lambda: await_peers(read, group, watchdog.beat), group)
     all_or_none(lambda: metrics.serve(config, world, device))
     watchdog.beat()
     torch.manual_seed(config.seed)
@@ -72,7 +72,7 @@ def prepare(
         objective=objective,
         optimizer=optimizer(config, model),
         average=Average(model, config.ema_decay) if config.ema_decay else None,
-        saver=Saver(config, world, patient, mirror),
+        saver=Saver(config, world, group, mirror),
         watchdog=watchdog,
         metrics=metrics,
         loss_sum=torch.zeros((), dtype=torch.float64, device=device),

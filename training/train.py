@@ -37,11 +37,11 @@ from workload.models import build
 from workload.models.gpt import Gpt
 from workload.progress import Finished, Interrupted, Started
 from workload.report import conclude, emit
-from workload.run import Watchdog, on_rank0, patient_group
+from workload.run import Watchdog, long_timeout_group, on_rank0
 from workload.tracking import track
 
 CHECK_LOSS_EVERY: Final = 100
-"""Steps between two checks that the loss is finite; each check stalls a GPU."""
+"""Number of steps between checks that the loss is finite. Each check stalls the GPU."""
 
 
 def run(config: TrainingConfig, world: World) -> int:
@@ -58,9 +58,9 @@ def run(config: TrainingConfig, world: World) -> int:
         done = on_rank0(lambda: finished_export(export_folder(config)))
         if done is not None and not is_extended(config, done):
             if (mirror := open_mirror(config)) is not None:
-                # The process may have ended between the export and its copy.
+                # The previous process may have ended between the export and its copy.
                 beat = watchdog.beat
-                await_rank0(lambda: mirror.copy_export(beat), patient_group(), beat)
+                await_rank0(lambda: mirror.copy_export(beat), long_timeout_group(), beat)
             return report_finished(config, world, done, already=True)
         on_rank0(lambda: track(Path(config.run_dir), config.track))
         check_gang(config, world, device, watchdog.beat)
@@ -83,7 +83,8 @@ def run(config: TrainingConfig, world: World) -> int:
                 interrupt(run)
                 return exit_codes.INTERRUPTED
         except DivergedError:
-            # All processes raise it together. The last checkpoint is valid, but maybe half written.
+            # All processes raise it together. The last checkpoint holds valid state, but may still
+            # be being written, so wait for it.
             run.saver.close(run.watchdog.beat)
             raise
         run.saver.close(run.watchdog.beat)
@@ -164,7 +165,7 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
 def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
     """Update the weights; return the mean loss of this process's samples and the gradient norm.
 
-    Both are scalars on the device; the norm is that of all processes before clipping.
+    Both are scalars on the device. The norm is the global norm before clipping.
     """
     model, scaler = run.model, run.model.scaler
     loss_sum, real = torch.zeros((), device=run.device), 0
@@ -194,12 +195,15 @@ def learn(run: Run, batches: list[Loaded]) -> tuple[Tensor, Tensor]:
 
 
 def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
-    """Save, evaluate and report a complete or last epoch; return False if asked to stop."""
+    """Save, evaluate and report at the end of an epoch or of the run.
+
+    Return False if a process was asked to stop.
+    """
     (loss, samples), position = mean_loss(run), run.position
     reached = run.length.is_reached(position)
     every, steps = run.config.checkpoint_every, run.config.checkpoint_steps
     if reached or (position.epoch + 1) % every == 0 or is_due(run, steps):
-        # Before the evaluation, which may take long, be interrupted or fail.
+        # Save before the evaluation, which may take a long time, be interrupted or fail.
         save(run)
     evaluation = evaluate_held_out(run, run.config.evaluate_samples)
     if evaluation is None:
@@ -225,15 +229,15 @@ def evaluate_within_epoch(run: Run, outputs: ProgressOutputs) -> bool:
 
 
 def is_due(run: Run, every: int) -> bool:
-    """Return whether something that is done every `every` steps is due after this step."""
+    """Return whether an action that runs every `every` steps is due after this step."""
     return every > 0 and run.position.step % every == 0
 
 
 def interrupt(run: Run) -> None:
     """Save the run because a process of the gang received SIGTERM.
 
-    Faults of one process also interrupt the run: raises OSError if the last checkpoint could not be
-    written, and DivergedError if a loss is not finite.
+    A fault in one process also interrupts the run. Raise OSError if the last checkpoint could not
+    be written, and DivergedError if a loss is not finite.
     """
     save(run)
     run.saver.close(run.watchdog.beat)
@@ -301,7 +305,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
 
 
 def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
-    """Return how a finished run differs from the configuration, by the name of the setting."""
+    """Return the differences between a finished run and the configuration, by setting."""
     before, now = manifest.settings, config.decisive()
     known = [name for name in before if name in type(config).model_fields]
     return {
@@ -312,13 +316,13 @@ def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
 
 
 def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
-    """Return whether the configuration differs from a finished run only in a larger length."""
+    """Return whether the configuration only lengthens a finished run (more epochs or steps)."""
     name, value = config.length
     return [*differences(config, manifest)] == [name] and value > int(manifest.settings[name])
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
-    """Report the result; return the exit code. Raise ConfigurationError if the run differs."""
+    """Report the result and return the exit code. Raise ConfigurationError if settings differ."""
     found = differences(config, manifest)
     if found:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Configuration parts that the training program and the model server share. Imports no torch."""
+"""Configuration shared by the training program and the model server. Does not import torch."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -22,7 +22,10 @@ def problem_sentences(
 
 
 def first_problem(error: ValidationError, document: str) -> str:
-    """Return the first error as "field: message"; `document` is the name of the complete value."""
+    """Return the first error as "field: message".
+
+    `document` names the whole document, for errors that belong to no single field.
+    """
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or document
     return f"{field}: {first['msg']}"

@@ -28,8 +28,8 @@ Action = Callable[[Path], object]
 Group = dist.ProcessGroup | None
 
 
-def patient_group() -> dist.ProcessGroup:
-    """Return a group for long waits; if a process dies, its operations fail at once anyway."""
+def long_timeout_group() -> dist.ProcessGroup:
+    """Return a group for long waits. If a process dies, its operations still fail at once."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 
 
@@ -89,10 +89,10 @@ class Vote:
 
 
 class Watchdog:
-    """While entered, requires a call of `beat` at least every `timeout` seconds; 0 disables it.
+    """Watchdog that requires a call of `beat` at least every `timeout` seconds; 0 disables it.
 
-    Otherwise it writes the stacks of all threads to standard error and exits with HUNG, or with
-    FAILED after at most twice the timeout if a library blocks Python by holding the GIL.
+    If a call is late, it writes the stacks of all threads to standard error and exits with HUNG, or
+    with FAILED after at most twice the timeout if a library blocks Python by holding the GIL.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -162,7 +162,7 @@ class Run:
         try:
             if dist.is_initialized():
                 self._rank, self._size = dist.get_rank(), dist.get_world_size()
-                self._group = patient_group()
+                self._group = long_timeout_group()
             self._vote = Vote(self._group)
             if self._port and dist.get_node_local_rank(0) == 0:
                 self._serve_metrics()
@@ -175,7 +175,7 @@ class Run:
         except BaseException as error:
             self.__exit__(type(error), error)
             raise
-        # Not earlier: there is nothing to save, and the process would wait for a lost peer.
+        # Not earlier: there would be nothing to save, and the process would wait for a lost peer.
         self._handlers = self._vote.listen()
         return self
 

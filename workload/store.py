@@ -38,7 +38,7 @@ def connect(url: str) -> "ObjectStore":
     """Return the store of a URL; raise ValueError or an error of obstore if it is invalid."""
     from obstore.store import from_url
 
-    # A large file may take long, but must not stall.
+    # A large file may take a long time, but must not stall.
     options: ClientConfig = {"timeout": "24h", "read_timeout": f"{READ_SECONDS}s"}
     if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
         options["allow_http"] = True

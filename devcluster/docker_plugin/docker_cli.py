@@ -1,4 +1,4 @@
-"""Wrapper of the Docker CLI: login, build and push."""
+"""Wrapper around the Docker CLI: login, build and push."""
 
 import asyncio
 import json
@@ -163,7 +163,10 @@ async def docker_for(
 
 
 def copy_configuration(to: Path, server: str) -> None:
-    """Copy the user's Docker configuration without the stores for new credentials."""
+    """Copy the user's Docker configuration, so that a login to `server` is stored only in the copy.
+
+    The copy has no `credsStore`, and no credential helper for the server.
+    """
     source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
     try:
         settings = json.loads((source / "config.json").read_text())

@@ -43,7 +43,7 @@ def finetune(options: argparse.Namespace) -> int:
     # A scheduler prepared by accelerate advances by one step per process.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
-    # Not shuffled: the images are random anyway, and each step always gets the same ones.
+    # Do not shuffle: the images are random anyway, and each step must get the same ones.
     # The loader has its own generator: drawing from the global one would change a resumed run.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
@@ -80,7 +80,7 @@ def finetune(options: argparse.Namespace) -> int:
 
 
 def load_unet(directory: Path | None) -> UNet2DConditionModel:
-    """Return the UNet in a directory, or a tiny one of SDXL's type.
+    """Return the UNet in a directory, or a tiny one with SDXL's architecture.
 
     Raise ConfigurationError if the directory does not contain a UNet.
     """
@@ -113,7 +113,7 @@ def load_unet(directory: Path | None) -> UNet2DConditionModel:
 
 
 def sizes_of(unet: UNet2DConditionModel) -> Sizes:
-    """Return the sizes of the data. Raise ConfigurationError if the UNet is not of SDXL's type."""
+    """Return the sizes of the data. Raise ConfigurationError if the UNet is not an SDXL UNet."""
     config = unet.config
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(

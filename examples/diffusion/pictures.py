@@ -43,11 +43,11 @@ class Pictures(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """Return latent (4, side, side), words (3, word), caption (caption) and time_ids (6)."""
-        chance = np.random.default_rng((self._seed, index))
-        colour, shape = int(chance.integers(len(COLOURS))), int(chance.integers(len(SHAPES)))
+        rng = np.random.default_rng((self._seed, index))
+        colour, shape = int(rng.integers(len(COLOURS))), int(rng.integers(len(SHAPES)))
         words = [0, 1 + colour, 1 + len(COLOURS) + shape]
         side = self._sizes.side
-        top, left = map(int, chance.integers(side // 4, size=2))
+        top, left = map(int, rng.integers(side // 4, size=2))
         return {
             "latent": torch.from_numpy(draw(colour, SHAPES[shape], side, top, left)),
             "words": torch.from_numpy(self._words[words]),
@@ -64,12 +64,12 @@ def draw(colour: int, shape: str, side: int, top: int, left: int) -> NDArray[np.
     """
     y, x = np.mgrid[:side, :side]
     y, x = y - top - side * 3 // 8, x - left - side * 3 // 8
-    far = np.maximum(abs(y), abs(x))
+    distance = np.maximum(abs(y), abs(x))
     inside = {
         "disc": x**2 + y**2 <= (side // 4) ** 2,
-        "square": far <= side // 4,
+        "square": distance <= side // 4,
         "stripe": abs(y) <= side // 8,
-        "frame": (far <= side // 4) & (far > side // 8),
+        "frame": (distance <= side // 4) & (distance > side // 8),
     }[shape]
     channels = [inside if colour in (channel, 3) else np.zeros_like(inside) for channel in range(3)]
     return np.stack([*channels, inside]).astype(np.float32) * 2 - 1

@@ -44,11 +44,11 @@ class GangAnswer(_Model):
     """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
-    """Range of the start over the simulations in which the gang starts; null if it never does."""
+    """Range of the start over the simulations in which the gang starts; null if it never starts."""
     end_seconds: float | None = None
     """Null if neither a deadline nor an estimate is known, or the end is beyond the horizon."""
     end_range: Range | None = None
-    """Range of the end over the simulations in which it is known; null if it never is."""
+    """Range of the end over the simulations in which it is known; null if it is never known."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
     """Times without the change; null if the change adds the gang, or if they are unknown."""
@@ -83,7 +83,7 @@ class Victim(_Model):
     pods: int
     gpu_hours: float | None
     """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log
-    contains no checkpoint. null: both are unknown."""
+    contains no checkpoint. Null if both are unknown."""
     least_gpu_hours: float | None = None
     """Minimum GPU-hours over the simulations with this eviction; null if all are unknown."""
     simulations: int = 1

@@ -289,7 +289,7 @@ class Queue:
     def _displace(self, request: Request, retry_after: float) -> bool:
         """Refuse the newest request of the client that has the most queued.
 
-        Returns False if no client would still have more queued than the client of `request`.
+        Return False if no client would still have more queued than the client of `request`.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

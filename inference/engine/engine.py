@@ -63,7 +63,7 @@ class ModelEngine:
     async def reload(self) -> Served:
         """Load the current export while the old one serves, then switch.
 
-        Returns the old model if nothing changed. Raise ExportError if the new one cannot be
+        Return the old model if nothing changed. Raise ExportError if the new one cannot be
         served; the old one is then kept.
         """
         async with self._reloading:

@@ -32,14 +32,14 @@ QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
-"""Time for pipelined requests after which it is another connection's turn."""
+"""Time (s) for pipelined requests after which another connection takes its turn."""
 
 HIGH_WATER: Final = 1 << 16
 """Unsent bytes above which a response counts as unsent, and the next request waits."""
 
 
 class Connection(asyncio.Protocol):
-    """Receives requests and sends their responses, one after the other."""
+    """Connection that receives requests and sends their responses, one after the other."""
 
     transport: asyncio.Transport
     parser: httptools.HttpRequestParser
@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._application, self._limits = application, application.limits
         self.peer = ""
         self.since = time.monotonic()
-        """Time at which it was opened or the last response was sent."""
+        """Time at which the connection was opened or the last response was sent."""
         self.charged = 0
         """Bytes that count against `max_buffered_bytes`."""
         self._reading: Request | None = None
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._active: Request | None = None
         """The request that is being answered."""
         self._queue: deque[Request] = deque()
-        """Complete requests after the active one, of a client that does not wait for responses."""
+        """Complete pipelined requests that wait behind the active one."""
         self._head_bytes = self._header_lines = self._received = self._served = 0
         self._window = self._body_since = self.since
         self._window_bytes = self._unsent = 0
@@ -72,13 +72,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def evictable(self) -> bool:
-        """True if it has no complete head of a request, and no response to send."""
+        """True if no complete request head has arrived and no response is pending."""
         waiting = self._active or self._queue or self._unparsed
         return not (waiting or self._in_body or self._paused)
 
     @property
     def waits_for_client(self) -> bool:
-        """True if its client could send or receive faster."""
+        """True if it waits for its client to send the rest of a body or to read a response."""
         return self._in_body or self._paused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -133,7 +133,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def _blocked(self) -> bool:
-        """True if no request can be answered now: one is computed, or the client must read."""
+        """True if no request can be answered now.
+
+        Another one is being computed, the client is not reading, or the connection is lost.
+        """
         return self._active is not None or self._paused or self._lost
 
     def _await_turn(self) -> None:
@@ -146,7 +149,7 @@ class Connection(asyncio.Protocol):
             (self._limits.pipelined if many else self._limits.receiving).queue(self)
 
     def _parse(self, until: float) -> None:
-        """Parse what has been received, until the time is up or a request has to wait."""
+        """Parse received bytes until the time is up or a request has to wait."""
         data, position = self._unparsed, 0
         self._unparsed = b""
         while position < len(data) and not (self._input_ended or self._blocked):
@@ -216,7 +219,7 @@ class Connection(asyncio.Protocol):
             self._reading.path += url.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; equal ones are joined as HTTP defines it. Trailers are ignored."""
+        """Add a header, and join the values of a repeated one with commas. Ignore trailers."""
         request = self._reading
         if request is None or self._in_body:
             return
@@ -369,7 +372,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _advance(self, until: float = 0.0) -> None:
-        """Answer a queued request; in a turn as many as its time allows.
+        """Answer one queued request or, during a turn, as many as fit into its time.
 
         A client that pipelines many requests would otherwise block the event loop.
         """
@@ -395,7 +398,7 @@ class Connection(asyncio.Protocol):
             answer.future.add_done_callback(lambda _: self._computed(request, answer))
 
     def _computed(self, request: Request, pending: "Pending") -> None:
-        # It refers to the request: the cycle would keep both, and the outputs, for a long time.
+        # `pending` refers to the request: the cycle would keep both, and the outputs, for long.
         request.pending = None
         response = self._application.respond(request, pending)
         if response is None or self._lost:

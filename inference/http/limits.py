@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 SWEEP_SECONDS: Final = 0.5
 
 LINGER_SECONDS: Final = 2.0
-"""Time in which a refused body is still received and discarded, so that the client can read the
-response: closing a socket with unread data resets the connection."""
+"""Time (s) for which a refused body is still received and discarded, so that the client can read
+the response: closing a socket with unread data resets the connection."""
 
 IDLE_DRAIN_SECONDS: Final = 0.5
-"""Time without a request after which a connection is closed at shutdown."""
+"""Time (s) without a request after which a connection is closed at shutdown."""
 
 PIPELINED_SHARE: Final = 0.1
 """Share of the event loop's time for clients that do not wait for responses."""
@@ -34,7 +34,7 @@ SHORTEST_PAUSE: Final = 0.002
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 
-    Therefore many of them delay small requests no longer than a single one does.
+    Many such connections therefore delay small requests no longer than a single one would.
     """
 
     def __init__(self, share: float) -> None:
@@ -58,7 +58,7 @@ class Turns:
 
     def _take(self) -> None:
         began = time.monotonic()
-        # It stays in front while it runs, so that `queue` schedules no second call.
+        # The connection stays in front during its turn, so that `queue` schedules no second call.
         try:
             self._waiting[0].take_turn()
         finally:
@@ -119,7 +119,7 @@ class Limits:
         """Count a connection, and close another one if there are too many.
 
         The oldest connection of the peer with the most connections is closed: an idle one,
-        otherwise one that waits for its client. Returns False if all of them wait for a response to
+        otherwise one that waits for its client. Return False if all of them wait for a response to
         be computed.
         """
         peer = self._peers.setdefault(connection.peer, {})
@@ -133,7 +133,7 @@ class Limits:
             return False
         peer[connection] = self._connections[connection] = None
         if victim is not connection:
-            # It would be chosen again until it has ended.
+            # Otherwise it would be selected again until it is closed.
             self.remove(victim)
             victim.abort()
         return True
@@ -150,9 +150,9 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if there are too many.
 
-        Beyond the limit of its address, the largest request of that address that waits for its
-        client is dropped. Beyond the total limit, it is the largest such request of the address
-        whose waiting requests hold the most bytes.
+        If the client's address would exceed its limit, drop the largest request of that address
+        that waits for its client. If the total limit would be exceeded, select the address whose
+        waiting requests hold the most bytes, and drop the largest of them.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (

@@ -165,7 +165,7 @@ class Listener:
     async def stop(self, seconds: float) -> bool:
         """Close the listening socket and wait until all requests are answered.
 
-        Returns False if that took longer than `seconds`.
+        Return False if that took longer than `seconds`.
         """
         if isinstance(self._listening, asyncio.Task):
             self._listening.cancel()

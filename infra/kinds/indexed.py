@@ -1,4 +1,4 @@
-"""Kind `indexed`: an Indexed Job of Kubernetes, whose pods Volcano places together.
+"""Kind `indexed`: a Kubernetes Indexed Job, whose pods Volcano places together.
 
 The gang gets a custom PodGroup. Volcano also creates one for each Job, but before release 1.11 its
 minimum is always one pod.

@@ -44,8 +44,9 @@ class InferenceServiceArgs:
     """A service and its context. Images and names of claims are strings or Pulumi outputs.
 
     `run` is None if the service has a `url`. `winner` is the path of the link to the winner of
-    its `sweep`, relative to the claim. `canary_image` is used only by a canary with an image;
-    `rollback_image`, `isolated` and `pull_secret` only by one that may be rolled back.
+    its `sweep`, relative to the claim. `canary_image` is used only if the canary overrides the
+    image; `rollback_image`, `isolated` and `pull_secret` are used only if automatic rollback is
+    configured.
     """
 
     key: str
@@ -74,7 +75,7 @@ class InferenceServiceArgs:
     ) -> Self:
         """Build the arguments of one of the configured services.
 
-        `runs` maps jobs to the names of their current runs, and `sweeps` keys to sweeps.
+        `runs` maps job keys to the names of their current runs; `sweeps` maps sweep keys to sweeps.
         """
         service = settings.inference.services[key]
         limits = settings.inference.rollbacks.get(key)
@@ -124,7 +125,7 @@ class InferenceServiceArgs:
 
     @property
     def canary(self) -> Version | None:
-        """The canary: the stable version with the settings that it overrides."""
+        """The canary: the stable version with the canary's overrides applied."""
         settings, stable = self.service.canary, self.stable
         if settings is None:
             return None

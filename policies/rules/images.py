@@ -20,7 +20,7 @@ _REFERENCE: Final = re.compile(
     rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_PART}(/{_PART})*"
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,})?$"
 )
-"""Grammar of references. It is ASCII only, so no letter can be mistaken for another alphabet's."""
+"""Grammar of references. ASCII only, which rejects look-alike letters of other alphabets."""
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _TAGGED: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]+(@|$)")
 _LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?latest([-_.][^@/]*)?(@|$)")
@@ -51,7 +51,7 @@ class RegistryConfig(RuleConfig):
 
 
 def _images(pod: Pod) -> Iterator[Node]:
-    """Yield the images of a pod: of its containers, its image volumes and all other fields."""
+    """Yield all images that a pod uses: in containers, image volumes and other fields."""
     for container in pod.containers:
         yield container.node["image"]
     yield from pod.images

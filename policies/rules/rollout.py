@@ -1,4 +1,4 @@
-"""Rules about updates of servers: without a gap in serving, and with graceful shutdown."""
+"""Rules about server updates: no downtime, and graceful shutdown."""
 
 from __future__ import annotations
 

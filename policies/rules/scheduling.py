@@ -178,7 +178,7 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 
 def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
-    """Return the number of pods; an object that runs a runtime overrides the runtime's."""
+    """Return the number of pods; an object that refers to a runtime overrides its number."""
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None

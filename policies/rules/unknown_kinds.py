@@ -1,4 +1,4 @@
-"""The rule that the registry contains every kind that runs something."""
+"""Rule `kind-known`: every kind that runs pods is in the registry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _ACCELERATOR = re.compile(
     r"(nvidia\.com|amd\.com|habana\.ai|[^/]*gpu[^/]*|gpu\.intel\.com)/[^/\s]+"
     r"|google\.com/tpu|aws\.amazon\.com/neuron\w*"
 )
-"""Names that are known to be accelerators; keys of amounts are checked against the setting."""
+"""Resource names of known accelerators, to find them in strings. Keys whose value is a quantity are
+checked against the configured accelerators instead."""
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:

@@ -274,7 +274,8 @@ def _measure(
     log.write_text("=== no mutant\n")
     recording = record(copy, tests, files, modules, log)
     if not modules:
-        # Skip gangs: they take long, and each test runs in a fork, so the order does not matter.
+        # Skip gangs: they take a long time, and each test runs in a fork, so the order does not
+        # matter.
         say("running the tests without a mutant, fastest first, which takes about as long again")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
             sys.exit(f"a test fails without a mutant, see {log}")

@@ -37,7 +37,7 @@ SCHEDULERS: Final = [
 def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:
     """Return a cluster whose gangs run where they fit and wait where they do not.
 
-    On average, they request 1.5 times the existing GPUs.
+    On average, the gangs request 1.5 times the existing GPUs.
     """
     scale = 1.5 * nodes * _PER_NODE / (gangs * _MEAN_GPUS)
     pool = random.randrange(10**6)

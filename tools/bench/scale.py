@@ -9,7 +9,7 @@ nodes that run no processes):
   docs/scale.md recommends, compared with one stack of 100 and with `kubectl apply --server-side` of
   the same objects, including the memory usage of each.
 
-Prints the goals, including missed ones, and writes all samples to .bench/scale.json.
+The benchmark prints the goals, including missed ones, and writes all samples to .bench/scale.json.
 """
 
 from __future__ import annotations

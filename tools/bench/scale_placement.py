@@ -32,7 +32,7 @@ _TIMEOUT = 600.0
 
 
 def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, Any]:
-    """Measure both alternately on one cluster: `jobs` jobs of `pods` pods with eight GPUs each."""
+    """Measure gangs and plain pods alternately: `jobs` jobs of `pods` pods with eight GPUs each."""
     samples: dict[str, list[dict[str, Any]]] = {VOLCANO: [], PLAIN: []}
     settings = settings_of(jobs, pods)
     volcano_jobs = gangs(settings)

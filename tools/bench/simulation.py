@@ -6,9 +6,9 @@ timing: its scheduler runs once per second, as a real one does, and gangs of the
 submitted in another random order. A prediction is therefore compared with a simulation, not with a
 cluster that runs programs. The benchmark answers two questions:
 
-- How often does a single simulation agree with another one? The other one is a repetition (only the
-  scheduler's random choices differ), a simulation with another order, a simulation with the other
-  period, or the second cluster, in which both differ.
+- How often does a single simulation agree with another run? It is compared with a repetition (only
+  the scheduler's random choices differ), with a different submission order, with the other
+  scheduling period, and with the second cluster (different order and period).
 - How often does the second cluster do what the three simulations jointly predict?
 
 Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. This
@@ -131,7 +131,7 @@ class Predictions:
     starts: int = 0
     """Gangs that start later in the other cluster and start in at least one simulation."""
     near_starts: int = 0
-    """Such gangs whose start is in the range of all simulations, extended by 20 %."""
+    """Those of `starts` whose start is in the predicted range, widened by 20 %."""
     misses: dict[str, int] = field(default_factory=dict)
     """Number of gangs whose verdict occurs in no simulation, by reason."""
     differences: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ MANAGED: Final = {
 """Options that the platform sets: the run's directory, resumption and export."""
 
 SIZES: Final = ("parallelism", "training")
-"""Sections whose integer options previews use. Their defaults depend on the configuration."""
+"""Sections whose integer options the preview needs; their defaults depend on the configuration."""
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ POLL_SECONDS: Final = 1.0
 class Mirror:
     """Copies checkpoints in a thread; skips those for which a newer one is already waiting.
 
-    `beat` is called regularly while a method waits, which may take long and is not a hang.
+    `beat` is called regularly while a method waits, which may take a long time and is not a hang.
     """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:

@@ -46,7 +46,7 @@ def save(run: Run) -> None:
 
 
 def _saved(run: Run, step: int, seconds: float) -> None:
-    """Report a complete checkpoint; called from any thread."""
+    """Report a complete checkpoint. May be called from any thread."""
     run.metrics.saved(step, seconds)
     if run.world.is_rank0:
         emit(Checkpointed(step=step, seconds=round(seconds, 3)))
@@ -62,7 +62,7 @@ def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
     The object store is read if there is none on the disk. Raise ConfigurationError if the
-    checkpoint has another model or data set, and StoreError.
+    checkpoint has another model or data set, and StoreError if the store fails.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))
 

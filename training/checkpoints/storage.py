@@ -76,7 +76,7 @@ def seal_checkpoint(written: Path, seal: Seal) -> Path:
 
 
 def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_loss: float) -> None:
-    """Add an evaluation to a checkpoint. Raise OSError; the checkpoint is then unchanged."""
+    """Add an evaluation to a checkpoint. If that fails, raise OSError and change nothing."""
     seal = read_seal(path)
     if isinstance(seal, str):
         raise OSError(f"{path} is damaged: {seal}")

@@ -19,7 +19,10 @@ from workload.run import all_or_none
 T = TypeVar("T")
 
 NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Makes torchrun create a new store for every start; training.launch sets it where possible."""
+"""Environment variable that makes torchrun create a new store for every start.
+
+training.launch sets it where possible.
+"""
 
 
 POLL_SECONDS: Final = 0.05
@@ -45,20 +48,20 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
-            # With the device, NCCL connects at once and runs barriers on the right GPU.
+            # Given the device, NCCL connects at once and runs barriers on the right GPU.
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
         raise port_taken(world, error) or error from None
     yield
-    # Not after an error: with a dead peer it may block, and the process exits anyway.
+    # Not called after an error: it may block if a peer is dead, and the process exits anyway.
     dist.destroy_process_group()
 
 
 def _store(world: World, timeout: timedelta) -> Store:
     """Return the rendezvous store, at rank 0 or in torchrun's agent.
 
-    It has an explicit address because not every launcher sets the variables that `env://` reads.
+    The address is explicit because not every launcher sets the variables that `env://` reads.
 
     torchrun keeps its store when it restarts the processes, including the addresses of dead ones,
     which PyTorch would read again (observed with 2.15). Therefore every start has its own prefix.
@@ -72,7 +75,7 @@ def _store(world: World, timeout: timedelta) -> Store:
 
 
 def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Return the values of all processes, by rank. This is also a barrier."""
+    """Return the values of all ranks in order. This is also a barrier."""
     return all_gather(mine, pg=group or dist.group.WORLD)
 
 
@@ -93,10 +96,10 @@ def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callabl
 
 
 def await_rank0(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
-    """Run an action on rank 0 that may take hours; return its result or raise its error everywhere.
+    """Run an action that may take hours on rank 0 only.
 
-    The other processes call `beat` meanwhile. Raise torch.distributed.DistError (a RuntimeError) if
-    one of them is dead.
+    Return its result, or raise its error, on every rank. The other processes call `beat` meanwhile.
+    Raise torch.distributed.DistError (a RuntimeError) if one of them is dead.
     """
 
     def mine() -> T | None:

@@ -31,14 +31,14 @@ from workload.progress import Preflight, SlowNode
 from workload.report import emit
 
 MIN_RANKS: Final = 3
-"""Number of values below which a median is not meaningful."""
+"""Minimum number of values for a meaningful median."""
 
 ATTEMPTS: Final = 3
 """Number of consecutive measurements in which a process must be an outlier."""
 
 
 class SlowNodeError(Exception):
-    """A node of the gang is slow; a restart elsewhere helps."""
+    """A node of the gang is slow. Restarting the gang on other nodes fixes it."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ MEASUREMENTS: Final = {
 
 @dataclass(frozen=True)
 class Report:
-    """Values of one process by measurement, without those that it could not measure."""
+    """Values of one process by measurement, without measurements that it could not make."""
 
     node: str
     values: dict[str, float]
@@ -85,8 +85,8 @@ class Report:
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
     """Measure, and repeat while there are outliers.
 
-    Returns the best values and those outliers that remain. `measure` returns the reports of all
-    processes, by rank, and must return the same in each of them.
+    Return the best values, and the outliers that remain. `measure` returns the reports of all ranks
+    in order, and must return the same list on every rank.
     """
     best = measure()
     found = list(outliers(best))
@@ -139,7 +139,7 @@ def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
 
 
 def node_indices(nodes: Sequence[str]) -> list[int]:
-    """Return the index of each process among those of its node, from the nodes by rank."""
+    """Return each rank's index among the processes on its node. `nodes` is in order of ranks."""
     indices: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     return [next(indices[node]) for node in nodes]
 
@@ -174,13 +174,14 @@ def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
     for turn in range(min(seats - 1, maximum)):
         circle = [0, *(1 + (turn + seat) % (seats - 1) for seat in range(seats - 1))]
         pairs = zip(circle[: seats // 2], reversed(circle[seats // 2 :]), strict=True)
-        # With an odd number, the partner of the last seat sits out.
+        # With an odd number of nodes, the partner of the empty last seat is skipped.
         schedule.append([pair for pair in pairs if max(pair) < count])
     return schedule
 
 
 SECONDS: Final = 0.25
-"""Duration (s) of measuring products or an exchange: longer than two periods of a CPU quota."""
+"""Duration (s) of a matmul measurement, and limit of a bandwidth measurement: longer than two
+periods of a CPU quota."""
 
 ROUNDS: Final = 4
 """Maximum number of other nodes with which a node exchanges data."""
@@ -202,7 +203,7 @@ def check_gang(
 
     `beat` is called before each attempt.
     """
-    # On GPUs, measurements use memory that the run needs, and they have not run on a GPU yet.
+    # On GPUs, the measurements use memory that the run needs. They have not run on a GPU yet.
     automatic = "off" if device.type == "cuda" else "report"
     mode = automatic if config.preflight == "auto" else config.preflight
     if mode == "off" or world.size < MIN_RANKS:
@@ -242,7 +243,7 @@ def matmul_speed(device: torch.device) -> float:
     """Return the GFLOP/s of matrix products, which all processes compute at the same time."""
     on_gpu = device.type == "cuda"
     size, dtype = (8192, torch.float16) if on_gpu else (512, torch.float32)
-    # No random numbers: those of the run must not depend on this.
+    # Draw no random numbers: those of the run must not depend on the measurement.
     factor = torch.ones(size, size, device=device, dtype=dtype)
     product = torch.mm(factor, factor)
     _await(device)
@@ -296,7 +297,7 @@ def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, floa
     began = time.perf_counter()
     while not chunk[0].item():
         if first and (len(seconds) == CHUNKS - 1 or time.perf_counter() - began > SECONDS):
-            chunk[0] = 1  # marks the last one
+            chunk[0] = 1  # marks the last chunk
         seconds.append(round_trip(chunk))
     result = torch.tensor([latency * 1e3, 2e-6 * size / statistics.median(seconds)])
     (dist.send if first else dist.recv)(result, peer)
@@ -339,7 +340,7 @@ def memory_limits() -> dict[str, float]:
 
 
 def disk_seconds(run_dir: Path) -> dict[str, float]:
-    """Return the seconds until 1 MiB is on disk; a later check reports errors."""
+    """Return the time (s) to write 1 MiB to disk; a later check reports errors."""
     began = time.perf_counter()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

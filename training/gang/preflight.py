@@ -126,8 +126,8 @@ def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> 
     """Check that a run's checkpoints will fit on the volume.
 
     `state_bytes` is the size of one checkpoint. The newest `keep` are kept, and the best one if
-    `best`; one more exists while it is written. The space of existing checkpoints in `run_dir`
-    counts as free.
+    `best`; one more exists while it is being written. The space of existing checkpoints in
+    `run_dir` counts as free.
     """
     count = keep + best + 1
     needed = state_bytes * count

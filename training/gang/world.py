@@ -33,7 +33,7 @@ TORCHRUN: Final = LauncherVariables()
 """torchrun and accelerate. If mpirun starts torchrun, the ranks of Open MPI number the nodes."""
 
 PLAIN: Final = LauncherVariables(checked=True)
-"""The same names, set manually, by Volcano's pytorch plugin or a PyTorchJob; ranks number pods."""
+"""The same names, set by hand, by Volcano's pytorch plugin or a PyTorchJob; ranks number pods."""
 
 INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
 """An Indexed Job sets the index of a pod but not the number of pods."""
@@ -54,7 +54,7 @@ OPEN_MPI: Final = LauncherVariables(
 """Open MPI sets no address; MASTER_ADDR and MASTER_PORT are needed as well."""
 
 PLAIN_BY_MPI: Final = replace(PLAIN, local_rank=OPEN_MPI.local_rank, local_size=OPEN_MPI.local_size)
-"""RANK and WORLD_SIZE, set from Open MPI's by a script; the local rank is only in Open MPI's."""
+"""RANK and WORLD_SIZE, set by a script; the local rank is only in Open MPI's variables."""
 
 ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_MIXED_PRECISION": ("no", "--mixed_precision", "--precision"),
@@ -63,7 +63,7 @@ ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
 }
-"""Maps variables to the value for off, accelerate's flag, and the flag of this program."""
+"""Maps each variable to its value when off, accelerate's flag, and this program's flag."""
 
 
 def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:

@@ -31,9 +31,10 @@ Activity = Literal["start", "data", "step", "checkpoint", "evaluation", "export"
 
 
 class Activities(Collector):
-    """Counters of seconds by activity; exactly one is current, so the sum is the total time.
+    """Counters of seconds by activity. One activity is current, so the sum is the total time.
 
-    They are plain floats until they are scraped, since `switch` is called several times per step.
+    The seconds are plain floats until they are scraped, because `switch` is called several times
+    per step.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class Activities(Collector):
 
 
 class SharedMemory(Collector):
-    """Size and use of the pod's shared memory; if it is full, processes die of SIGBUS."""
+    """Size and use of the pod's shared memory. When it is full, processes are killed by SIGBUS."""
 
     def __init__(self, folder: Path = SHARED_MEMORY) -> None:
         self._folder = folder
@@ -91,7 +92,7 @@ SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics(contextlib.ExitStack):
-    """Metrics of one process, which are always updated, and served after a call of `serve`.
+    """Metrics of one process. They are always updated, and served once `serve` has been called.
 
     Loss and gradient norm stay on the device until they are scraped: a copy at every step would
     stall a GPU.
@@ -151,7 +152,7 @@ class Metrics(contextlib.ExitStack):
         if device.type == "cuda":
             memory = gauge("gpu_memory_bytes", "Memory that PyTorch has reserved on this GPU")
             memory.set_function(lambda: torch.cuda.memory_reserved(device))
-            # Needs nvidia-ml-py and a full GPU; without them there is no such metric.
+            # Requires nvidia-ml-py and a GPU without MIG; otherwise, the metric is omitted.
             if not math.isnan(_utilization(device)):
                 busy = gauge(
                     "gpu_utilization",
@@ -223,7 +224,10 @@ class Metrics(contextlib.ExitStack):
             yield
 
     def saved(self, step: int, seconds: float) -> None:
-        """Record a complete checkpoint, `seconds` after its pause began; called from any thread."""
+        """Record a complete checkpoint, `seconds` after its pause began.
+
+        May be called from any thread.
+        """
         self._write_seconds.observe(seconds)
         self._saved_step.set(step)
 
@@ -237,7 +241,7 @@ class Metrics(contextlib.ExitStack):
 
 
 def _utilization(device: torch.device) -> float:
-    """Return the GPU utilization from 0 to 1; NaN if it is not available for any reason."""
+    """Return the GPU utilization from 0 to 1; NaN if it is not available."""
     with contextlib.suppress(Exception):
         return torch.cuda.utilization(device) / 100
     return math.nan

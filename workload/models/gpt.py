@@ -1,4 +1,4 @@
-"""A small language model with contemporary components.
+"""A small decoder-only language model with a modern (Llama-style) architecture.
 
 Decoder of Vaswani et al. 2017 (arXiv:1706.03762) with pre-normalization, RMSNorm (1910.07467),
 rotary positions (RoFormer, 2104.09864), SwiGLU (2002.05202), and tied embeddings (1608.05859).
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines, each positions x half a head."""
+"""Cosines and sines, each of shape (positions, head_width / 2)."""
 
 INIT: Final = 0.02
 """Standard deviation of new weights, as in GPT-2."""

@@ -24,7 +24,7 @@ from training.gang.distributed import (
 from training.gang.world import World
 from training.train import run
 from workload import exit_codes
-from workload.run import all_or_none, patient_group
+from workload.run import all_or_none, long_timeout_group
 
 CPU = torch.device("cpu")
 LIMIT = 2.0
@@ -36,13 +36,11 @@ def beats_while_rank0_works(world: World) -> tuple[int, int]:
     checking: list[float] = []
     copying: list[float] = []
     with joined(world, CPU, LIMIT):
-        patient = patient_group()
+        group = long_timeout_group()
         slow = world.is_rank0
         check = functools.partial(time.sleep, WORK if slow else 0)
-        all_or_none(
-            lambda: await_peers(check, patient, lambda: checking.append(time.time())), patient
-        )
-        await_rank0(lambda: time.sleep(WORK), patient, lambda: copying.append(time.time()))
+        all_or_none(lambda: await_peers(check, group, lambda: checking.append(time.time())), group)
+        await_rank0(lambda: time.sleep(WORK), group, lambda: copying.append(time.time()))
     return len(checking), len(copying)
 
 
@@ -56,10 +54,10 @@ def values_of_rank0(world: World) -> tuple[int, str]:
         raise OSError("the store is full")
 
     with joined(world, CPU, 60):
-        patient = patient_group()
-        found = await_rank0(lambda: 40 + world.rank, patient, lambda: None)
+        group = long_timeout_group()
+        found = await_rank0(lambda: 40 + world.rank, group, lambda: None)
         with pytest.raises(OSError, match="full") as caught:
-            await_rank0(fail, patient, lambda: None)
+            await_rank0(fail, group, lambda: None)
     return found, str(caught.value)
 
 
@@ -73,7 +71,7 @@ def fail_on_rank1(world: World) -> str:
             raise OSError("bad disk")
 
     with joined(world, CPU, 60), pytest.raises(OSError, match="bad disk"):
-        all_or_none(action, patient_group())
+        all_or_none(action, long_timeout_group())
     return "ended"
 
 

@@ -35,7 +35,7 @@ class Store:
         staged.mkdir()
         shutil.move(built, staged / program.name)
         (staged / program.name).chmod(0o755)
-        if path.parent.exists():  # somebody removed the program by hand
+        if path.parent.exists():  # the program was removed by hand
             shutil.rmtree(path.parent)
         staged.rename(path.parent)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import urllib.request
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -227,7 +228,10 @@ def test_an_export_is_read_by_the_model_server(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], value) for name, value in network.state_dict().items())
 
 
-def stop_at_step_3(folder: Path, world: World) -> tuple[int, int]:
+def exit_of(
+    folder: Path, loss: Callable[[int, int], float], log_every: int, world: World
+) -> tuple[int, int]:
+    """Return the exit code and the last step of a run; `loss` is called with rank and step."""
     code, last = -1, 0
 
     def leave(number: int) -> None:
@@ -238,12 +242,10 @@ def stop_at_step_3(folder: Path, world: World) -> tuple[int, int]:
     with joined(world, CPU, 60):
         patched, os._exit = os._exit, leave  # type: ignore[assignment]
         try:
-            with Run(9, folder) as run:
+            with Run(9, folder, log_every=log_every) as run:
                 for step in range(1, 9):
                     last = step
-                    if world.rank == 1 and step == 3:
-                        os.kill(os.getpid(), signal.SIGTERM)
-                    run.step(step, 0.5, write)
+                    run.step(step, loss(world.rank, step), write)
         except SystemExit:
             pass
         finally:
@@ -251,38 +253,25 @@ def stop_at_step_3(folder: Path, world: World) -> tuple[int, int]:
     return code, last
 
 
+def signalled_at_step_3(rank: int, step: int) -> float:
+    if rank == 1 and step == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return 0.5
+
+
 def test_sigterm_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
-    stop = partial(stop_at_step_3, tmp_path / "run")
+    stop = partial(exit_of, tmp_path / "run", signalled_at_step_3, 10)
     assert run_gang(2, stop, tmp_path) == [(exit_codes.INTERRUPTED, 4)] * 2
     [path] = (tmp_path / "run/checkpoints").iterdir()
     assert sorted(file.name for file in path.iterdir()) == ["rank-0", "rank-1"]
 
 
-def diverge_on_rank_0(folder: Path, world: World) -> tuple[int, int]:
-    """Return the exit code and the step of a run whose loss on rank 0 is NaN from step 3 on."""
-    code, last = -1, 0
-
-    def leave(number: int) -> None:
-        nonlocal code
-        code = number
-        raise SystemExit
-
-    with joined(world, CPU, 60):
-        patched, os._exit = os._exit, leave  # type: ignore[assignment]
-        try:
-            with Run(9, folder, log_every=1) as run:
-                for step in range(1, 9):
-                    last = step
-                    run.step(step, math.nan if world.rank == 0 and step == 3 else 0.5, write)
-        except SystemExit:
-            pass
-        finally:
-            os._exit = patched
-    return code, last
+def diverged_at_step_3(rank: int, step: int) -> float:
+    return math.nan if rank == 0 and step == 3 else 0.5
 
 
 def test_a_nan_loss_that_rank_0_logs_is_fatal_for_all_ranks_together(tmp_path: Path) -> None:
-    diverge = partial(diverge_on_rank_0, tmp_path / "run")
+    diverge = partial(exit_of, tmp_path / "run", diverged_at_step_3, 1)
     assert run_gang(2, diverge, tmp_path) == [(exit_codes.BAD_INPUT, 4)] * 2
     assert not any((tmp_path / "run/checkpoints").glob("step-*"))
     lines = (tmp_path / "rank-0").read_text().splitlines()

@@ -29,6 +29,8 @@ def run(config: TrainingConfig) -> int:
     # Importing PyTorch takes a sixth less time without garbage collection, and later collections
     # need not visit its objects.
     gc.disable()
+    from torch import AcceleratorError, OutOfMemoryError
+
     from training.data import DataError
     from training.gang.distributed import is_lost_peer
     from training.gang.measurements import SlowNodeError
@@ -54,7 +56,17 @@ def run(config: TrainingConfig) -> int:
         return fail(str(error), exit_codes.FAILED)
     except OSError as error:
         return fail(f"the run cannot be saved: {error}", exit_codes.FAILED)
+    except OutOfMemoryError as error:
+        traceback.print_exc()
+        # The remaining lines are about PyTorch's allocator.
+        message = str(error).partition(" Of the allocated memory")[0]
+        remedy = "set a smaller batch_size with a larger accumulate, or activation_checkpointing"
+        return fail(f"{message} To reduce the memory, {remedy}", exit_codes.FAILED)
     except Exception as error:
+        if isinstance(error, AcceleratorError) and DEVICE_ASSERTION in str(error):
+            traceback.print_exc()
+            message = f"error in the program: {str(error).splitlines()[0]}"
+            return fail(message, exit_codes.BAD_INPUT)
         if is_lost_peer(error):
             return fail(f"lost connection to another rank: {error}", exit_codes.FAILED)
         return fail(error, exit_codes.FAILED)
@@ -65,6 +77,9 @@ MISTAKES: Final = (
     NotImplementedError,
 )  # fmt: skip
 """Programming errors, for example in a custom model, which every restart would repeat."""
+
+DEVICE_ASSERTION: Final = "device-side assert"
+"""Part of CUDA's error for an index out of range, which is a LookupError on the CPU."""
 
 
 if __name__ == "__main__":

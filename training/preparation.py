@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from training.accelerator import peak_flops
+from training.accelerator import is_channels_last, peak_flops
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.saver import Saver
 from training.config import TrainingConfig
@@ -52,7 +52,10 @@ def prepare(
     if (lora := Lora.of(config)) is not None:
         adapt(cast(Gpt, network), lora)
     objective = all_or_none(lambda: Objective.of(config))
-    all_or_none(lambda: check_model(network.to(device), config, objective, data, device))
+    network = network.to(device)
+    if is_channels_last(network, config, device):
+        network = network.to(memory_format=torch.channels_last)
+    all_or_none(lambda: check_model(network, config, objective, data, device))
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
     mirror = open_mirror(config)

@@ -294,7 +294,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
         "epochs": run.length.epochs(run.length.total(run.position)),
         "samples": len(run.data.train),
         "held_out": len(run.data.held_out),
-        **accelerator.report(run.config, run.device),
+        **accelerator.report(run.config, run.device, run.model.model),
     }
     if warm:
         fields["initial_weights"] = warm

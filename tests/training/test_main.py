@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import training.train
 from training.__main__ import main
@@ -60,6 +61,48 @@ def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
         "slow node b: ",
         "slow node c: ",
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (
+            torch.AcceleratorError(
+                "CUDA error: device-side assert triggered\nSearch for `cudaE", 0
+            ),
+            exit_codes.BAD_INPUT,
+            "error in the program: CUDA error: device-side assert triggered",
+        ),
+        (
+            torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered", 0),
+            exit_codes.FAILED,
+            "AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. 1 MiB is free. Of the allocated memory 2"),
+            exit_codes.FAILED,
+            "CUDA out of memory. 1 MiB is free. To reduce the memory, set a smaller batch_size "
+            "with a larger accumulate, or activation_checkpointing",
+        ),
+    ],
+)
+def test_errors_of_a_gpu_are_retried_unless_they_would_recur(
+    error: Exception,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(training.train, "run", run)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "argv", ["training"])
+    assert main() == code
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["message"] == message
+    assert "Traceback" in printed.err
 
 
 def test_the_first_error_of_several_processes_is_kept(

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from workload.configuration import ConfigurationError, DeviceName, problem_sentences
 
 Backend = Literal["eager", "compile", "aotinductor", "pt2", "int8", "pruned"]
+Precision = Literal["fp32", "bf16", "fp16"]
 
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
@@ -96,6 +97,9 @@ class InferenceConfig(BaseModel):
     backend: Backend = "eager"
     """eager, compile and aotinductor compute the exported weights; pt2, int8 and pruned use other
     artifacts of the export."""
+    precision: Precision = "fp32"
+    """Precision of the weights and the computation. fp32 uses TF32 on a GPU; bf16 and fp16 are not
+    available with the backends pt2 and int8."""
     handler: str = Field(default="auto", pattern=rf"^(auto|{CUSTOM})$")
     """Handler that decodes requests and encodes outputs: package.module:Class, or auto for the
     built-in one that suits the export."""
@@ -157,6 +161,11 @@ class InferenceConfig(BaseModel):
             raise ValueError(
                 f"max_buffered_bytes * max_share_per_peer is {share}, less than max_body_bytes "
                 f"({self.max_body_bytes}): increase max_buffered_bytes or max_share_per_peer"
+            )
+        if self.precision != "fp32" and self.backend in ("pt2", "int8"):
+            raise ValueError(
+                f"precision {self.precision} is not available with the backend {self.backend}, "
+                "whose precision is that of its export: set precision to fp32"
             )
         if self.port == self.admin_port:
             raise ValueError(f"port and admin_port are both {self.port}: use different ports")

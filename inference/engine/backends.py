@@ -13,9 +13,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from inference.config import Backend
+from inference.config import Backend, Precision
 from workload.export import load_artifact, load_network
 from workload.manifest import ExportError, Manifest
+from workload.report import emit
 
 CPU_ONLY: Final = ("pt2", "int8")
 """Exported programs, which run only on the device type of their export."""
@@ -25,6 +26,9 @@ TRIAL_SAMPLES: Final = 4
 
 TOLERANCE: Final = 1e-4
 """Maximum difference caused by folding and layout, relative to the largest output."""
+
+
+DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Choice:
     device: torch.device
     own_model: str
     compile_cache: Path
+    precision: Precision = "fp32"
+    max_batch: int = 1
 
 
 def load_backend(choice: Choice) -> nn.Module:
@@ -52,12 +58,13 @@ def load_backend(choice: Choice) -> nn.Module:
         )
     match choice.backend:
         case "eager":
-            return _fast(_network(choice), choice)
+            return _graphed(_reduced(_fast(_network(choice), choice), choice), choice)
         case "pruned":
             pruned = load_artifact(choice.folder, choice.manifest, "pruned", choice.own_model)
-            return _fast(pruned.to(choice.device), choice)
+            network = _fast(pruned.to(choice.device), choice)
+            return _graphed(_reduced(network, choice), choice)
         case "compile":
-            return _compiled(_network(choice), choice)
+            return _compiled(_reduced(_network(choice), choice), choice)
         case "aotinductor":
             return _ahead_of_time(choice)
         case _:
@@ -94,21 +101,25 @@ def _network(choice: Choice) -> nn.Module:
 
 @torch.inference_mode()
 def _fast(network: nn.Module, choice: Choice) -> nn.Module:
-    """Fold batch norms into convolutions, and on a CPU choose the faster memory layout.
+    """Fold batch norms into convolutions, and choose the faster memory layout.
 
     Each change is kept only if the outputs stay the same.
     """
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
-    if nn.BatchNorm2d in kinds:
-        # Networks that torch.fx cannot trace stay as they are.
-        from torch.fx.experimental.optimization import fuse
+    # With TF32, the outputs of a GPU differ more.
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        if nn.BatchNorm2d in kinds:
+            # Networks that torch.fx cannot trace stay as they are.
+            from torch.fx.experimental.optimization import fuse
 
-        network = _if_equal(network, partial(fuse, inplace=True), inputs)
-    if nn.Conv2d in kinds and choice.device.type == "cpu":
+            network = _if_equal(network, partial(fuse, inplace=True), inputs)
+        if nn.Conv2d not in kinds:
+            return network
         other = _if_equal(network, ChannelsLast, inputs)
-        return min(network, other, key=lambda each: min(repeat(partial(each, inputs), number=1)))
-    return network
+    if choice.device.type != "cpu":
+        return other
+    return min(network, other, key=lambda each: min(repeat(partial(each, inputs), number=1)))
 
 
 def _if_equal(
@@ -137,6 +148,81 @@ class ChannelsLast(nn.Module):
         return outputs
 
 
+# Outside of inference mode, the conversion would leave tensors that are half inference tensors.
+@torch.inference_mode()
+def _reduced(network: nn.Module, choice: Choice) -> nn.Module:
+    """Return the network in the configured precision; on a GPU, fp32 includes TF32."""
+    if choice.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return network if choice.precision == "fp32" else Half(network, DTYPES[choice.precision])
+
+
+class Half(nn.Module):
+    """A network whose weights and floating-point inputs are converted to half precision."""
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.network, self._dtype = network.to(dtype), dtype
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the network's output, in half precision."""
+        outputs: Tensor = self.network(
+            inputs.to(self._dtype) if inputs.is_floating_point() else inputs
+        )
+        return outputs
+
+
+def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
+    """Return the network with CUDA graphs on a GPU, unless it cannot be captured."""
+    if choice.device.type != "cuda":
+        return network
+    try:
+        with torch.inference_mode():
+            return Graphed(network, example(choice, choice.max_batch))
+    except RuntimeError as error:
+        emit("cuda_graphs_unavailable", reason=str(error).partition("\n")[0])
+        return network
+
+
+class Graphed(nn.Module):
+    """A network on a GPU, replayed from CUDA graphs: one launch per batch, not one per kernel.
+
+    Batches are padded to powers of two. Inputs of another shape are computed without a graph.
+    """
+
+    def __init__(self, network: nn.Module, inputs: Tensor) -> None:
+        """Capture batches of up to len(inputs) samples. Raise RuntimeError if that fails."""
+        super().__init__()
+        self.network, self._inputs = network, inputs
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        sizes = {min(1 << power, len(inputs)) for power in range(len(inputs).bit_length() + 1)}
+        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        pool = torch.cuda.graph_pool_handle()
+        # The largest first: the others reuse its memory.
+        for size in sorted(sizes, reverse=True):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                # Libraries allocate workspaces and choose algorithms in the first call.
+                network(inputs[:size])
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
+                outputs = network(inputs[:size])
+            self._graphs[size] = graph, outputs
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the network's output."""
+        samples = len(inputs)
+        size = min((each for each in self._graphs if each >= samples), default=0)
+        if not size or inputs.shape[1:] != self._inputs.shape[1:]:
+            outputs: Tensor = self.network(inputs)
+            return outputs
+        self._inputs[:samples].copy_(inputs, non_blocking=True)
+        graph, computed = self._graphs[size]
+        graph.replay()
+        return computed[:samples].clone()
+
+
 @torch.inference_mode()
 def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
     """Compile with torch.compile for any batch size, with constants folded and packed."""
@@ -158,9 +244,10 @@ def _ahead_of_time(choice: Choice) -> nn.Module:
     import torch._inductor as inductor
 
     sha256 = choice.manifest.weights.sha256
-    package = choice.compile_cache / f"{sha256}-{torch.__version__}-{choice.device.type}.pt2"
+    names = (sha256, torch.__version__, choice.device.type, choice.precision)
+    package = choice.compile_cache / f"{'-'.join(names)}.pt2"
     if not package.exists():
-        network = _network(choice)
+        network = _reduced(_network(choice), choice)
         batch = torch.export.Dim("batch", min=1)
         unfinished = choice.compile_cache / f"{sha256}-{os.getpid()}.pt2"
         try:

@@ -75,6 +75,7 @@ class Arena:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._mapped: Callable[[NDArray[np.uint8]], object] = lambda _: None
         self._map()
 
     @classmethod
@@ -121,6 +122,11 @@ class Arena:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
         return arrays
 
+    def on_map(self, mapped: Callable[[NDArray[np.uint8]], object]) -> None:
+        """Call `mapped` with the memory, now and whenever it is mapped again."""
+        self._mapped = mapped
+        self._map()
+
     def close(self) -> None:
         """Release the memory. Existing views keep their mapping."""
         os.close(self._descriptor)
@@ -133,6 +139,7 @@ class Arena:
         self._size = os.fstat(self._descriptor).st_size
         # Not resized in place: a view may still use the old mapping, which then stays valid.
         self._memory = mmap.mmap(self._descriptor, self._size)
+        self._mapped(np.frombuffer(self._memory, np.uint8))
 
 
 def _attach(descriptor: Any) -> Arena:

@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -51,6 +52,9 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     gc.collect()
     gc.freeze()
     on_gpu = spec.config.device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        for slot in slots:
+            slot.inputs.on_map(Pinning())
     ready = {
         "type": "ready",
         "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
@@ -60,6 +64,25 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     send(end, ready)
     while (request := receive(end)) is not None:
         send(end, _compute_batch(slots[request["slot"]], handler, request))
+
+
+class Pinning:
+    """Registers the current memory of an arena with CUDA.
+
+    Copies to the GPU then take a quarter of the time (measured on an H100: 0.38 instead of 1.33 ms
+    for 19 MiB), and do not block.
+    """
+
+    _address = 0
+
+    def __call__(self, memory: NDArray[np.uint8]) -> None:
+        """Register memory, and unregister what was registered before."""
+        runtime = torch.cuda.cudart()
+        if self._address:
+            runtime.cudaHostUnregister(self._address)
+        self._address = memory.ctypes.data
+        # Without registration, copies are only slower.
+        runtime.cudaHostRegister(self._address, memory.nbytes, 0)
 
 
 def _exit_with_server() -> None:
@@ -93,7 +116,16 @@ def load(spec: WorkerSpec) -> Handler:
     torch.set_num_threads(spec.threads)
     config, manifest, folder = spec.config, spec.manifest, Path(spec.config.model_path)
     device = choose_device(config.device, spec.device_index)
-    choice = Choice(config.backend, folder, manifest, device, config.own_model, spec.compile_cache)
+    choice = Choice(
+        config.backend,
+        folder,
+        manifest,
+        device,
+        config.own_model,
+        spec.compile_cache,
+        config.precision,
+        config.max_batch,
+    )
     handler = choose_handler(config.handler, manifest)
     handler.load(Source(folder, manifest, device, lambda: load_backend(choice)))
     for example in handler.examples(config.max_batch):

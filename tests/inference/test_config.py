@@ -33,6 +33,10 @@ def test_service_variables_of_kubernetes_are_ignored() -> None:
         ({"INFERENCE_MODEL_PATH": "export"}, "use an absolute path"),
         ({"INFERENCE_POLL_SECONDS": "inf"}, "should be a finite number"),
         ({"INFERENCE_DEVICE": "tpu"}, "'auto', 'cpu' or 'cuda'"),
+        (
+            {"INFERENCE_PRECISION": "bf16", "INFERENCE_BACKEND": "int8"},
+            "precision bf16 is not available with the backend int8",
+        ),
     ],
 )
 def test_an_error_names_its_variable(change: dict[str, str], message: str) -> None:

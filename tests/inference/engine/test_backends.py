@@ -1,5 +1,6 @@
 """Each backend compared with the network."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference.config import Backend
+from inference.config import Backend, Precision
 from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from tests.inference.engine.exports import Serve, infer, write_model
@@ -72,6 +73,41 @@ def test_every_backend_computes_the_networks_outputs(
         assert outputs["probabilities"] == pytest.approx(expected, abs=TOLERANCE.get(backend, 1e-5))
         assert outputs["class"].tolist() == outputs["probabilities"].argmax(1).tolist()
         assert [int(label) for label in outputs["label"]] == outputs["class"].tolist()
+
+
+@pytest.mark.parametrize("backend", ["eager", "pruned"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.02), ("fp16", 0.005)])
+def test_half_precision_changes_outputs_by_its_rounding_errors(
+    backend: Backend, precision: Precision, tolerance: float, export: Path
+) -> None:
+    manifest = read_manifest(export)
+    images = torch.rand((5, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    choice = Choice(backend, export, manifest, CPU, "", export)
+    half = load_backend(replace(choice, precision=precision))
+    with torch.inference_mode():
+        expected, computed = load_backend(choice)(images), half(images)
+    assert computed.dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    assert 0 < (computed.float() - expected).abs().max() <= tolerance
+    # Converted outside of inference mode, they fail in some operations, such as cuDNN's.
+    assert all(parameter.is_inference() for parameter in half.parameters())
+
+
+def test_half_precision_keeps_tokens(tmp_path: Path) -> None:
+    options = {"context": 8, "layers": 1, "heads": 1, "width": 8}
+    network = build("gpt", options, 300, (8,))
+    manifest = write_model(
+        tmp_path,
+        network,
+        model="gpt",
+        options=options,
+        input_shape=(8,),
+        input_dtype="int64",
+        outputs=300,
+    )
+    tokens = torch.tensor([[1, 257, 299, 0]])
+    half = load_backend(Choice("eager", tmp_path, manifest, CPU, "", tmp_path, "bf16"))
+    with torch.inference_mode():
+        assert half(tokens).float() == pytest.approx(network(tokens).numpy(), abs=0.02)
 
 
 def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:

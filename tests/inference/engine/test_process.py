@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
 from inference.engine.interface import NUMPY
 from inference.engine.process import INITIAL_BYTES, Arena
@@ -60,6 +61,16 @@ def test_an_arena_grows_and_older_views_stay_valid() -> None:
     placed = arena.put({"x": [large], "y": [large + 1]})
     assert np.array_equal(arena.get(placed)["y"], large + 1)
     assert len(small) == 4
+    arena.close()
+
+
+def test_memory_is_announced_whenever_it_is_mapped() -> None:
+    arena = Arena.create()
+    mapped: list[NDArray[np.uint8]] = []
+    arena.on_map(mapped.append)
+    arena.put({"x": [np.arange(INITIAL_BYTES, dtype=np.int64)]})
+    assert [len(memory) for memory in mapped] == [INITIAL_BYTES, 8 * INITIAL_BYTES]
+    assert mapped[-1][:9:8].tolist() == [0, 1]
     arena.close()
 
 

@@ -123,6 +123,12 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
 	@python -m tools.bench.training
 
+## bench-gpu [BENCH_ARGS="--part paths"]: run all code for GPUs, measure MFU; writes .bench/gpu.json
+.PHONY: bench-gpu
+bench-gpu: $(VENV)/dev.stamp requirements/bench.txt
+	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
+	@python -m tools.bench.gpu $(BENCH_ARGS)
+
 ## bench-preflight [BENCH_ARGS=...]: find throttled nodes before step 1; writes .bench/preflight.json
 .PHONY: bench-preflight
 bench-preflight: $(VENV)/dev.stamp

@@ -1,9 +1,10 @@
-"""One of the two processes of tools.bench.training: `… MEASUREMENT DIRECTORY OPTIONS`.
+"""A process of tools.bench.training or tools.bench.gpu: `… MEASUREMENT DIRECTORY OPTIONS`.
 
 Rank 0 writes its samples to DIRECTORY/samples.json.
 """
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -19,38 +20,51 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from training.accelerator import precision_of, use
 from training.checkpoints.state import save
 from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loader
 from training.gang.distributed import joined
 from training.gang.world import World, read_world
+from training.parallel import PRECISIONS
 from training.preparation import prepare
 from training.run import Run
 from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
 from training.train import step, steps
+from workload.devices import choose_device
 from workload.models import build
 from workload.run import Watchdog
 
-CPU = torch.device("cpu")
 Loop = Iterator[None]
 
 BATCH = 64
 MIN_STEPS = 3
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
+LARGE_OPTIONS = {"context": 1024, "layers": 24, "heads": 16, "width": 1024}
+LARGE_BATCH = 16
+"""A language model of 302 million weights, and its samples per step, for a GPU."""
 
 
-def throughput(directory: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return the samples per second of every loop. The loops alternate every 40 steps."""
-    run = prepared(config(directory / "run", batch_size=BATCH), world)
-    loops = {name: begin(run) for name, begin in LOOPS.items()}
-    samples: dict[str, list[float]] = {name: [] for name in loops}
+def throughput(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:
+    """Return the samples per second of every loop. The loops alternate every 40 steps (GPU: 10).
+
+    They train SimpleCNN on the CPU, and a large language model on a GPU.
+    """
+    settings: dict[str, Any] = {"batch_size": BATCH}
     steps = 40
+    if device == "cuda":
+        settings = text_settings(directory, world, LARGE_OPTIONS, LARGE_BATCH)
+        steps = 10
+    batch = settings["batch_size"]
+    run = prepared(config(directory / "run", device=device, **settings), world)
+    loops = {name: LOOPS[name](run) for name in installed()}
+    samples: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(-1, turns):
         names = list(loops)
         # Rotated, so that each loop goes first equally often.
@@ -62,28 +76,37 @@ def throughput(directory: Path, world: World, turns: int) -> dict[str, Any]:
             dist.barrier()
             seconds = time.perf_counter() - started
             if turn >= 0:
-                samples[name].append(steps * BATCH * world.size / seconds)
+                samples[name].append(steps * batch * world.size / seconds)
     return samples
 
 
-def pause(directory: Path, world: World, turns: int) -> dict[str, Any]:
-    """Return the time that training waits for a checkpoint, and the step rate during the write.
-
-    The baseline is dcp.async_save. `no save` is the step rate without a checkpoint.
-    """
+def text_settings(
+    directory: Path, world: World, options: dict[str, Any], batch: int
+) -> dict[str, Any]:
+    """Return the settings of a language model, and write random text for it."""
     text = directory / "data/text"
     if world.is_rank0:
         text.mkdir(parents=True, exist_ok=True)
         (text / "text.txt").write_bytes(os.urandom(200_000))
     dist.barrier()
-    settings: dict[str, Any] = {
+    return {
         "model": "gpt",
-        "model_options": PAUSE_OPTIONS,
+        "model_options": options,
         "dataset": "text",
         "data_dir": str(directory / "data"),
-        "batch_size": 1,
+        "batch_size": batch,
     }
-    run = prepared(config(directory / "run", **settings), world)
+
+
+def pause(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:
+    """Return the time that training waits for a checkpoint, and the step rate during the write.
+
+    The baseline is dcp.async_save. `no save` is the step rate without a checkpoint.
+    """
+    large = device == "cuda"
+    options, batch = (LARGE_OPTIONS, LARGE_BATCH) if large else (PAUSE_OPTIONS, 1)
+    settings = text_settings(directory, world, options, batch)
+    run = prepared(config(directory / "run", device=device, **settings), world)
     loop, bare = ours(run), run.model.model
     group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
 
@@ -142,12 +165,12 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
     return {"pause": paused, "write": max(ends, default=paused), "steps per second": rate}
 
 
-def traffic(directory: Path, world: World, turns: int) -> dict[str, Any]:
+def traffic(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:
     """Return the bytes per step sent over the loopback interface of our network namespace."""
     samples = {}
     for compression in ("none", "bf16", "fp16"):
         settings: dict[str, Any] = {"gradient_compression": compression, "batch_size": BATCH}
-        run = prepared(config(directory / compression, **settings), world)
+        run = prepared(config(directory / compression, device=device, **settings), world)
         loop = ours(run)
         for _ in range(5):
             next(loop)
@@ -160,7 +183,7 @@ def traffic(directory: Path, world: World, turns: int) -> dict[str, Any]:
     return samples
 
 
-MEASUREMENTS: dict[str, Callable[[Path, World, int], dict[str, Any]]] = {
+MEASUREMENTS: dict[str, Callable[[Path, World, int, str], dict[str, Any]]] = {
     "throughput": throughput,
     "pause": pause,
     "traffic": traffic,
@@ -173,12 +196,16 @@ def main() -> None:
     parser.add_argument("measurement", choices=MEASUREMENTS)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--turns", type=int, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     _loopback_up()
     torch.set_num_threads(1)
     world = read_world(os.environ)
-    with joined(world, CPU, timeout=600):
-        samples = MEASUREMENTS[options.measurement](options.directory, world, options.turns)
+    device = choose_device(options.device, world.local_rank)
+    use(device)
+    with joined(world, device, timeout=600):
+        measure = MEASUREMENTS[options.measurement]
+        samples = measure(options.directory, world, options.turns, options.device)
         if world.is_rank0:
             (options.directory / "samples.json").write_text(json.dumps(samples))
         dist.barrier()
@@ -219,22 +246,35 @@ def ours(run: Run) -> Loop:
 
 def prepared(config: TrainingConfig, world: World) -> Run:
     """Return a run that is ready to train."""
-    watchdog = Watchdog(config.hang_limit)
-    return prepare(config, world, CPU, watchdog, Metrics(CPU))
+    watchdog, device = Watchdog(config.hang_limit), choose_device(config.device, world.local_rank)
+    return prepare(config, world, device, watchdog, Metrics(device))
 
 
 def by_hand(run: Run) -> Loop:
     """Train with a minimal loop: DistributedDataParallel and AdamW."""
     model, optimizer = _fresh(run)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    return _epochs(run, ddp, optimizer, lambda loss: loss.backward())
+    dtype = PRECISIONS[precision_of(run.config, run.device)]
+
+    def compute(inputs: Tensor) -> Tensor:
+        with torch.autocast(run.device.type, dtype, dtype != torch.float32):
+            logits: Tensor = ddp(inputs)
+        return logits.float()
+
+    return _epochs(run, compute, optimizer, lambda loss: loss.backward())
 
 
 def lightning_fabric(run: Run) -> Loop:
     """Train with Lightning Fabric as in its guide."""
     from lightning_fabric import Fabric
 
-    fabric = Fabric(accelerator="cpu", devices=run.world.size, strategy="ddp")
+    names: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+    fabric = Fabric(
+        accelerator=run.device.type,
+        devices=run.world.size,
+        strategy="ddp",
+        precision=names[precision_of(run.config, run.device)],
+    )
     fabric.launch()
     model, optimizer = fabric.setup(*_fresh(run))
     return _epochs(run, model, optimizer, lambda loss: fabric.backward(loss))
@@ -244,7 +284,10 @@ def accelerate(run: Run) -> Loop:
     """Train with Hugging Face Accelerate as in its guide."""
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    precision = precision_of(run.config, run.device)
+    accelerator = Accelerator(
+        cpu=run.device.type == "cpu", mixed_precision="no" if precision == "fp32" else precision
+    )
     model, optimizer = accelerator.prepare(*_fresh(run))
     return _epochs(run, model, optimizer, lambda loss: accelerator.backward(loss))
 
@@ -257,12 +300,21 @@ LOOPS: dict[str, Callable[[Run], Loop]] = {
 }
 
 
+def installed() -> list[str]:
+    """Return the loops whose packages are installed."""
+    packages = {"Lightning Fabric": "lightning_fabric", "Accelerate": "accelerate"}
+    return [
+        name for name in LOOPS if name not in packages or importlib.util.find_spec(packages[name])
+    ]
+
+
 def _epochs(run: Run, model: Any, optimizer: Any, backward: Callable[[Any], object]) -> Loop:
     sampler, loader = _loader(run)
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         for loaded in loader:
-            loss = cross_entropy(model(loaded.inputs), loaded.targets)
+            logits = model(loaded.inputs)
+            loss = cross_entropy(logits.flatten(0, -2), loaded.targets.flatten())
             optimizer.zero_grad()
             backward(loss)
             optimizer.step()
@@ -282,13 +334,14 @@ def _fresh(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
     config = run.config
     torch.manual_seed(config.seed)
     model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
-    decay = config.weight_decay
-    return model, torch.optim.AdamW(model.parameters(), config.learning_rate, weight_decay=decay)
+    model, decay, fused = model.to(run.device), config.weight_decay, run.device.type == "cuda"
+    parameters, rate = model.parameters(), config.learning_rate
+    return model, torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)
 
 
 def config(run_dir: Path, **settings: Any) -> TrainingConfig:
-    """Return the configuration of all measurements: SimpleCNN on digits enlarged to 32 x 32."""
-    usual = {"model": "simple-cnn", "dataset": "digits", "epochs": 1_000_000, "device": "cpu"}
+    """Return a configuration, by default of SimpleCNN on digits enlarged to 32 x 32."""
+    usual = {"model": "simple-cnn", "dataset": "digits", "epochs": 1_000_000}
     return TrainingConfig.model_validate({**usual, "run_dir": str(run_dir), **settings})
 
 

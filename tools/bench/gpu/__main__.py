@@ -1,0 +1,200 @@
+"""Training and serving on one GPU: `make bench-gpu`.
+
+Every code path for GPUs runs: training in each mode of precision and parallelism, compared with the
+CPU; interruption and resumption; failures of the GPU; the model server's backends and precisions.
+The benchmark then measures tokens per second, MFU and memory of a large language model, images per
+second, the training pause for a checkpoint compared with dcp.async_save, the server's requests per
+second, and what each step of the server's preparation of a network contributes. It continues after
+a failure, and writes .bench/gpu.json. One GPU cannot show communication between GPUs.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tools.bench.gpu import serving
+from tools.bench.gpu.paths import TEXT, Runs, checked, compared, judged
+from tools.bench.outcome import Goal, conclude, ratios, say, spread
+from tools.bench.training_gang import LARGE_BATCH, LARGE_OPTIONS
+from workload.progress import Step
+
+LARGE: Final[dict[str, Any]] = TEXT | {
+    "model_options": LARGE_OPTIONS, "batch_size": LARGE_BATCH, "train_steps": 30, "log_every": 5,
+    "evaluate_samples": 16, "keep_checkpoints": 1, "keep_best": False,
+}  # fmt: skip
+PHOTOS: Final[dict[str, Any]] = {
+    "model": "resnet50", "dataset": "synthetic", "train_steps": 60, "batch_size": 128,
+    "log_every": 5, "evaluate_samples": 128,
+}  # fmt: skip
+MEASURED: Final[dict[str, dict[str, Any]]] = {
+    "language model, fp32 with TF32": LARGE | {"precision": "fp32"},
+    "language model": LARGE,
+    "language model, FSDP2": LARGE | {"parallel": "fsdp"},
+    "language model, recomputed": LARGE | {"activation_checkpointing": True},
+    "language model, compiled": LARGE | {"compile": True},
+    "ResNet-50": PHOTOS,
+    "ResNet-50, 8 loader workers": PHOTOS | {"loader_workers": 8},
+}
+"""Runs whose throughput is measured: 302 million weights, or images of 224 x 224."""
+WARM_UP: Final = 4
+"""Progress lines that are not measured: compilation, first use of memory, evaluation."""
+
+SMALL: Final = "simple-cnn"
+SERVED: Final[dict[str, dict[str, Any]]] = {
+    SMALL: {"dataset": "digits", "epochs": 2},
+    "resnet50": {"dataset": "synthetic", "train_steps": 2},
+}
+"""Models that are trained for a moment and served; the large one is measured."""
+EAGER: Final = (("eager", "fp32"), ("eager", "bf16"), ("eager", "fp16"))
+COMPILED: Final = (("compile", "fp32"), ("compile", "bf16"), ("aotinductor", "fp32"))
+"""Backends and precisions; compiling the large model takes minutes."""
+RATES: Final[dict[str, dict[str, Any]]] = {
+    "fp32": {},
+    "bf16": {"precision": "bf16"},
+    "bf16, 2 workers": {"precision": "bf16", "workers": 2},
+}
+PARTS: Final = ("paths", "training", "serving")
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all parts")
+    parser.add_argument("--turns", type=int, default=5, help="turns of comparisons; default: 5")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("error: PyTorch finds no GPU; run this benchmark on a machine with one")
+    # Handled like Ctrl-C, which also keeps what was measured until then.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    parts, samples = options.part or PARTS, dict[str, Any](gpu=gpu())
+    try:
+        measure(parts, options.turns, samples)
+    except KeyboardInterrupt:
+        say("interrupted")
+    conclude("gpu", samples, goals(samples))
+
+
+def measure(parts: Sequence[str], turns: int, samples: dict[str, Any]) -> None:
+    """Measure the parts, and add each result to `samples` as soon as it is known."""
+    with tempfile.TemporaryDirectory() as name:
+        runs = Runs(Path(name))
+        if "paths" in parts:
+            paths = samples["paths"] = {}
+            for part in (compared, checked):
+                for path, result in part(runs):
+                    paths[path] = reported(path, result)
+        if "serving" in parts:
+            for model in SERVED:
+                serve(runs, model, samples.setdefault("serving", {}).setdefault(model, {}))
+        if "training" in parts:
+            training = samples["training"] = {}
+            for run in MEASURED:
+                training[run] = throughput(runs, run)
+            samples["throughput"] = gang("throughput", runs, turns)
+            samples["pause"] = gang("pause", runs, max(2, turns // 2))
+
+
+def gpu() -> dict[str, Any]:
+    """Return the GPU and the versions of the software."""
+    nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return {
+        "name": torch.cuda.get_device_name(),
+        "memoryGiB": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 1),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, nccl)),
+    }
+
+
+def reported(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Print a result, and return it."""
+    shown = {key: value for key, value in result.items() if key != "passed"}
+    say(f"{'ok    ' if result['passed'] else 'FAILED'} {name}: {json.dumps(shown)[:600]}")
+    return result
+
+
+def throughput(runs: Runs, name: str) -> dict[str, Any]:
+    """Return the rates of a run, from its own progress lines."""
+    attempt = runs.run(f"measured {name}", MEASURED[name])
+    steps = [event for event in attempt.events if isinstance(event, Step)][WARM_UP:]
+    if attempt.code or not steps:
+        result: dict[str, Any] = {"passed": False, "reason": attempt.text[-2000:]}
+    else:
+        result = {"passed": True}
+        for field in ("samples_per_second", "tokens_per_second", "mfu"):
+            values = [value for step in steps if (value := getattr(step, field)) is not None]
+            result |= {field: spread(values)} if values else {}
+        result["memoryGiB"] = round((steps[-1].memory_bytes or 0) / 2**30, 2)
+    return reported(name, result)
+
+
+def gang(measurement: str, runs: Runs, turns: int) -> dict[str, Any]:
+    """Run a measurement of tools.bench.training_gang on the GPU."""
+    directory = runs.directory / measurement
+    directory.mkdir()
+    command = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
+    program = subprocess.run(
+        [*command, f"--turns={turns}", "--device=cuda"],
+        env=os.environ | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if program.returncode:
+        result: dict[str, Any] = {"passed": False, "reason": program.stderr[-2000:]}
+    else:
+        result = {"passed": True, **json.loads((directory / "samples.json").read_text())}
+    return reported(measurement, result)
+
+
+def serve(runs: Runs, model: str, found: dict[str, Any]) -> None:
+    """Train a model for a moment, serve it, and add the results to `found`."""
+    export, directory = runs.folder(f"served {model}") / "export", runs.directory / f"logs {model}"
+    directory.mkdir()
+    attempt = runs.run(f"served {model}", SERVED[model] | {"model": model})
+    checks: dict[str, Callable[[], dict[str, Any]]] = {
+        f"{backend} {precision}": partial(serving.equal, export, directory, backend, precision)
+        for backend, precision in EAGER + COMPILED
+        if model == SMALL or backend == "eager"
+    }
+    checks["CUDA error"] = partial(serving.recovered, export, directory)
+    if model != SMALL:
+        checks["network"] = partial(serving.stages, export, directory)
+        for name, settings in RATES.items():
+            checks[f"requests, {name}"] = partial(serving.rates, export, directory, **settings)
+    if attempt.code:
+        found["export"] = {"passed": False, "reason": attempt.text[-2000:]}
+        return
+    for name, check in checks.items():
+        found[name] = reported(f"{model}: {name}", judged(check))
+
+
+def goals(samples: dict[str, Any]) -> list[Goal]:
+    """Return the goals that the measured parts decide."""
+    results = [*samples.get("paths", {}).values(), *samples.get("training", {}).values()]
+    results += [each for model in samples.get("serving", {}).values() for each in model.values()]
+    found = [Goal("failed paths", sum(not each["passed"] for each in results), 0, at_most=True)]
+    rates, pauses = samples.get("throughput", {}), samples.get("pause", {})
+    if rates.get("passed"):
+        hand = spread(ratios(rates["ours"], rates["by hand"]))["median"]
+        found.append(Goal("throughput relative to a hand-written loop", hand, 0.98))
+    if pauses.get("passed"):
+        ours = spread(ratios(pauses["ours pause"], pauses["dcp.async_save pause"]))["median"]
+        found.append(Goal("pause relative to dcp.async_save", ours, 0.5, at_most=True))
+    return found
+
+
+if __name__ == "__main__":
+    main()

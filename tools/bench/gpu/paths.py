@@ -1,0 +1,332 @@
+"""Training runs on a GPU: each takes code that the CPU does not run."""
+
+import gzip
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from devcluster.paths import CHECKOUT
+from tools.bench.outcome import say
+from training.config import TrainingConfig
+from workload import exit_codes
+from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
+
+AT_ONCE: Final = 5
+"""Number of runs at the same time on the GPU, and on the CPU."""
+
+THREADS: Final = max(1, (os.cpu_count() or 1) // AT_ONCE // 2)
+"""Threads of each run: with more threads than cores, PyTorch is many times slower."""
+
+TOLERANCE: Final = 0.05
+"""Maximum difference of a loss from that of the CPU in fp32, relative to it if it is above 1."""
+
+IMAGES: Final[dict[str, Any]] = {"model": "simple-cnn", "dataset": "digits", "epochs": 3}
+TEXT: Final[dict[str, Any]] = {
+    "model": "gpt", "dataset": "text", "train_steps": 40, "batch_size": 16, "log_every": 10,
+}  # fmt: skip
+
+COMPARED: Final[dict[str, dict[str, Any]]] = {
+    "fp32 with TF32": IMAGES | {"precision": "fp32"},
+    "bf16": IMAGES,
+    "fp16, clipping": IMAGES | {"precision": "fp16", "clip_norm": 1},
+    "bf16 gradients": IMAGES | {"gradient_compression": "bf16"},
+    "fp16 gradients": IMAGES | {"gradient_compression": "fp16"},
+    "FSDP2": IMAGES | {"parallel": "fsdp"},
+    "FSDP2 in fp32": IMAGES | {"parallel": "fsdp", "precision": "fp32"},
+    "accumulation, averaged weights": IMAGES | {"accumulate": 2, "ema_decay": 0.9},
+    "loader workers, TensorBoard": IMAGES | {"loader_workers": 2, "tensorboard": True},
+    "evaluation within epochs": IMAGES | {"evaluate_steps": 5, "checkpoint_steps": 5},
+    "preflight": IMAGES | {"preflight": "report"},
+    "quantized and pruned export": IMAGES | {"quantize": "static", "prune": 0.1},
+    "residual network": IMAGES | {"model": "resnet18", "model_options": {"image_size": 32}},
+    "language model": TEXT,
+    "language model, FSDP2": TEXT | {"parallel": "fsdp"},
+    "activation checkpointing": TEXT | {"activation_checkpointing": True},
+    "compiled": TEXT | {"compile": True},
+    "compiled, FSDP2": TEXT | {"compile": True, "parallel": "fsdp"},
+    "compiled, recomputed": TEXT | {"compile": True, "activation_checkpointing": True},
+}
+"""Settings of runs whose losses are compared with a run on the CPU."""
+
+GPU_ONLY: Final = {
+    "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
+    "loader_workers": 0,
+}  # fmt: skip
+"""Settings that the run on the CPU does not share, because they must not change the result."""
+
+
+class CheckError(Exception):
+    """A path did not do what it should."""
+
+
+def require(condition: bool, found: object) -> None:
+    """Raise CheckError with what was found instead unless the condition holds."""
+    if not condition:
+        raise CheckError(found)
+
+
+def judged(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run a check; an error becomes a failure, so that the next one still runs."""
+    try:
+        return {"passed": True, **check()}
+    except Exception as error:
+        return {"passed": False, "reason": f"{type(error).__name__}: {error}"[-3000:]}
+
+
+@dataclass
+class Attempt:
+    """A finished process of the training program."""
+
+    code: int
+    text: str
+    seconds: float
+    events: list[AnyEvent] = field(default_factory=list)
+
+    def last(self, kind: type[Any]) -> Any:
+        """Return the last event of a type. Raise CheckError if there is none."""
+        found = [event for event in self.events if isinstance(event, kind)]
+        require(bool(found), f"exit code {self.code}: {self.text[-2000:]}")
+        return found[-1]
+
+
+class Runs:
+    """Runs below a directory; text models read the repository's pages."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        text = directory / "data/text"
+        text.mkdir(parents=True, exist_ok=True)
+        pages = sorted((CHECKOUT / "docs").glob("*.md"))
+        (text / "text.txt").write_text("".join(page.read_text() for page in pages))
+
+    def start(self, name: str, settings: dict[str, Any]) -> subprocess.Popen[str]:
+        """Start the training program."""
+        values = {"data_dir": str(self.directory / "data"), "device": "cuda"}
+        values |= settings | {"run_dir": str(self.folder(name))}
+        arguments = TrainingConfig.model_validate(values).to_args()
+        return subprocess.Popen(
+            [sys.executable, "-m", "training", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=CHECKOUT,
+            # With more threads than cores, PyTorch is many times slower.
+            env=os.environ
+            | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE // 2))},
+        )
+
+    def run(self, name: str, settings: dict[str, Any]) -> Attempt:
+        """Run the training program to its end."""
+        return finish(self.start(name, settings), time.monotonic())
+
+    def folder(self, name: str) -> Path:
+        """Return the directory of a run."""
+        return self.directory / re.sub(r"\W+", "-", name)
+
+
+def finish(program: subprocess.Popen[str], started: float) -> Attempt:
+    """Wait for the end of a program, and read its events."""
+    text, _ = program.communicate()
+    events = [event for line in text.splitlines() if (event := parse(line)) is not None]
+    return Attempt(program.returncode, text, round(time.monotonic() - started, 1), events)
+
+
+@contextmanager
+def _pool() -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and result of each run that is compared with the CPU."""
+    wanted = {name: settings | GPU_ONLY | {"device": "cpu"} for name, settings in COMPARED.items()}
+    keys = {name: json.dumps(settings, sort_keys=True) for name, settings in wanted.items()}
+    distinct = {keys[name]: settings for name, settings in wanted.items()}
+    say(f"{len(COMPARED)} runs on the GPU, compared with {len(distinct)} on the CPU …")
+    with _pool() as on_cpu, _pool() as on_gpu:
+        references = {
+            key: on_cpu.submit(runs.run, f"cpu {number}", settings)
+            for number, (key, settings) in enumerate(distinct.items())
+        }
+        attempts = {name: on_gpu.submit(runs.run, name, each) for name, each in COMPARED.items()}
+        for name, attempt in attempts.items():
+            reference = references[keys[name]].result()
+            yield name, judged(partial(_compare, attempt.result(), reference))
+
+
+def _compare(attempt: Attempt, reference: Attempt) -> dict[str, Any]:
+    ours, other = attempt.last(Epoch), reference.last(Epoch)
+    attempt.last(Finished)
+    started = attempt.last(Started)
+    apart = {
+        name: abs(getattr(ours, name) - getattr(other, name)) / max(1, getattr(other, name))
+        for name in ("loss", "held_out_loss")
+    }
+    require(started.device == "cuda", started)
+    require(max(apart.values()) <= TOLERANCE, apart)
+    return {
+        "difference": {name: round(value, 5) for name, value in apart.items()},
+        "precision": started.line()["precision"],
+        "channelsLast": started.line()["channels_last"],
+        "seconds": attempt.seconds,
+    }
+
+
+def interrupted(runs: Runs) -> dict[str, Any]:
+    """Stop a run with SIGTERM, resume it, and compare it with an undisturbed run."""
+    program = runs.start("interrupted", TEXT | {"step_delay": 0.2})
+    lines, started = [], time.monotonic()
+    for line in program.stdout or ():
+        lines.append(line)
+        if isinstance(parse(line), Step):
+            program.send_signal(signal.SIGTERM)
+            break
+    stopped = finish(program, started)
+    require(stopped.code == exit_codes.INTERRUPTED, "".join(lines) + stopped.text)
+    resumed = runs.run("interrupted", TEXT)
+    require(resumed.last(Started).event == "resume", resumed.text)
+    whole = runs.run("undisturbed", TEXT)
+    again, other = resumed.last(Finished), whole.last(Finished)
+    repeated = runs.run("repeated", TEXT).last(Finished)
+    apart = abs(again.loss / other.loss - 1)
+    require(apart <= TOLERANCE, apart)
+    return {
+        "relativeDifference": apart,
+        "bitIdenticalAfterResume": again.sha256 == other.sha256,
+        "bitIdenticalWhenRepeated": repeated.sha256 == other.sha256,
+    }
+
+
+def moved(runs: Runs, first: str, then: str) -> dict[str, Any]:
+    """Train an epoch on one device and two more on another, and compare with the CPU."""
+    name, fp32 = f"{first} to {then}", {"precision": "fp32"}
+    runs.run(name, IMAGES | fp32 | {"device": first, "epochs": 1}).last(Finished)
+    attempt = runs.run(name, IMAGES | fp32 | {"device": then})
+    require(attempt.last(Started).event == "resume", attempt.text)
+    result = attempt.last(Finished)
+    # A learning rate schedule of one epoch, then the last two of three: close, but not equal.
+    require(result.accuracy >= 0.9, result)
+    return {"accuracy": result.accuracy, "resumedAtStep": attempt.last(Started).step}
+
+
+def observed(runs: Runs) -> dict[str, Any]:
+    """Read the metrics of a running GPU, and its profile."""
+    port = 19_400 + os.getpid() % 500
+    settings = IMAGES | {"metrics_port": port, "step_delay": 0.1, "profile_steps": 3}
+    started = time.monotonic()
+    program, page = runs.start("observed", settings | {"profile_after": 2}), ""
+    while program.poll() is None and "training_loss NaN" in (page or "training_loss NaN"):
+        time.sleep(0.2)
+        with suppress(urllib.error.URLError, ConnectionError):
+            page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    values = dict(re.findall(r"^(training_gpu_\w+|training_loss) (\S+)$", page, re.MULTILINE))
+    attempt = finish(program, started)
+    require(attempt.code == 0, attempt.text)
+    expected = {"training_gpu_memory_bytes", "training_gpu_utilization", "training_loss"}
+    require(values.keys() == expected, values)
+    (trace,) = runs.folder("observed").glob("profile/*.gz")
+    kernels = gzip.decompress(trace.read_bytes()).count(b'"cat": "kernel"')
+    require(kernels > 0, "the profile contains no GPU kernel")
+    return {"metrics": {name: float(value) for name, value in values.items()}, "kernels": kernels}
+
+
+def without_memory(runs: Runs) -> dict[str, Any]:
+    """Run out of GPU memory: the error names the remedy."""
+    large = {"context": 1024, "layers": 24, "heads": 16, "width": 1024}
+    settings = TEXT | {"model_options": large, "batch_size": 512, "keep_checkpoints": 1}
+    attempt = runs.run("without memory", settings)
+    error = attempt.last(Failed)
+    says = all(part in error.message for part in ("out of memory", "batch_size"))
+    require(says, error.message)
+    require(attempt.code == exit_codes.FAILED, attempt.code)
+    return {"message": error.message}
+
+
+def wrong_index(runs: Runs) -> dict[str, Any]:
+    """Train a model with an index out of range: the run is not restarted."""
+    attempt = runs.run("wrong index", IMAGES | {"model": f"{__name__}:OutOfRange"})
+    error = attempt.last(Failed)
+    require(attempt.code == exit_codes.BAD_INPUT, (attempt.code, error.message))
+    require("device-side assert" in error.message, error.message)
+    return {"message": error.message}
+
+
+class OutOfRange(nn.Module):
+    """A classifier that reads beyond its logits after some steps."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(math.prod(input_shape), outputs)
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        self.calls += 1
+        logits: Tensor = self.linear(images.flatten(1))
+        index = torch.arange(logits.shape[1], device=logits.device)
+        return logits[:, index + 1000 * (self.calls > 5)]
+
+
+def adapted(runs: Runs) -> dict[str, Any]:
+    """Fine-tune a trained language model with LoRA."""
+    runs.run("pretrained", TEXT).last(Finished)
+    settings = TEXT | {"init_from": str(runs.folder("pretrained") / "export"), "lora_rank": 8}
+    attempt = runs.run("adapted", settings)
+    require(attempt.code == 0, attempt.text)
+    # The run is finished already, and is only reported again.
+    before, after = runs.run("pretrained", TEXT).last(Finished), attempt.last(Finished)
+    require(after.loss < before.loss, (before, after))
+    return {"before": before.loss, "after": after.loss}
+
+
+def expandable(runs: Runs) -> dict[str, Any]:
+    """Check that the allocator has the setting that training chooses after PyTorch's import."""
+    program = (
+        "import torch; from training import accelerator; device = torch.device('cuda', 0); "
+        "accelerator.use(device); kept = torch.ones(2**20, device=device); "
+        "print([segment['is_expandable'] for segment in torch.cuda.memory_snapshot()])"
+    )
+    command = [sys.executable, "-c", program]
+    text = subprocess.run(command, check=True, capture_output=True, text=True, cwd=CHECKOUT).stdout
+    require("True" in text, text)
+    return {}
+
+
+CHECKS: Final[dict[str, Callable[[Runs], dict[str, Any]]]] = {
+    "SIGTERM and resume": interrupted,
+    "checkpoint of the CPU resumed on the GPU": partial(moved, first="cpu", then="cuda"),
+    "checkpoint of the GPU resumed on the CPU": partial(moved, first="cuda", then="cpu"),
+    "metrics and profile": observed,
+    "out of memory": without_memory,
+    "index out of range on the GPU": wrong_index,
+    "LoRA": adapted,
+    "expandable segments": expandable,
+}
+
+
+def checked(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and result of the checks that are no comparison with the CPU."""
+    say(f"{len(CHECKS)} further checks …")
+    with _pool() as pool:
+        found = pool.map(lambda check: judged(partial(check, runs)), CHECKS.values())
+        yield from zip(CHECKS, found, strict=True)

@@ -77,7 +77,7 @@ class Pinning:
 
     def __call__(self, memory: NDArray[np.uint8]) -> None:
         """Register memory, and unregister what was registered before."""
-        runtime = torch.cuda.cudart()
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         if self._address:
             runtime.cudaHostUnregister(self._address)
         self._address = memory.ctypes.data

@@ -92,9 +92,9 @@ class ImagesSettings(Settings):
         return self
 
 
-_SHIPPED: Final = (
+SHIPPED: Final = (
     *("gitops", "gpu_platform", "inference", "infra", "kube", "notebooks", "policies", "recorder"),
-    *("requirements", "simulation", "training", "workload"),
+    *("requirements", "simulation", "sweeps", "training", "workload"),
 )
 """Directories of this project that a new release may change."""
 
@@ -121,7 +121,7 @@ def identity(
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
             inside = path.relative_to(root)
-            if exclude_shipped and root == PROJECT_ROOT and inside.parts[0] in _SHIPPED:
+            if exclude_shipped and root == PROJECT_ROOT and inside.parts[0] in SHIPPED:
                 continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{inside.as_posix()} {content}".encode())

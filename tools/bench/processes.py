@@ -1,9 +1,10 @@
-"""Resource usage of commands, including all processes that they start."""
+"""Resource usage of commands, including all processes that they start, and ports for them."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -99,3 +100,11 @@ def _memory(pid: int) -> int:
 def _cpu() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def free_port() -> int:
+    """Return a TCP port that is free at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

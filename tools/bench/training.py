@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import psutil
 
 from tools.bench.outcome import Goal, conclude, ratios, say, spread
+from tools.bench.processes import free_port
 from workload.progress import Started, Step, parse
 
 
@@ -70,7 +70,7 @@ def main() -> None:
 def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
     """Run a measurement in two processes, with `isolated` in a network namespace if permitted."""
     say(f"{measurement} …")
-    port = _free_port()
+    port = free_port()
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
     arguments += [f"--turns={turns}"]
     starter = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
@@ -93,7 +93,7 @@ def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False)
 def _recovery(directory: Path) -> float:
     """Return the seconds from the kill of a worker to the next step of the restarted gang."""
     command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
-    command += [f"--master-port={_free_port()}", "-m", "training", "--model=simple-cnn"]
+    command += [f"--master-port={free_port()}", "-m", "training", "--model=simple-cnn"]
     command += ["--epochs=1000", "--checkpoint-steps=5", "--log-every=1", "--step-delay=0.02"]
     command += [f"--run-dir={directory}", "--device=cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -156,13 +156,6 @@ def _show(
 def _range(values: Sequence[float], form: str) -> str:
     found = spread(values)
     return f"{found['median']:{form}} ({found['minimum']:{form}} to {found['maximum']:{form}})"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

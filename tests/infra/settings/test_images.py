@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -8,7 +9,7 @@ from devcluster.paths import CHECKOUT
 from gitops.changed import known_stacks
 from gitops.environments.difference import values_of
 from gitops.stack_file import document
-from infra.settings.images import BuildSettings, ImagesSettings, identity
+from infra.settings.images import SHIPPED, BuildSettings, ImagesSettings, identity
 
 BUILD = BuildSettings(
     dockerfile="training/Dockerfile", base_image="python:3.11", sources=["training", "needs.txt"]
@@ -93,6 +94,13 @@ def test_a_release_of_this_project_is_no_change_of_the_author(
     (root / name).write_text("changed\n")
     assert of_author(build, root) == before
     assert identity(build, root) != image
+
+
+def test_all_sources_of_this_projects_images_are_its_own() -> None:
+    files = [file.read_text() for file in CHECKOUT.glob("*/Dockerfile")]
+    copied = re.findall(r"^COPY ([a-z][^ /]+)/.* ", "\n".join(files), re.MULTILINE)
+    assert {*copied} <= {*SHIPPED}
+    assert "sweeps" in copied
 
 
 @pytest.mark.parametrize(

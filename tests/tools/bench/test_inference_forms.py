@@ -2,12 +2,13 @@
 
 import base64
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tools.bench.inference import forms
-from tools.bench.inference.contestants import CONTESTANTS
+from tools.bench.inference.contestants import CONTESTANTS, OURS, Task
 from tools.bench.inference.workloads import SAMPLES, WORKLOADS
 
 IMAGE = WORKLOADS["simple-cnn"]
@@ -28,6 +29,18 @@ def test_every_server_gets_the_same_numbers(name: str, form: forms.Form):
     sample = WORKLOADS["no-op"].samples()[3]
     request = CONTESTANTS[name].encode[form](WORKLOADS["no-op"], sample)
     assert np.allclose(numbers_in(request), sample, rtol=1e-6)
+
+
+def test_servers_use_only_ports_of_their_own():
+    folder, values = Path("/nowhere"), []
+    for port in (20_000, 20_002):
+        task = Task(WORKLOADS["no-op"], "bytes", folder, port, folder, Path("python"))
+        values += [
+            value
+            for name, value in CONTESTANTS[OURS].start(task).environment.items()
+            if name.endswith("PORT")
+        ]
+    assert values == ["20000", "20001", "20002", "20003"]
 
 
 def numbers_in(request: forms.Request) -> np.ndarray:

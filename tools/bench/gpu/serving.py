@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from inference.engine.backends import Choice, example, load_backend
 from inference.engine.handlers import Classifier
 from tools.bench.gpu.paths import require
 from tools.bench.outcome import spread
+from tools.bench.processes import free_port
 from workload.manifest import read_manifest
 
 CLIENTS: Final = (1, 16, 64)
@@ -68,7 +68,7 @@ class Request:
 @contextlib.contextmanager
 def served(export: Path, log: Path, **settings: object) -> Iterator[int]:
     """Serve an export within the context; return the port. Raise CheckError if that fails."""
-    port, admin = _free_port(), _free_port()
+    port, admin = free_port(), free_port()
     values = {"model_name": "bench", "model_path": export, "host": "127.0.0.1", "port": port}
     values |= {"admin_port": admin, "poll_seconds": 0.2, "notice_seconds": 0, **settings}
     environment = {f"INFERENCE_{name.upper()}": str(value) for name, value in values.items()}
@@ -102,13 +102,6 @@ def _await_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
         failed = server.poll() is not None or "load_failed" in text
         require(not failed and time.monotonic() < deadline, text[-3000:])
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def outputs(export: Path, log: Path, images: Images, **settings: object) -> Images:

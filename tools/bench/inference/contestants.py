@@ -61,6 +61,7 @@ def _ours(task: Task, **overrides: str) -> Start:
         "MODEL_PATH": str(task.export),
         "HOST": "127.0.0.1",
         "PORT": str(task.port),
+        "ADMIN_PORT": str(task.port + 1),
         "DEVICE": "cpu",
         "THREADS": "1",
         "MAX_BATCH": str(MAX_BATCH),

@@ -34,7 +34,7 @@ def test_every_server_gets_the_same_numbers(name: str, form: forms.Form):
 def test_servers_use_only_ports_of_their_own():
     folder, values = Path("/nowhere"), []
     for port in (20_000, 20_002):
-        task = Task(WORKLOADS["no-op"], "bytes", folder, port, folder, Path("python"))
+        task = Task(WORKLOADS["no-op"], "raw", folder, port, folder, Path("python"))
         values += [
             value
             for name, value in CONTESTANTS[OURS].start(task).environment.items()

@@ -173,8 +173,11 @@ class Half(nn.Module):
 
 
 def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
-    """Return the network with CUDA graphs on a GPU, unless it cannot be captured."""
-    if choice.device.type != "cuda":
+    """Return the network with CUDA graphs on a GPU, unless it cannot be captured.
+
+    Sequences of tokens have any length, and graphs would hold logits of every batch size.
+    """
+    if choice.device.type != "cuda" or choice.manifest.input_dtype == "int64":
         return network
     try:
         with torch.inference_mode():

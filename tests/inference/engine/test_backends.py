@@ -1,15 +1,19 @@
 """Each backend compared with the network."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from inference.config import Backend, Precision
-from inference.engine.backends import Choice, load_backend
+from inference.engine.backends import Choice, Graphed, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from tests.inference.engine.exports import Serve, infer, write_model
 from training.config import TrainingConfig
@@ -108,6 +112,62 @@ def test_half_precision_keeps_tokens(tmp_path: Path) -> None:
     half = load_backend(Choice("eager", tmp_path, manifest, CPU, "", tmp_path, "bf16"))
     with torch.inference_mode():
         assert half(tokens).float() == pytest.approx(network(tokens).numpy(), abs=0.02)
+
+
+class FakeGraph:
+    """A CUDA graph on the CPU: replays the calls of `Recorded` that it captured."""
+
+    capturing: "FakeGraph | None" = None
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Tensor, Tensor]] = []
+
+    @classmethod
+    @contextlib.contextmanager
+    def capture(cls, graph: "FakeGraph", **_: object) -> Iterator[None]:
+        cls.capturing = graph
+        yield
+        cls.capturing = None
+
+    def replay(self) -> None:
+        for inputs, outputs in self.calls:
+            outputs.copy_(inputs.sum(1, keepdim=True))
+
+
+class Recorded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.called_with: list[int] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.called_with.append(len(inputs))
+        outputs = inputs.sum(1, keepdim=True)
+        if FakeGraph.capturing is not None:
+            FakeGraph.capturing.calls.append((inputs, outputs))
+        return outputs
+
+
+def test_batches_are_padded_to_the_next_captured_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("Stream", "current_stream", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", FakeGraph.capture)
+    network = Recorded()
+    graphed = Graphed(network, torch.zeros(6, 2))
+    # Each size is computed twice: once to warm up, once to capture it.
+    assert network.called_with == [6, 6, 4, 4, 2, 2, 1, 1]
+    outputs = []
+    for samples in (1, 2, 3, 5, 6):
+        inputs = torch.rand(samples, 2)
+        outputs.append((graphed(inputs), inputs.sum(1, keepdim=True)))
+    # Results stay valid after later batches.
+    assert all(torch.equal(found, expected) for found, expected in outputs)
+    assert len(network.called_with) == 8
+    for shape in ((7, 2), (2, 3)):
+        inputs = torch.rand(shape)
+        assert torch.equal(graphed(inputs), inputs.sum(1, keepdim=True))
+    assert network.called_with[8:] == [7, 2]
 
 
 def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:

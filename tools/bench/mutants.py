@@ -11,6 +11,7 @@ command prints the survivors, and writes all mutants to .bench/mutants.json and 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import subprocess
@@ -29,7 +30,14 @@ from libcst import matchers
 from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
-from tools.bench.mutant_tests import Progress, copy_checkout, outcome, record, replaced
+from tools.bench.mutant_tests import (
+    Progress,
+    Recording,
+    copy_checkout,
+    outcome,
+    record,
+    replaced,
+)
 from tools.bench.outcome import DIRECTORY, Goal, conclude, say
 
 SOURCES = ("infra/pods.py", "infra/kinds/*.py", "policies/*.py")
@@ -281,23 +289,32 @@ def _measure(
             sys.exit(f"a test fails without a mutant, see {log}")
     results: list[dict[str, Any]] = []
     progress = Progress("mutants", len(sample))
-    for mutant, change in sample.items():
-        began = time.monotonic()
-        chosen = recording.choose(mutant.file, change.lines)
-        location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"
-        with log.open("a") as stream:
-            stream.write(f"\n=== {location}\n")
-        with replaced(copy / mutant.file, change.text):
-            found = outcome(copy, chosen, recording, log)
-        if found == "survived" and not recording.executes(mutant.file, change.lines):
-            found = "no coverage"
-        if found in ("survived", "no coverage"):
-            say(f"{found}: {location}")
-        seconds = round(time.monotonic() - began, 2)
-        measured = {"change": change.summary[:400], "tests": len(chosen), "seconds": seconds}
-        results.append({**asdict(mutant), **measured, "outcome": found})
-        progress.step()
+    # The order is random, so the mutants before Ctrl-C are a sample as well.
+    with contextlib.suppress(KeyboardInterrupt):
+        for mutant, change in sample.items():
+            results.append(_try(copy, mutant, change, recording, log))
+            progress.step()
     return results
+
+
+def _try(
+    copy: Path, mutant: Mutant, change: Change, recording: Recording, log: Path
+) -> dict[str, Any]:
+    """Run the tests of a mutant, and return its outcome; print it if it survives."""
+    began = time.monotonic()
+    chosen = recording.choose(mutant.file, change.lines)
+    location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"
+    with log.open("a") as stream:
+        stream.write(f"\n=== {location}\n")
+    with replaced(copy / mutant.file, change.text):
+        found = outcome(copy, chosen, recording, log)
+    if found == "survived" and not recording.executes(mutant.file, change.lines):
+        found = "no coverage"
+    if found in ("survived", "no coverage"):
+        say(f"{found}: {location}")
+    seconds = round(time.monotonic() - began, 2)
+    measured = {"change": change.summary[:400], "tests": len(chosen), "seconds": seconds}
+    return {**asdict(mutant), **measured, "outcome": found}
 
 
 def _commit() -> str:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from gitops.runs.snapshot import (
     queue_of,
 )
 from gitops.runs.states import state_of, wants_pods
-from gitops.runs.status import RunStatus, read_runs
+from gitops.runs.status import RunStatus, moment, read_runs
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import State as JobState
 from kube.names import RUN_LABEL
@@ -132,7 +132,7 @@ def _groups(
             continue
         placed = [pod for pod in group_pods if is_scheduled(pod)]
         minimum = max(int(spec.get("minMember") or 1), 1)
-        started = [_time(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
+        started = [moment(at) for p in placed if (at := p.get("status", {}).get("startTime"))]
         first = group_pods[0] if group_pods else {"metadata": {}, "spec": {}}
         run = runs.get((group["metadata"]["namespace"], _run(first, group)))
         progress = run.progress if run else None
@@ -145,7 +145,7 @@ def _groups(
             priority=int(first["spec"].get("priority") or 0),
             minimum=minimum,
             preemptable=_preemptable(group, first),
-            created=_time(group["metadata"].get("creationTimestamp")) or now,
+            created=moment(group["metadata"].get("creationTimestamp")) or now,
             started=max((at for at in started if at), default=None),
             deadline_seconds=_deadline(group_pods, job),
             left_seconds=progress.left_seconds if progress else None,
@@ -169,7 +169,7 @@ def _suspended(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
                 queue=spec.get("queue", "default"),
                 priority_class=spec.get("priorityClassName", ""),
                 minimum=spec.get("minAvailable") or sum(shape.count for shape in shapes),
-                created=_time(job["metadata"].get("creationTimestamp")) or now,
+                created=moment(job["metadata"].get("creationTimestamp")) or now,
                 deadline_seconds=_deadline([], job),
                 pods=shapes,
             )
@@ -228,7 +228,3 @@ def _scheduler(cluster: Cluster) -> tuple[str | None, str | None]:
                         return version, each.get("data", {}).get(_CONFIGURATION)
         return version, None
     return None, None
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text).astimezone(UTC) if text else None

@@ -18,7 +18,7 @@ from pydantic_core import core_schema
 Schema = dict[str, Any]
 
 DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
-"""Hyperparameters that follow from a run's name and claims: configuration must not set them."""
+"""Hyperparameters that the stack derives from the run's name and claims."""
 
 _LIMITS: Final = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 

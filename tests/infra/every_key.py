@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from infra.settings.monitoring import Thresholds
-from infra.settings.training.step_checks import DECIDED_BY_STACK
+from infra.settings.schema import DECIDED_BY_STACK
 from training.config import TrainingConfig
 
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from infra.settings import StackSettings, validate
-from infra.settings.training.step_checks import DECIDED_BY_STACK
+from infra.settings.schema import DECIDED_BY_STACK
 from tests.infra.every_key import stacks
 
 SECRET = frozenset({"registry_password"})

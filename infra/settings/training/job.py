@@ -8,11 +8,12 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.settings.cluster import TolerationSettings
 from infra.settings.inference.scaling import MetricName
+from infra.settings.schema import DECIDED_BY_STACK
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.training.notebook import NotebookSettings
 from infra.settings.training.schedule import ScheduleSettings
-from infra.settings.training.step_checks import DECIDED_BY_STACK, ITEM, producers
+from infra.settings.training.step_checks import ITEM, producers
 from infra.settings.training.torchtitan import TorchtitanSettings
 from infra.settings.types import (
     Annotations,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Final
 
+from infra.settings.schema import DECIDED_BY_STACK
 from kube.kinds.volcano import TRAINING_STEP
 from training.config import TrainingConfig
 from workload.results import PARAMETERS, PLACEHOLDER
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 ITEM: Final = "ITEM"
 """Environment variable of a step with `for_each`."""
 
-DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
-"""Hyperparameters that the stack derives from the run's name and the claims."""
 
 _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "number": frozenset({"integer", "number"}),

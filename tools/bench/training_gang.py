@@ -69,11 +69,11 @@ def throughput(directory: Path, world: World, turns: int, device: str) -> dict[s
         names = list(loops)
         # Rotated, so that each loop goes first equally often.
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            dist.barrier()
+            _settle()
             started = time.perf_counter()
             for _ in range(steps):
                 next(loops[name])
-            dist.barrier()
+            _settle()
             seconds = time.perf_counter() - started
             if turn >= 0:
                 samples[name].append(steps * batch * world.size / seconds)
@@ -148,7 +148,7 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
     Return the seconds that training waited, the seconds until everything was on disk, and the step
     rate in that time.
     """
-    dist.barrier()
+    _settle()
     started, ends = time.perf_counter(), list[float]()
     saving = start()
     paused = time.perf_counter() - started
@@ -161,8 +161,16 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
         # All processes compute the same number of steps.
         unfinished.fill_(float(saving is not None and not ends))
         dist.all_reduce(unfinished, dist.ReduceOp.MAX)
+    _settle()
     rate = count / (time.perf_counter() - started - paused)
     return {"pause": paused, "write": max(ends, default=paused), "steps per second": rate}
+
+
+def _settle() -> None:
+    """Wait until the GPU and the other processes have done everything that was started."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    dist.barrier()
 
 
 def traffic(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:

@@ -99,7 +99,8 @@ def _await_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
             if connection.getresponse().status == 200:
                 return
         text = log.read_text()
-        failed = server.poll() is not None or "load_failed" in text
+        # The export exists, so a server that waits for one could not load it.
+        failed = server.poll() is not None or '"event": "waiting"' in text
         require(not failed and time.monotonic() < deadline, text[-3000:])
         time.sleep(0.1)
 

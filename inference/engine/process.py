@@ -75,7 +75,7 @@ class Arena:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._mapped: Callable[[NDArray[np.uint8]], object] = lambda _: None
+        self._mapped: Callable[[NDArray[np.uint8] | None], object] = lambda _: None
         self._map()
 
     @classmethod
@@ -122,8 +122,8 @@ class Arena:
                 arrays[name] = self._view(tuple(shape), NUMPY[datatype], offset)
         return arrays
 
-    def on_map(self, mapped: Callable[[NDArray[np.uint8]], object]) -> None:
-        """Call `mapped` with the memory, now and whenever it is mapped again."""
+    def on_map(self, mapped: Callable[[NDArray[np.uint8] | None], object]) -> None:
+        """Call `mapped` with the memory now, and with None and the new memory if it is replaced."""
         self._mapped = mapped
         self._map()
 
@@ -136,6 +136,7 @@ class Arena:
         return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
 
     def _map(self) -> None:
+        self._mapped(None)
         self._size = os.fstat(self._descriptor).st_size
         # Not resized in place: a view may still use the old mapping, which then stays valid.
         self._memory = mmap.mmap(self._descriptor, self._size)

@@ -73,16 +73,22 @@ class Pinning:
     for 19 MiB), and do not block.
     """
 
-    _address = 0
+    _address: int | None = None
 
-    def __call__(self, memory: NDArray[np.uint8]) -> None:
-        """Register memory, and unregister what was registered before."""
+    def __call__(self, memory: NDArray[np.uint8] | None) -> None:
+        """Register memory, or with None unregister it, because it is about to be released."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        if self._address:
+        if self._address is not None:
             runtime.cudaHostUnregister(self._address)
-        self._address = memory.ctypes.data
-        # Without registration, copies are only slower.
-        runtime.cudaHostRegister(self._address, memory.nbytes, 0)
+            self._address = None
+        if memory is None:
+            return
+        if int(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
+            self._address = memory.ctypes.data
+            return
+        # Copies are only slower, but the next operation reports the error, so take it from there.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device="cuda")
 
 
 def _exit_with_server() -> None:

@@ -66,11 +66,15 @@ def test_an_arena_grows_and_older_views_stay_valid() -> None:
 
 def test_memory_is_announced_whenever_it_is_mapped() -> None:
     arena = Arena.create()
-    mapped: list[NDArray[np.uint8]] = []
+    mapped: list[NDArray[np.uint8] | None] = []
     arena.on_map(mapped.append)
     arena.put({"x": [np.arange(INITIAL_BYTES, dtype=np.int64)]})
-    assert [len(memory) for memory in mapped] == [INITIAL_BYTES, 8 * INITIAL_BYTES]
-    assert mapped[-1][:9:8].tolist() == [0, 1]
+    released, first, again, second = mapped
+    assert released is again is None
+    assert first is not None
+    assert second is not None
+    assert (len(first), len(second)) == (INITIAL_BYTES, 8 * INITIAL_BYTES)
+    assert second[:9:8].tolist() == [0, 1]
     arena.close()
 
 

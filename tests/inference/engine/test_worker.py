@@ -3,6 +3,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from unittest.mock import MagicMock, call
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from inference.config import InferenceConfig
 from inference.engine.handlers import Handler
 from inference.engine.interface import InputError
-from inference.engine.process import WorkerSpec
-from inference.engine.worker import load
+from inference.engine.process import INITIAL_BYTES, Arena, WorkerSpec
+from inference.engine.worker import Pinning, load
 from training.data import held_out_digits
 from workload.files import sha256_of
 from workload.manifest import ExportError, read_manifest
@@ -63,6 +64,28 @@ def change_tensors(export: Path, change: Callable[[dict[str, torch.Tensor]], obj
     change(tensors)
     save_file(tensors, export / "model.safetensors")
     seal(export)
+
+
+@pytest.mark.parametrize(("code", "registered"), [(0, True), (2, False)])
+def test_memory_is_registered_with_cuda_until_it_is_replaced(
+    code: int, registered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = MagicMock()
+    runtime.cudaHostRegister.return_value = code
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    # Without a GPU, the operation that takes the error fails as on a GPU.
+    arena = Arena.create()
+    arena.on_map(Pinning())
+    arena.put({"x": [np.zeros(INITIAL_BYTES)]})
+    (first, size, _), (_, grown, _) = (
+        each.args for each in runtime.cudaHostRegister.call_args_list
+    )
+    assert (size, grown) == (INITIAL_BYTES, 8 * INITIAL_BYTES)
+    released = [call(first)] if registered else []
+    assert runtime.cudaHostUnregister.call_args_list == released
+    order = [name for name, *_ in runtime.mock_calls]
+    assert order == ["cudaHostRegister", *["cudaHostUnregister"] * registered, "cudaHostRegister"]
+    arena.close()
 
 
 def test_accuracy_equals_that_of_the_training_run(trained: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -98,7 +97,6 @@ class Watchdog:
     def __init__(self, timeout: float) -> None:
         self._timeout, self._last_beat = timeout, time.monotonic()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def beat(self) -> float:
         """Record progress; return the seconds since the previous call."""
@@ -108,13 +106,11 @@ class Watchdog:
     def __enter__(self) -> Self:
         self.beat()
         if self._timeout:
-            self._thread.start()
+            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        if self._timeout:
-            self._thread.join()
 
     def _watch(self) -> None:
         stderr = 2  # sys.stderr may have been replaced.
@@ -134,10 +130,10 @@ class Run:
     """A run of `steps` steps, entered after the process group is initialized.
 
     All ranks call all methods in the same order, and share `directory`, by default $RUN_DIR.
+    `newest` is the checkpoint to resume from; None in a new run.
     """
 
     newest: Path | None = None
-    """Checkpoint to resume from; None in a new run."""
 
     def __init__(
         self,
@@ -155,7 +151,7 @@ class Run:
         self._watchdog, self._group = Watchdog(hang_timeout), dist.group.WORLD
         self._rank, self._size, self._diverged = 0, 1, False
         self._handlers: dict[int, Any] = {}
-        self._values = defaultdict[str, Any](int)
+        self._values: dict[str, Any] = {"step": 0, "step_seconds_count": 0, "step_seconds_sum": 0.0}
 
     def __enter__(self) -> Self:
         self._watchdog.__enter__()
@@ -188,9 +184,8 @@ class Run:
 
     def resume(self, load: Action = lambda _: None) -> int:
         """Call `load(directory)` with the newest checkpoint; return its step, 0 in a new run."""
-        if newest := self.newest:
-            all_or_none(lambda: load(newest), self._group)
-        step = files.step_of(newest) if newest else 0
+        all_or_none(lambda: self.newest and load(self.newest), self._group)
+        step = files.step_of(self.newest) if self.newest else 0
         self.resumed(step)
         return step
 
@@ -271,9 +266,8 @@ class Run:
         all_or_none(self._check_loss, self._group)
         folder = on_rank0(lambda: files.create_unfinished(target), self._group)
         result = all_or_none(lambda: write(folder), self._group)
-        if dist.get_node_local_rank(0) == 0:
-            files.sync_files(folder)
-        all_or_none(lambda: None, self._group)
+        first_of_node = dist.get_node_local_rank(0) == 0
+        all_or_none(lambda: files.sync_files(folder) if first_of_node else None, self._group)
         on_rank0(lambda: files.publish_folder(folder), self._group)
         return result
 
@@ -300,12 +294,10 @@ class Run:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 lines = [f"training_{key} {float(value)}" for key, value in [*values.items()]]
-                self.send_response(200)
+                self.send_response_only(200)  # Unlike send_response, it does not log the request.
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.end_headers()
                 self.wfile.write("\n".join([f"training_info{{run={run}}} 1", *lines, ""]).encode())
-
-            def log_message(self, *_: object) -> None: ...
 
         try:
             server = ThreadingHTTPServer(("", self._port), Handler)

@@ -31,7 +31,7 @@ def save(run: Run) -> None:
     """
     mean_loss(run)
     step = run.position.step
-    with run.metrics.checkpoint_pause():
+    with run.metrics.activities.doing("checkpoint"), run.metrics.checkpoint_seconds.time():
         seal = Seal(
             **_identity(run),
             position=Position(**vars(run.position)),

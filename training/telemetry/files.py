@@ -43,9 +43,6 @@ class EventFiles(contextlib.ExitStack):
             self.callback(self._writer.close)
             self.callback(self.flush)
 
-    def __enter__(self) -> Self:
-        return self
-
     def stepped(self, step: int, loss: Tensor, learning_rate: float) -> None:
         """Record the loss (a scalar on any device) and learning rate of a step."""
         if self._writer is not None:
@@ -55,13 +52,14 @@ class EventFiles(contextlib.ExitStack):
                 self.flush()
 
     def add_scalars(self, step: int, **values: float) -> None:
-        """Record values under their names, such as accuracy after an epoch."""
+        """Record values under their names, such as accuracy after an epoch, and flush."""
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
+        self.flush()
 
     def flush(self) -> None:
-        """Write everything to disk; call it with every checkpoint. Raise OSError on failure."""
+        """Write everything to disk. Raise OSError on failure."""
         if self._writer is not None:
             kept, self._kept = self._kept, []
             losses = torch.stack([loss for _, loss in kept]).tolist() if kept else []
@@ -74,11 +72,10 @@ class Tracer:
     """Profiles `steps` steps after the first `after` steps of this process; 0 disables it.
 
     `before` is the number of steps of the run before this process started. After the last profiled
-    step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz, and
-    `written` is set to its path. Raise OSError if it cannot be written.
+    step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz. Raise
+    OSError if it cannot be written.
     """
 
-    written: Path | None = None
     _profile: profile | None = None
 
     def __init__(self, folder: Path, rank: int, steps: int, after: int, before: int) -> None:
@@ -113,4 +110,3 @@ class Tracer:
         unfinished = self._target.with_name(f".{self._target.name}")
         done.export_chrome_trace(str(unfinished))
         unfinished.replace(self._target)
-        self.written = self._target

@@ -81,7 +81,6 @@ class ProgressOutputs(contextlib.ExitStack):
         if epoch is not None:
             values |= {"loss": epoch[0], "seconds": seconds}
         self._files.add_scalars(position.step, **values, **metrics)
-        self._files.flush()
         self._run.metrics.evaluated(position.epoch, evaluation)
         if not self._run.world.is_rank0:
             return
@@ -89,17 +88,14 @@ class ProgressOutputs(contextlib.ExitStack):
         custom = {"metrics": _rounded(metrics)} if metrics else {}
         if epoch is not None:
             counts = {**self._epochs("epoch"), "step": position.step, "samples": epoch[1]}
-            self._record(emit(Epoch.model_validate({**counts, **line, **custom})))
+            written = emit(Epoch.model_validate({**counts, **line, **custom}))
+            # A file next to the checkpoints outlives the pod.
+            with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
+                file.write(f"{written}\n")
         else:
             self._throughput.exclude(seconds)
             counts = {**self._epochs("done_epochs"), "samples": evaluation.samples}
             emit(Evaluated.model_validate({"step": position.step, **counts, **line, **custom}))
-
-    def _record(self, line: str) -> None:
-        """Append the line of an epoch to a file next to the checkpoints, which outlives the pod."""
-        self._run.folder.mkdir(parents=True, exist_ok=True)
-        with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
 
     def _epochs(self, name: str) -> dict[str, int | float]:
         """Return the epochs so far, as `name`, and those of the run."""

@@ -90,7 +90,13 @@ def write_export(
     weights = Weights(**describe(path))
     beat()
     if isinstance(model, Gpt):
-        _write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)
+        try:
+            write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)
+        except (OSError, ExportError) as error:
+            # The export is complete without it.
+            shutil.rmtree(folder / HUGGINGFACE_FOLDER, ignore_errors=True)
+            message = f"{HUGGINGFACE_FOLDER} is not exported: {error}"
+            emit(Message(event="warning", message=message))
         beat()
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
@@ -120,15 +126,6 @@ def write_export(
     )
     write_manifest(folder, manifest)
     return manifest
-
-
-def _write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
-    """Write the Hugging Face directory. Only warn on failure: the export is complete without it."""
-    try:
-        write_huggingface(folder, model, config)
-    except (OSError, ExportError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        emit(Message(event="warning", message=f"{folder.name} is not exported: {error}"))
 
 
 def finished_export(folder: Path) -> Manifest | None:

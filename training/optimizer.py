@@ -25,20 +25,16 @@ def learning_rate(config: TrainingConfig, progress: float) -> float:
     Topin, arXiv:1708.07120), falls linearly, or stays constant. The schedule has no state, so it is
     the same for any number of processes.
     """
-    return config.learning_rate * _share(config, progress)
-
-
-def _share(config: TrainingConfig, progress: float) -> float:
-    if progress < config.warm_up:
-        return INITIAL_SHARE + (1 - INITIAL_SHARE) * progress / config.warm_up
     left = (1 - progress) / (1 - config.warm_up)
-    match config.schedule:
-        case "one-cycle":
-            return FINAL_SHARE + (1 - FINAL_SHARE) * (1 - math.cos(math.pi * left)) / 2
-        case "linear":
-            return FINAL_SHARE + (1 - FINAL_SHARE) * left
-        case "constant":
-            return 1.0
+    if progress < config.warm_up:
+        share = INITIAL_SHARE + (1 - INITIAL_SHARE) * progress / config.warm_up
+    elif config.schedule == "one-cycle":
+        share = FINAL_SHARE + (1 - FINAL_SHARE) * (1 - math.cos(math.pi * left)) / 2
+    elif config.schedule == "linear":
+        share = FINAL_SHARE + (1 - FINAL_SHARE) * left
+    else:
+        share = 1.0
+    return config.learning_rate * share
 
 
 def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
@@ -85,12 +81,6 @@ class Average:
             name: parameter.detach().clone() for name, parameter in self._trained().items()
         }
         """Averages by parameter name, without frozen parameters; with FSDP, the local shards."""
-
-    @torch.no_grad()
-    def restart(self) -> None:
-        """Restart the average from the current weights."""
-        for name, parameter in self._trained().items():
-            self.tensors[name].copy_(parameter)
 
     @torch.no_grad()
     def update(self, step: int) -> None:

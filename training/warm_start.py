@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
 from training.config import TrainingConfig
 from training.export.huggingface import CONFIG_FILE, read_huggingface
 from training.lora import Lora, load_adapter, merge
+from training.optimizer import Average
 from training.run import Run
 from workload.configuration import ConfigurationError
 from workload.export import read_weights, tensors_of
@@ -46,7 +47,7 @@ def load_initial_weights(run: Run) -> Report:
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(run.model.model, weights, options=options)
     if run.average is not None:
-        run.average.restart()
+        run.average = Average(run.model, run.config.ema_decay)
     return report
 
 

@@ -114,16 +114,15 @@ class Watchdog:
 
     def _watch(self) -> None:
         stderr = 2  # sys.stderr may have been replaced.
-        while time.monotonic() - self._last_beat <= self._timeout:
+        while not self._stopped.wait(min(self._timeout / 4, 1)):
             # A timer outside of Python, which fires if this loop is blocked.
             faulthandler.dump_traceback_later(self._timeout, exit=True, file=stderr)
-            if self._stopped.wait(min(self._timeout / 4, 1)):
-                faulthandler.cancel_dump_traceback_later()
-                return
-        faulthandler.dump_traceback(stderr, all_threads=True)
-        stacks = "the stacks of all threads are on standard error"
-        fail(f"no step for {self._timeout:g} seconds (hang_timeout): {stacks}", exit_codes.HUNG)
-        os._exit(exit_codes.HUNG)
+            if time.monotonic() - self._last_beat > self._timeout:
+                faulthandler.dump_traceback(stderr, all_threads=True)
+                stacks = "the stacks of all threads are on standard error"
+                message = f"no step for {self._timeout:g} seconds (hang_timeout): {stacks}"
+                exit_codes.leave(fail(message, exit_codes.HUNG))
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Run:

@@ -13,7 +13,7 @@ from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import Position, Seal
 from training.data.loader import scale
-from training.gang.distributed import await_peers, gather
+from training.gang.distributed import await_rank0, gather
 from training.run import Run, mean_loss
 from workload import files
 from workload.catalog import Option
@@ -69,14 +69,10 @@ def resume(run: Run) -> bool:
 
 
 def _restore_copy(run: Run) -> bool:
-    mirror, group, beat = run.saver.mirror, run.saver.group, run.watchdog.beat
+    mirror, beat = run.saver.mirror, run.watchdog.beat
     if mirror is None:
         return False
-
-    def restore() -> bool:
-        return run.world.is_rank0 and mirror.restore(beat)
-
-    return any(gather(all_or_none(lambda: await_peers(restore, group, beat), group), group))
+    return await_rank0(lambda: mirror.restore(beat), run.saver.group, beat)
 
 
 def _resume(run: Run) -> bool:

@@ -39,20 +39,16 @@ from workload.models.gpt import Gpt
 from workload.progress import Message
 from workload.report import emit
 
-VARIABLE: Final = "CODE_VERSION"
-"""Variable with the version of the code, such as the commit that an image was built from."""
-
-PACKAGES: Final = ("training", "workload")
-
 
 def code_version() -> str:
-    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources."""
-    return os.environ.get(VARIABLE) or f"sources-{_sources_digest(Path(__file__).parents[2])}"
+    """Return $CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources."""
+    return os.environ.get("CODE_VERSION") or f"sources-{_sources_digest(Path(__file__).parents[2])}"
 
 
 def _sources_digest(root: Path) -> str:
     complete = hashlib.sha256()
-    for path in sorted(path for name in PACKAGES for path in (root / name).rglob("*.py")):
+    paths = (path for name in ("training", "workload") for path in (root / name).rglob("*.py"))
+    for path in sorted(paths):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         complete.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
     return complete.hexdigest()[:12]

@@ -41,12 +41,11 @@ class ProgressOutputs(contextlib.ExitStack):
         self._tracer = Tracer(
             folder, run.world.rank, steps, config.profile_after, before=position.step
         )
-        self._throughput = Throughput(run)
 
     def __enter__(self) -> Self:
         for output in (self._bar, self._files, self._tracer):
             self.enter_context(output)
-        self._throughput.since_last(self._run.length.done(self._run.position))
+        self._throughput = Throughput(self._run)
         return self
 
     def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
@@ -112,11 +111,8 @@ class Throughput:
     """Samples, tokens and model FLOPs per second between two progress lines."""
 
     def __init__(self, run: Run) -> None:
-        self._device, data = run.device, run.data
-        self._tokens = 0 if data.train.white else math.prod(data.shape)
-        self._peak = peak_flops(run.device)
-        self._flops = run.flops_per_sample
-        self._size = run.world.size
+        self._run, self._peak = run, peak_flops(run.device)
+        self._tokens = 0 if run.data.train.white else math.prod(run.data.shape)
         self._last = (time.perf_counter(), run.length.done(run.position))
 
     def exclude(self, seconds: float) -> None:
@@ -132,8 +128,8 @@ class Throughput:
         values: dict[str, float] = {"samples_per_second": round(rate, 3)}
         if self._tokens:
             values["tokens_per_second"] = round(rate * self._tokens, 1)
-        if self._peak and self._flops:
-            values["mfu"] = round(rate * self._flops / (self._peak * self._size), 4)
-        if self._device.type == "cuda":
-            values["memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        if self._peak and (flops := self._run.flops_per_sample):
+            values["mfu"] = round(rate * flops / (self._peak * self._run.world.size), 4)
+        if self._run.device.type == "cuda":
+            values["memory_bytes"] = torch.cuda.max_memory_allocated(self._run.device)
         return values

@@ -132,8 +132,6 @@ class Run:
     `newest` is the checkpoint to resume from; None in a new run.
     """
 
-    newest: Path | None = None
-
     def __init__(
         self,
         steps: int,
@@ -150,6 +148,7 @@ class Run:
         self._watchdog, self._group = Watchdog(hang_timeout), dist.group.WORLD
         self._rank, self._size, self._diverged = 0, 1, False
         self._handlers: dict[int, Any] = {}
+        self.newest: Path | None = None
         self._values: dict[str, Any] = {"step": 0, "step_seconds_count": 0, "step_seconds_sum": 0.0}
 
     def __enter__(self) -> Self:

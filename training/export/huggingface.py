@@ -28,7 +28,6 @@ from workload.models.gpt import Gpt
 HUGGINGFACE_FOLDER: Final = "huggingface"
 CONFIG_FILE: Final = "config.json"
 _INDEX_FILE: Final = "model.safetensors.index.json"
-_TOKENIZER: Final = "tokenizer.json"
 
 
 def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
@@ -39,7 +38,7 @@ def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    write_atomically(folder / _TOKENIZER, _tokenizer(config))
+    write_atomically(folder / "tokenizer.json", _tokenizer(config))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": model.context,

@@ -28,8 +28,6 @@ LOCKED_BYTES: Final = 2**30
 """Locked memory (bytes) below which RDMA is expected to fail: containerd's default is 8 MiB, and
 NCCL pins several buffers of 4 MiB for each connection."""
 
-FULL: Final = {errno.ENOSPC, errno.EDQUOT}
-
 
 def await_free_space(folder: Path, timeout: float) -> None:
     """Wait for free space if a run with checkpoints resumes on a full volume, and report it.
@@ -59,7 +57,7 @@ def _is_full(folder: Path, needed: int) -> bool:
     try:
         write_probe(folder)
     except OSError as error:
-        return error.errno in FULL and not leftovers
+        return error.errno in {errno.ENOSPC, errno.EDQUOT} and not leftovers
     return False
 
 

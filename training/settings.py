@@ -14,10 +14,9 @@ DatasetName = Literal[
     "shards", "text", "tokens",
 ]  # fmt: skip
 TEXTS: Final[tuple[DatasetName, ...]] = ("text", "tokens")
-IMAGES: Final[tuple[DatasetName, ...]] = (
-    "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
-    "shards",
-)  # fmt: skip
+IMAGES: Final[tuple[DatasetName, ...]] = tuple(
+    name for name in get_args(DatasetName) if name not in TEXTS
+)
 PUBLISHED: Final[tuple[DatasetName, ...]] = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 PREPARED: Final[tuple[DatasetName, ...]] = ("shards", "tokens")
 """Data sets from `python -m training.data prepare`, in subdirectories of data_dir by name."""

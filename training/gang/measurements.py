@@ -58,9 +58,8 @@ class Measurement:
 
     def is_outlier(self, value: float, median: float) -> bool:
         """Return whether a value is much worse than the median."""
-        if self.lower_is_better:
-            return value >= median * self.factor and value - median >= self.difference
-        return value * self.factor <= median and median - value >= self.difference
+        low, high = (median, value) if self.lower_is_better else (value, median)
+        return high >= low * self.factor and high - low >= self.difference
 
 
 MEASUREMENTS: Final = {

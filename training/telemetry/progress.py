@@ -33,10 +33,9 @@ class ProgressOutputs(contextlib.ExitStack):
             done=run.length.done(position),
             shown=run.world.is_rank0,
         )
-        folder = run.folder / "tensorboard"
-        self._files = EventFiles(
-            folder if config.tensorboard and run.world.is_rank0 else None, step=position.step
-        )
+        self._files: EventFiles | None = None
+        if config.tensorboard and run.world.is_rank0:
+            self._files = EventFiles(run.folder / "tensorboard", step=position.step)
         folder, steps = run.folder / "profile", config.profile_steps
         self._tracer = Tracer(
             folder, run.world.rank, steps, config.profile_after, before=position.step
@@ -44,7 +43,8 @@ class ProgressOutputs(contextlib.ExitStack):
 
     def __enter__(self) -> Self:
         for output in (self._bar, self._files, self._tracer):
-            self.enter_context(output)
+            if output is not None:
+                self.enter_context(output)
         self._throughput = Throughput(self._run)
         return self
 
@@ -53,7 +53,8 @@ class ProgressOutputs(contextlib.ExitStack):
         run, position = self._run, self._run.position
         step, done = position.step, run.length.done(position)
         self._bar.advance(done, step, loss)
-        self._files.stepped(step, loss, rate)
+        if self._files is not None:
+            self._files.stepped(step, loss, rate)
         self._tracer.stepped()
         # Reading the loss stalls a GPU, so it is read only when it is logged.
         if self._every and step % self._every == 0:
@@ -79,7 +80,8 @@ class ProgressOutputs(contextlib.ExitStack):
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}
         if epoch is not None:
             values |= {"loss": epoch[0], "seconds": seconds}
-        self._files.add_scalars(position.step, **values, **metrics)
+        if self._files is not None:
+            self._files.add_scalars(position.step, **values, **metrics)
         self._run.metrics.evaluated(position.epoch, evaluation)
         if not self._run.world.is_rank0:
             return

@@ -5,19 +5,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.export.artifacts import (
-    Evaluate,
     Source,
-    evaluate_on_cpu,
     make_artifacts,
     spread_samples,
     write_weights,
@@ -65,17 +62,13 @@ def write_export(
     data: Dataset,
     metrics: dict[str, float],
     *,
-    evaluate: Evaluate | None = None,
-    calibration: Tensor | None = None,
     beat: Callable[[], object] = lambda: None,
 ) -> Manifest:
     """Write a trained model so that a server can load and verify it.
 
-    `model` is unsharded and unwrapped, on any device, and is not changed. `evaluate` evaluates it
-    and its other forms on the CPU, by default on up to 2,048 held-out samples. `calibration`
-    contains inputs as in training, by default 256 of `data.train`. `beat` is called regularly. A
-    form that fails is skipped with a warning. Raise OSError if weights or manifest cannot be
-    written.
+    `model` is unsharded and unwrapped, on any device, and is not changed. `beat` is called
+    regularly. A form that fails is skipped with a warning. Raise OSError if weights or manifest
+    cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -96,12 +89,9 @@ def write_export(
         beat()
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
-        evaluation = evaluate or partial(evaluate_on_cpu, samples=data.held_out)
-        inputs = (
-            spread_samples(data.train, CALIBRATION)[0] if calibration is None else calibration.cpu()
-        )
+        inputs, _ = spread_samples(data.train, CALIBRATION)
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-        source = Source(folder, frozen, weights, inputs, evaluation)
+        source = Source(folder, frozen, weights, inputs, data.held_out)
         artifacts = make_artifacts(source, config, beat)
     example, _ = spread_samples(data.train, 1)
     manifest = Manifest(

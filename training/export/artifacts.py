@@ -110,9 +110,6 @@ def write_weights(path: Path, model: nn.Module) -> None:
     write_atomically(path, save(tensors))
 
 
-Evaluate = Callable[[nn.Module], dict[str, float]]
-"""Evaluates a model on the CPU, leaves it there, and returns its metrics, such as accuracy."""
-
 FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8": "model-int8.pt2"}
 """File name of each kind."""
 
@@ -128,7 +125,7 @@ class Source:
     model: nn.Module
     weights: Weights
     samples: Tensor
-    evaluate: Evaluate
+    held_out: Samples
 
 
 def make_artifacts(
@@ -151,7 +148,7 @@ def make_artifacts(
         heartbeat()
         path = source.folder / FILES[kind]
         try:
-            before = before or source.evaluate(source.model)
+            before = before or evaluate_on_cpu(source.model, source.held_out)
             _write(source, config, kind, path)
             heartbeat()
             artifacts.append(_check(source, kind, method, path, before, heartbeat))
@@ -188,7 +185,7 @@ def _check(
     # A program computes the same outputs as the model; the other forms do not.
     difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
     heartbeat()
-    metrics = source.evaluate(model)
+    metrics = evaluate_on_cpu(model, source.held_out)
     if not all(map(math.isfinite, metrics.values())):
         raise ExportError(f"its evaluation returned {metrics}")
     heartbeat()

@@ -24,7 +24,6 @@ from workload.tracking import track
 
 T = TypeVar("T")
 Action = Callable[[Path], object]
-Group = dist.ProcessGroup | None
 
 
 def long_timeout_group() -> dist.ProcessGroup:
@@ -32,7 +31,7 @@ def long_timeout_group() -> dist.ProcessGroup:
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 
 
-def on_rank0(action: Callable[[], T], group: Group = None) -> T:
+def on_rank0(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Run an action on rank 0; every process returns the result or raises the error."""
     try:
         return cast(T, broadcast(cast(Any, action), pg=group or dist.group.WORLD))
@@ -40,7 +39,7 @@ def on_rank0(action: Callable[[], T], group: Group = None) -> T:
         raise error.__cause__ or error from None
 
 
-def all_or_none(action: Callable[[], T], group: Group = None) -> T:
+def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Run an action that may fail in one process; if it does, every process raises the error."""
     failure: Exception | None = None
     try:
@@ -56,16 +55,15 @@ def all_or_none(action: Callable[[], T], group: Group = None) -> T:
 class Vote:
     """Agreement to stop all processes after the same step; no process waits for the network."""
 
-    def __init__(self, group: Group = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group, self._requested, self._flag = group, False, torch.zeros(1)
         self._pending: dist.Work | None = None
 
     def listen(self) -> dict[int, Any]:
         """Vote to stop after SIGTERM or the first Ctrl-C; return the previous handlers."""
-        numbers = signal.SIGTERM, signal.SIGINT
-        return {number: signal.signal(number, self._request) for number in numbers}
+        return {each: signal.signal(each, self._stop) for each in (signal.SIGTERM, signal.SIGINT)}
 
-    def _request(self, number: int, _: object) -> None:
+    def _stop(self, number: int, _: object) -> None:
         self._requested = True
         # torchrun forwards a Ctrl-C, which its processes also receive from the terminal.
         if number == signal.SIGINT and not dist.is_torchelastic_launched():
@@ -183,9 +181,8 @@ class Run:
     def resume(self, load: Action = lambda _: None) -> int:
         """Call `load(directory)` with the newest checkpoint; return its step, 0 in a new run."""
         all_or_none(lambda: self.newest and load(self.newest), self._group)
-        step = files.step_of(self.newest) if self.newest else 0
-        self.resumed(step)
-        return step
+        self.resumed(files.step_of(self.newest) if self.newest else 0)
+        return int(self._values["step"])
 
     def resumed(self, step: int) -> None:
         """Report the step after which a framework resumes by itself; 0 in a new run."""
@@ -196,8 +193,7 @@ class Run:
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
         """Report a step, and save with `save(directory)` if it is due or the run has to stop."""
         self.report(step, loss)
-        stop = self.should_stop()
-        if due or stop:
+        if (stop := self.should_stop()) or due:
             self.save(step, save)
         if stop:
             self.interrupt(step)

@@ -92,18 +92,19 @@ class Average:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Replace the weights with their average within the context."""
-        saved = {name: each.detach().clone() for name, each in self._trained().items()}
-        self._copy(self.tensors)
+        self._swap()
         try:
             yield
         finally:
-            self._copy(saved)
+            self._swap()
 
     def _trained(self) -> dict[str, nn.Parameter]:
         parameters = self._model.parameters()
         return {name: each for name, each in parameters.items() if each.requires_grad}
 
     @torch.no_grad()
-    def _copy(self, tensors: dict[str, Tensor]) -> None:
+    def _swap(self) -> None:
         for name, parameter in self._trained().items():
-            parameter.copy_(tensors[name])
+            weights = parameter.clone()
+            parameter.copy_(self.tensors[name])
+            self.tensors[name].copy_(weights)

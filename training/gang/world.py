@@ -189,14 +189,9 @@ def _local_rank_of(
             f"{names.local_rank} is {rank} and {names.local_size} is {local_size}: "
             f"local ranks go from 0 to {names.local_size} - 1"
         )
-    if local_size > size:
+    if local_size > size or (names.local_size in environment and size % local_size):
         raise ConfigurationError(
             f"{names.local_rank} is {rank} of {local_size} but {names.size} is {size}: "
-            "a node cannot have more processes than the whole gang"
-        )
-    if names.local_size in environment and size % local_size:
-        raise ConfigurationError(
-            f"{names.size} is {size}, which is not a multiple of {names.local_size} {local_size}: "
             "start the same number of processes on every node"
         )
     return rank, local_size

@@ -46,8 +46,6 @@ DECISIVE_WHERE_SET: Final = (
 )  # fmt: skip
 """Settings added later. They are listed only if they differ from the default, so that the listed
 settings of older runs stay the same."""
-FORMER_DEFAULT: Final = ("precision", "fp32")
-"""Former default, which is not listed either, for the same reason."""
 
 
 class TrainingConfig(TrainingSettings):
@@ -208,7 +206,8 @@ class TrainingConfig(TrainingSettings):
                 name
                 for name in DECISIVE_WHERE_SET
                 if getattr(self, name) != fields[name].get_default(call_default_factory=True)
-                and (name, getattr(self, name)) != FORMER_DEFAULT
+                # A former default, which older runs do not list.
+                and (name, getattr(self, name)) != ("precision", "fp32")
             ),
         ]
         return {name: written(getattr(self, name)) for name in names}

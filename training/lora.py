@@ -76,10 +76,6 @@ class Adapter(nn.Sequential):
         nn.init.kaiming_uniform_(self.lora_A.weight, a=math.sqrt(5))
         nn.init.zeros_(self.lora_B.weight)
 
-    def product(self) -> Tensor:
-        """Return the product of the matrices, outputs x inputs."""
-        return self.lora_B.weight @ self.lora_A.weight
-
 
 class AdaptedLinear(nn.Linear):
     """Linear layer whose output consists of equal parts, some of which have an adapter."""
@@ -111,8 +107,8 @@ class AdaptedLinear(nn.Linear):
         """Merge the adapters into the weight, and return an ordinary layer with this weight."""
         rows = self.weight.chunk(len(self.parts))
         for part, adapter in self.adapters.items():
-            change = cast(Adapter, adapter).product()
-            rows[self.parts.index(part)].add_(change, alpha=self.scale)
+            first, second = adapter.parameters()
+            rows[self.parts.index(part)].add_(second @ first, alpha=self.scale)
         layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         layer.weight = self.weight
         return layer

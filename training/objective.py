@@ -64,20 +64,24 @@ class Objective:
 
 def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> Tensor:
     try:
-        found: object = function(logits, targets)
+        found = function(logits, targets)
     except Exception as error:
         raise ConfigurationError(
             f"{name} failed for logits of {list(logits.shape)} and targets of "
             f"{list(targets.shape)}: {type(error).__name__}: {error}"
         ) from error
-    wanted = f"it must return one value per sample, a tensor of [{len(targets)}]"
-    if not isinstance(found, Tensor):
-        raise ConfigurationError(f"{name} returned {type(found).__name__}: {wanted}")
-    if found.shape != (len(targets),):
-        raise ConfigurationError(
-            f"{name} returned {list(found.shape)} for {len(targets)} samples: {wanted}"
-        )
-    return found
+    shape = (len(targets),)
+    return check_output(name, found, shape, f"one value per sample, a tensor of {list(shape)}")
+
+
+def check_output(name: str, found: object, shape: tuple[int, ...], wanted: str) -> Tensor:
+    """Return an output of custom code. Raise ConfigurationError if it is not a `shape` tensor."""
+    if isinstance(found, Tensor) and found.shape == shape:
+        return found
+    returned = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    raise ConfigurationError(
+        f"{name} returned {returned} for {shape[0]} samples: it must return {wanted}"
+    )
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,16 @@ def learning_rate(config: TrainingConfig, progress: float) -> float:
     Topin, arXiv:1708.07120), falls linearly, or stays constant. The schedule has no state, so it is
     the same for any number of processes.
     """
-    return config.learning_rate * _share(config, progress)
-
-
-def _share(config: TrainingConfig, progress: float) -> float:
-    if progress < config.warm_up:
-        return INITIAL_SHARE + (1 - INITIAL_SHARE) * progress / config.warm_up
     left = (1 - progress) / (1 - config.warm_up)
-    match config.schedule:
-        case "one-cycle":
-            return FINAL_SHARE + (1 - FINAL_SHARE) * (1 - math.cos(math.pi * left)) / 2
-        case "linear":
-            return FINAL_SHARE + (1 - FINAL_SHARE) * left
-        case "constant":
-            return 1.0
+    if progress < config.warm_up:
+        share = INITIAL_SHARE + (1 - INITIAL_SHARE) * progress / config.warm_up
+    elif config.schedule == "one-cycle":
+        share = FINAL_SHARE + (1 - FINAL_SHARE) * (1 - math.cos(math.pi * left)) / 2
+    elif config.schedule == "linear":
+        share = FINAL_SHARE + (1 - FINAL_SHARE) * left
+    else:
+        share = 1.0
+    return config.learning_rate * share
 
 
 def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
@@ -87,12 +83,6 @@ class Average:
         """Averages by parameter name, without frozen parameters; with FSDP, the local shards."""
 
     @torch.no_grad()
-    def restart(self) -> None:
-        """Restart the average from the current weights."""
-        for name, parameter in self._trained().items():
-            self.tensors[name].copy_(parameter)
-
-    @torch.no_grad()
     def update(self, step: int) -> None:
         """Add the weights after a step to the average; steps are numbered from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
@@ -102,18 +92,19 @@ class Average:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Replace the weights with their average within the context."""
-        saved = {name: each.detach().clone() for name, each in self._trained().items()}
-        self._copy(self.tensors)
+        self._swap()
         try:
             yield
         finally:
-            self._copy(saved)
+            self._swap()
 
     def _trained(self) -> dict[str, nn.Parameter]:
         parameters = self._model.parameters()
         return {name: each for name, each in parameters.items() if each.requires_grad}
 
     @torch.no_grad()
-    def _copy(self, tensors: dict[str, Tensor]) -> None:
+    def _swap(self) -> None:
         for name, parameter in self._trained().items():
-            parameter.copy_(tensors[name])
+            weights = parameter.clone()
+            parameter.copy_(self.tensors[name])
+            self.tensors[name].copy_(weights)

@@ -19,7 +19,7 @@ from training.accelerator import precision_of
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.data.loader import scale
-from training.objective import Objective
+from training.objective import Objective, check_output
 from workload.configuration import ConfigurationError
 from workload.models.structure import blocks
 
@@ -161,11 +161,13 @@ def check_model(
         model.train()
         try:
             with torch.autocast(device.type, dtype, dtype != torch.float32):
-                logits = model(inputs)
-            _check_logits(config.model, logits, (*targets.shape, data.outputs))
+                found = model(inputs)
+            shape = (*targets.shape, data.outputs)
+            wanted = f"logits of {list(shape)} (for a model of transformers, return its .logits)"
+            logits = check_output(f"model {config.model}", found, shape, wanted)
             objective.check(logits, torch.from_numpy(targets).to(device))
             if config.parallel == "ddp":
-                logits.sum().backward()
+                logits.sum().backward()  # type: ignore[no-untyped-call]
         except (ConfigurationError, torch.OutOfMemoryError, torch.AcceleratorError):
             raise
         except Exception as error:
@@ -194,19 +196,6 @@ def _restored(model: nn.Module, device: torch.device) -> Iterator[None]:
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
-
-
-def _check_logits(name: str, logits: object, shape: tuple[int, ...]) -> None:
-    if not isinstance(logits, Tensor):
-        raise ConfigurationError(
-            f"model {name} returned {type(logits).__name__}: it must return a tensor of logits "
-            "(for a model of transformers, return its .logits)"
-        )
-    if logits.shape != shape:
-        raise ConfigurationError(
-            f"model {name} returned logits of {list(logits.shape)} for 2 samples: "
-            f"it must return {list(shape)}"
-        )
 
 
 def complete_tensor(tensor: Tensor) -> Tensor:

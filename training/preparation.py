@@ -39,8 +39,11 @@ def prepare(
     """Check everything that could fail later, load the data, and build the model."""
     group = long_timeout_group()
     if config.data_url:
-        fetch = partial(fetch_data, config, world, watchdog)
-        all_or_none(lambda: await_peers(fetch, group, watchdog.beat), group)
+        folder = Path(config.data_dir) / config.dataset
+        fetch = partial(download, config.data_url, folder, partial(_report, watchdog))
+        # One process per node downloads the data set.
+        mine = (lambda: None) if world.local_rank else fetch
+        all_or_none(lambda: await_peers(mine, group, watchdog.beat), group)
     read = partial(load_data, config, world, watchdog)
     data = all_or_none(lambda: await_peers(read, group, watchdog.beat), group)
     all_or_none(lambda: metrics.serve(config, world, device))
@@ -107,14 +110,6 @@ def open_mirror(config: TrainingConfig) -> Mirror | None:
 
 VERIFIED: Final = "verified.json"
 """File in the run's directory that records the data files whose digests have matched."""
-
-
-def fetch_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> None:
-    """Download the data set in one process per node."""
-    if config.data_url is None or world.local_rank:
-        return
-    folder = Path(config.data_dir) / config.dataset
-    download(config.data_url, folder, partial(_report, watchdog))
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:

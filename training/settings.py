@@ -14,10 +14,9 @@ DatasetName = Literal[
     "shards", "text", "tokens",
 ]  # fmt: skip
 TEXTS: Final[tuple[DatasetName, ...]] = ("text", "tokens")
-IMAGES: Final[tuple[DatasetName, ...]] = (
-    "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
-    "shards",
-)  # fmt: skip
+IMAGES: Final[tuple[DatasetName, ...]] = tuple(
+    name for name in get_args(DatasetName) if name not in TEXTS
+)
 PUBLISHED: Final[tuple[DatasetName, ...]] = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 PREPARED: Final[tuple[DatasetName, ...]] = ("shards", "tokens")
 """Data sets from `python -m training.data prepare`, in subdirectories of data_dir by name."""
@@ -27,27 +26,23 @@ Tracking = Literal["mlflow", "wandb"]
 CROSS_ENTROPY: Final = "cross-entropy"
 
 
-def _is_custom(name: str) -> str:
-    if not custom.NAME.fullmatch(name):
-        raise ValueError("use package.module:function")
-    return name
+def _known_or_custom(custom_form: str, *known: str) -> AfterValidator:
+    def validate(name: str) -> str:
+        if name not in known and not custom.NAME.fullmatch(name):
+            raise ValueError(f"use {', '.join((*known, custom_form))}")
+        return name
+
+    return AfterValidator(validate)
 
 
-def _is_dataset(name: str) -> str:
-    if name not in get_args(DatasetName) and not custom.NAME.fullmatch(name):
-        known = ", ".join(get_args(DatasetName))
-        raise ValueError(f"use {known}, or a custom data set as package.module:factory")
-    return name
-
-
-def _is_loss(name: str) -> str:
-    if name != CROSS_ENTROPY and not custom.NAME.fullmatch(name):
-        raise ValueError(f"use {CROSS_ENTROPY}, or a custom function as package.module:function")
-    return name
-
-
-CustomName = Annotated[str, AfterValidator(_is_custom)]
-LossName = Annotated[str, AfterValidator(_is_loss)]
+CustomName = Annotated[str, _known_or_custom("package.module:function")]
+LossName = Annotated[
+    str, _known_or_custom("or a custom function as package.module:function", CROSS_ENTROPY)
+]
+AnyDataset = Annotated[
+    str,
+    _known_or_custom("or a custom data set as package.module:factory", *get_args(DatasetName)),
+]
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -104,7 +99,7 @@ class TrainingSettings(BaseModel):
         + ", ".join(get_args(LoraTarget))
         + ".",
     )
-    dataset: Annotated[str, AfterValidator(_is_dataset)] = Field(
+    dataset: AnyDataset = Field(
         default="digits",
         description="Data set. digits, glyphs and photos ship with Python packages, and synthetic "
         "is generated from the seed. shards, text, tokens and published data sets ("

@@ -106,7 +106,7 @@ def train(run: Run) -> bool:
         # The previous process may have ended between the checkpoint and the evaluation.
         missed = run.unevaluated and is_due(run, config.evaluate_steps)
         within_epoch = position.seen < run.length.end(position)
-        if missed and within_epoch and not evaluate_within_epoch(run, outputs):
+        if missed and within_epoch and not evaluate_now(run, outputs, time.monotonic()):
             return False
         # An epoch whose last step is saved may still have to be evaluated.
         while position.seen or not run.length.is_reached(position):
@@ -158,7 +158,7 @@ def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
         save(run)
     time.sleep(config.step_delay)
     if seen < end and is_due(run, config.evaluate_steps):
-        return evaluate_within_epoch(run, outputs)
+        return evaluate_now(run, outputs, time.monotonic())
     return True
 
 
@@ -205,25 +205,24 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
     if reached or (position.epoch + 1) % every == 0 or is_due(run, steps):
         # Save before the evaluation, which may take a long time, be interrupted or fail.
         save(run)
-    evaluation = evaluate_held_out(run, run.config.evaluate_samples)
+    return evaluate_now(run, outputs, started, (loss, samples))
+
+
+def evaluate_now(
+    run: Run, outputs: ProgressOutputs, started: float, epoch: tuple[float, int] | None = None
+) -> bool:
+    """Evaluate and report the weights; return False if a process was asked to stop.
+
+    `epoch` has the mean loss and the number of samples of an epoch that ends now.
+    """
+    evaluation, position = evaluate_held_out(run, run.config.evaluate_samples), run.position
     if evaluation is None:
         return False
     if position.seen == run.length.epoch:
         position.epoch, position.seen = position.epoch + 1, 0
         run.loss_sum.zero_()
         run.samples = 0
-    outputs.evaluated(evaluation, time.monotonic() - started, (loss, samples))
-    save_evaluation(run, evaluation.loss)
-    return True
-
-
-def evaluate_within_epoch(run: Run, outputs: ProgressOutputs) -> bool:
-    """Evaluate and report the weights; return False if a process was asked to stop."""
-    started = time.monotonic()
-    evaluation = evaluate_held_out(run, run.config.evaluate_samples)
-    if evaluation is None:
-        return False
-    outputs.evaluated(evaluation, time.monotonic() - started)
+    outputs.evaluated(evaluation, time.monotonic() - started, epoch)
     save_evaluation(run, evaluation.loss)
     return True
 

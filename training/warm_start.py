@@ -15,10 +15,11 @@ from torch.distributed.checkpoint.state_dict import (
 from training.config import TrainingConfig
 from training.export.huggingface import CONFIG_FILE, read_huggingface
 from training.lora import Lora, load_adapter, merge
+from training.optimizer import Average
 from training.run import Run
 from workload.configuration import ConfigurationError
 from workload.export import read_weights, tensors_of
-from workload.manifest import MANIFEST_FILE, ExportError, Manifest, read_manifest
+from workload.manifest import MANIFEST_FILE, ExportError, read_manifest
 from workload.models import build
 from workload.models.gpt import Gpt
 from workload.run import on_rank0
@@ -46,7 +47,7 @@ def load_initial_weights(run: Run) -> Report:
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(run.model.model, weights, options=options)
     if run.average is not None:
-        run.average.restart()
+        run.average = Average(run.model, run.config.ema_decay)
     return report
 
 
@@ -134,14 +135,10 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
     # An export, or the run that wrote it.
     folder = path if (path / MANIFEST_FILE).exists() else path / "export"
     manifest = read_manifest(folder)
-    return manifest.weights.sha256, read_weights(folder, manifest), _differences(run, manifest)
-
-
-def _differences(run: Run, manifest: Manifest) -> list[str]:
-    """Return the differences from the model of the export, apart from its tensors."""
     pairs = {
         "model": (manifest.model, run.config.model),
         "model_options": (manifest.options, run.config.model_options),
         "input shape": (manifest.input_shape, run.data.shape),
     }
-    return [f"{name} {old}, not {new}" for name, (old, new) in pairs.items() if old != new]
+    differences = [f"{name} {old}, not {new}" for name, (old, new) in pairs.items() if old != new]
+    return manifest.weights.sha256, read_weights(folder, manifest), differences

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +24,6 @@ from workload.tracking import track
 
 T = TypeVar("T")
 Action = Callable[[Path], object]
-Group = dist.ProcessGroup | None
 
 
 def long_timeout_group() -> dist.ProcessGroup:
@@ -33,7 +31,7 @@ def long_timeout_group() -> dist.ProcessGroup:
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 
 
-def on_rank0(action: Callable[[], T], group: Group = None) -> T:
+def on_rank0(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Run an action on rank 0; every process returns the result or raises the error."""
     try:
         return cast(T, broadcast(cast(Any, action), pg=group or dist.group.WORLD))
@@ -41,7 +39,7 @@ def on_rank0(action: Callable[[], T], group: Group = None) -> T:
         raise error.__cause__ or error from None
 
 
-def all_or_none(action: Callable[[], T], group: Group = None) -> T:
+def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Run an action that may fail in one process; if it does, every process raises the error."""
     failure: Exception | None = None
     try:
@@ -57,16 +55,15 @@ def all_or_none(action: Callable[[], T], group: Group = None) -> T:
 class Vote:
     """Agreement to stop all processes after the same step; no process waits for the network."""
 
-    def __init__(self, group: Group = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group, self._requested, self._flag = group, False, torch.zeros(1)
         self._pending: dist.Work | None = None
 
     def listen(self) -> dict[int, Any]:
         """Vote to stop after SIGTERM or the first Ctrl-C; return the previous handlers."""
-        numbers = signal.SIGTERM, signal.SIGINT
-        return {number: signal.signal(number, self._request) for number in numbers}
+        return {each: signal.signal(each, self._stop) for each in (signal.SIGTERM, signal.SIGINT)}
 
-    def _request(self, number: int, _: object) -> None:
+    def _stop(self, number: int, _: object) -> None:
         self._requested = True
         # torchrun forwards a Ctrl-C, which its processes also receive from the terminal.
         if number == signal.SIGINT and not dist.is_torchelastic_launched():
@@ -98,7 +95,6 @@ class Watchdog:
     def __init__(self, timeout: float) -> None:
         self._timeout, self._last_beat = timeout, time.monotonic()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def beat(self) -> float:
         """Record progress; return the seconds since the previous call."""
@@ -108,36 +104,31 @@ class Watchdog:
     def __enter__(self) -> Self:
         self.beat()
         if self._timeout:
-            self._thread.start()
+            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        if self._timeout:
-            self._thread.join()
 
     def _watch(self) -> None:
         stderr = 2  # sys.stderr may have been replaced.
-        while time.monotonic() - self._last_beat <= self._timeout:
+        while not self._stopped.wait(min(self._timeout / 4, 1)):
             # A timer outside of Python, which fires if this loop is blocked.
             faulthandler.dump_traceback_later(self._timeout, exit=True, file=stderr)
-            if self._stopped.wait(min(self._timeout / 4, 1)):
-                faulthandler.cancel_dump_traceback_later()
-                return
-        faulthandler.dump_traceback(stderr, all_threads=True)
-        stacks = "the stacks of all threads are on standard error"
-        fail(f"no step for {self._timeout:g} seconds (hang_timeout): {stacks}", exit_codes.HUNG)
-        os._exit(exit_codes.HUNG)
+            if time.monotonic() - self._last_beat > self._timeout:
+                faulthandler.dump_traceback(stderr, all_threads=True)
+                stacks = "the stacks of all threads are on standard error"
+                message = f"no step for {self._timeout:g} seconds (hang_timeout): {stacks}"
+                exit_codes.leave(fail(message, exit_codes.HUNG))
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Run:
     """A run of `steps` steps, entered after the process group is initialized.
 
     All ranks call all methods in the same order, and share `directory`, by default $RUN_DIR.
+    `newest` is the checkpoint to resume from; None in a new run.
     """
-
-    newest: Path | None = None
-    """Checkpoint to resume from; None in a new run."""
 
     def __init__(
         self,
@@ -155,7 +146,8 @@ class Run:
         self._watchdog, self._group = Watchdog(hang_timeout), dist.group.WORLD
         self._rank, self._size, self._diverged = 0, 1, False
         self._handlers: dict[int, Any] = {}
-        self._values = defaultdict[str, Any](int)
+        self.newest: Path | None = None
+        self._values: dict[str, Any] = {"step": 0, "step_seconds_count": 0, "step_seconds_sum": 0.0}
 
     def __enter__(self) -> Self:
         self._watchdog.__enter__()
@@ -188,11 +180,9 @@ class Run:
 
     def resume(self, load: Action = lambda _: None) -> int:
         """Call `load(directory)` with the newest checkpoint; return its step, 0 in a new run."""
-        if newest := self.newest:
-            all_or_none(lambda: load(newest), self._group)
-        step = files.step_of(newest) if newest else 0
-        self.resumed(step)
-        return step
+        all_or_none(lambda: self.newest and load(self.newest), self._group)
+        self.resumed(files.step_of(self.newest) if self.newest else 0)
+        return int(self._values["step"])
 
     def resumed(self, step: int) -> None:
         """Report the step after which a framework resumes by itself; 0 in a new run."""
@@ -203,8 +193,7 @@ class Run:
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
         """Report a step, and save with `save(directory)` if it is due or the run has to stop."""
         self.report(step, loss)
-        stop = self.should_stop()
-        if due or stop:
+        if (stop := self.should_stop()) or due:
             self.save(step, save)
         if stop:
             self.interrupt(step)
@@ -271,9 +260,8 @@ class Run:
         all_or_none(self._check_loss, self._group)
         folder = on_rank0(lambda: files.create_unfinished(target), self._group)
         result = all_or_none(lambda: write(folder), self._group)
-        if dist.get_node_local_rank(0) == 0:
-            files.sync_files(folder)
-        all_or_none(lambda: None, self._group)
+        first_of_node = dist.get_node_local_rank(0) == 0
+        all_or_none(lambda: files.sync_files(folder) if first_of_node else None, self._group)
         on_rank0(lambda: files.publish_folder(folder), self._group)
         return result
 
@@ -300,12 +288,10 @@ class Run:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 lines = [f"training_{key} {float(value)}" for key, value in [*values.items()]]
-                self.send_response(200)
+                self.send_response_only(200)  # Unlike send_response, it does not log the request.
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.end_headers()
                 self.wfile.write("\n".join([f"training_info{{run={run}}} 1", *lines, ""]).encode())
-
-            def log_message(self, *_: object) -> None: ...
 
         try:
             server = ThreadingHTTPServer(("", self._port), Handler)

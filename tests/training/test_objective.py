@@ -26,7 +26,10 @@ OURS = "tests.training.custom_models"
         ({"loss": f"{OURS}:constant"}, "without a gradient: compute them from the logits"),
         ({"loss": f"{OURS}:absent"}, f"loss {OURS}:absent: {OURS} has no function"),
         ({"loss": "nowhere:loss"}, "loss nowhere:loss is not importable"),
-        ({"metrics": [f"{OURS}:text"]}, "metric text returned str: it must return one value"),
+        (
+            {"metrics": [f"{OURS}:text"]},
+            "text returned str for 2 samples: it must return one",
+        ),
         ({"loss": f"{OURS}:prod"}, "loss failed for logits of .*TypeError"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Final
 from training.checkpoints import storage
 from training.checkpoints.storage import SEAL_FILE, Seal
 from workload import files
-from workload.files import create_unfinished, publish_folder, write_atomically
+from workload.files import create_unfinished
 from workload.manifest import MANIFEST_FILE
 from workload.progress import Message
 from workload.report import emit
@@ -74,8 +74,7 @@ class Mirror:
             except DamagedError as error:
                 emit(Message(event="warning", message=f"{error}; an older checkpoint is used"))
                 continue
-            write_atomically(folder / SEAL_FILE, seal.model_dump_json(indent=2).encode())
-            publish_folder(folder)
+            storage.seal_checkpoint(folder, seal)
             emit(Message(event="data", message=f"{target} was restored from {self._store.url}"))
             return True
         return False

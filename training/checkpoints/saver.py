@@ -83,7 +83,7 @@ class Saver:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             # In a new thread, the default is the first GPU of the node.
             self._thread.submit(torch.cuda.set_device, torch.cuda.current_device())
-        self._pending: list[Future[float]] = []
+        self._pending: list[Future[None]] = []
         self._step: int | None = None
 
     def save(self, tensors: Tensors, seal: Seal, done: Callable[[float], object]) -> None:
@@ -98,26 +98,21 @@ class Saver:
             return
         self._step = seal.position.step
         staged = self._staging.copy(tensors)
-        written = self._thread.submit(self._write, staged, seal, started)
-        written.add_done_callback(
-            lambda future: None if future.exception() else done(future.result())
-        )
-        self._submitted(written)
+        self._submitted(self._thread.submit(self._write, staged, seal, started, done))
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
         """Add an evaluation to the checkpoint of this step, if any, once it is on disk."""
         if position.step != self._step:
             return
 
-        def action() -> float:
+        def action() -> None:
             path = files.checkpoint_of(self._folder, position.step)
             storage.amend_checkpoint(path, position, seconds, held_out_loss)
             self._complete(path)
-            return seconds
 
         self._submitted(self._thread.submit(on_rank0, action, self.group))
 
-    def _submitted(self, written: Future[float]) -> None:
+    def _submitted(self, written: Future[None]) -> None:
         self._pending.append(written)
         if not self._config.checkpoint_async:
             self.wait()
@@ -144,7 +139,9 @@ class Saver:
             await_rank0(lambda: mirror.wait(beat), self.group, beat)
         self._thread.shutdown()
 
-    def _write(self, tensors: Tensors, seal: Seal, started: float) -> float:
+    def _write(
+        self, tensors: Tensors, seal: Seal, started: float, done: Callable[[float], object]
+    ) -> None:
         target = files.checkpoint_of(self._folder, seal.position.step)
         folder = on_rank0(lambda: files.create_unfinished(target), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)
@@ -152,7 +149,7 @@ class Saver:
         listed = tuple(itertools.chain.from_iterable(gather(mine, self.group)))
         complete = seal.model_copy(update={"files": listed})
         on_rank0(lambda: self._complete(storage.seal_checkpoint(folder, complete)), self.group)
-        return time.monotonic() - started
+        done(time.monotonic() - started)
 
     def _complete(self, checkpoint: Path) -> None:
         """Remove old checkpoints, and copy this one to the object store."""

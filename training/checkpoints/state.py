@@ -7,12 +7,13 @@ from typing import Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import Position, Seal
 from training.data.loader import scale
-from training.gang.distributed import await_peers, gather
+from training.gang.distributed import await_rank0, gather
 from training.run import Run, mean_loss
 from workload import files
 from workload.catalog import Option
@@ -31,7 +32,7 @@ def save(run: Run) -> None:
     """
     mean_loss(run)
     step = run.position.step
-    with run.metrics.checkpoint_pause():
+    with run.metrics.activities.doing("checkpoint"), run.metrics.checkpoint_seconds.time():
         seal = Seal(
             **_identity(run),
             position=Position(**vars(run.position)),
@@ -68,14 +69,10 @@ def resume(run: Run) -> bool:
 
 
 def _restore_copy(run: Run) -> bool:
-    mirror, group, beat = run.saver.mirror, run.saver.group, run.watchdog.beat
+    mirror, beat = run.saver.mirror, run.watchdog.beat
     if mirror is None:
         return False
-
-    def restore() -> bool:
-        return run.world.is_rank0 and mirror.restore(beat)
-
-    return any(gather(all_or_none(lambda: await_peers(restore, group, beat), group), group))
+    return await_rank0(lambda: mirror.restore(beat), run.saver.group, beat)
 
 
 def _resume(run: Run) -> bool:
@@ -121,7 +118,8 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
         raise ConfigurationError(
             f"{path} belongs to a run with {', '.join(differences)}: choose another run_dir"
         )
-    _create_optimizer_state(run.optimizer)
+    # Creates the optimizer's tensors with a step that changes nothing, to fill them later.
+    get_optimizer_state_dict(run.model.model, run.optimizer)
     same = seal.processes == run.world.size
     prefixes: tuple[str, ...] = (f"rank-{run.world.rank if same else 0}/",)
     if not same:
@@ -171,20 +169,6 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
             raise ValueError(f"it has no tensor {min(lost)}")
         if lost:
             del run.optimizer.state[parameter]
-
-
-def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create the optimizer's tensors with a step that changes nothing, to fill them later."""
-    groups = optimizer.param_groups
-    rates = [group["lr"] for group in groups]
-    for group in groups:
-        group["lr"] = 0.0
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
 
 
 def _rank_tensors(run: Run) -> Tensors:

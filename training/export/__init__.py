@@ -5,19 +5,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from training.config import TrainingConfig
 from training.data import Dataset
 from training.export.artifacts import (
-    Evaluate,
     Source,
-    evaluate_on_cpu,
     make_artifacts,
     spread_samples,
     write_weights,
@@ -39,20 +36,16 @@ from workload.models.gpt import Gpt
 from workload.progress import Message
 from workload.report import emit
 
-VARIABLE: Final = "CODE_VERSION"
-"""Variable with the version of the code, such as the commit that an image was built from."""
-
-PACKAGES: Final = ("training", "workload")
-
 
 def code_version() -> str:
-    """Return CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources."""
-    return os.environ.get(VARIABLE) or f"sources-{_sources_digest(Path(__file__).parents[2])}"
+    """Return $CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources."""
+    return os.environ.get("CODE_VERSION") or f"sources-{_sources_digest(Path(__file__).parents[2])}"
 
 
 def _sources_digest(root: Path) -> str:
     complete = hashlib.sha256()
-    for path in sorted(path for name in PACKAGES for path in (root / name).rglob("*.py")):
+    paths = (path for name in ("training", "workload") for path in (root / name).rglob("*.py"))
+    for path in sorted(paths):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         complete.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
     return complete.hexdigest()[:12]
@@ -69,17 +62,13 @@ def write_export(
     data: Dataset,
     metrics: dict[str, float],
     *,
-    evaluate: Evaluate | None = None,
-    calibration: Tensor | None = None,
     beat: Callable[[], object] = lambda: None,
 ) -> Manifest:
     """Write a trained model so that a server can load and verify it.
 
-    `model` is unsharded and unwrapped, on any device, and is not changed. `evaluate` evaluates it
-    and its other forms on the CPU, by default on up to 2,048 held-out samples. `calibration`
-    contains inputs as in training, by default 256 of `data.train`. `beat` is called regularly. A
-    form that fails is skipped with a warning. Raise OSError if weights or manifest cannot be
-    written.
+    `model` is unsharded and unwrapped, on any device, and is not changed. `beat` is called
+    regularly. A form that fails is skipped with a warning. Raise OSError if weights or manifest
+    cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -90,16 +79,19 @@ def write_export(
     weights = Weights(**describe(path))
     beat()
     if isinstance(model, Gpt):
-        _write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)
+        try:
+            write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)
+        except (OSError, ExportError) as error:
+            # The export is complete without it.
+            shutil.rmtree(folder / HUGGINGFACE_FOLDER, ignore_errors=True)
+            message = f"{HUGGINGFACE_FOLDER} is not exported: {error}"
+            emit(Message(event="warning", message=message))
         beat()
     artifacts: tuple[Artifact, ...] = ()
     if config.export_formats or config.prune or config.quantize != "none":
-        evaluation = evaluate or partial(evaluate_on_cpu, samples=data.held_out)
-        inputs = (
-            spread_samples(data.train, CALIBRATION)[0] if calibration is None else calibration.cpu()
-        )
+        inputs, _ = spread_samples(data.train, CALIBRATION)
         frozen = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-        source = Source(folder, frozen, weights, inputs, evaluation)
+        source = Source(folder, frozen, weights, inputs, data.held_out)
         artifacts = make_artifacts(source, config, beat)
     example, _ = spread_samples(data.train, 1)
     manifest = Manifest(
@@ -120,15 +112,6 @@ def write_export(
     )
     write_manifest(folder, manifest)
     return manifest
-
-
-def _write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
-    """Write the Hugging Face directory. Only warn on failure: the export is complete without it."""
-    try:
-        write_huggingface(folder, model, config)
-    except (OSError, ExportError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        emit(Message(event="warning", message=f"{folder.name} is not exported: {error}"))
 
 
 def finished_export(folder: Path) -> Manifest | None:

@@ -1,12 +1,11 @@
 """Other forms of a trained model: written, read back, compared, evaluated and timed."""
 
 import copy
-import functools
 import math
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from training.config import TrainingConfig
+from training.data.loader import scale
 from training.data.samples import Samples, spread
 from training.export.compression import exported, pruned, quantized, share_of_zeros, write_program
 from workload.configuration import ConfigurationError
@@ -60,7 +60,7 @@ BATCH: Final = 32
 def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
     """Return up to `count` evenly spaced samples: inputs as models expect them, and targets."""
     inputs, targets = map(torch.from_numpy, samples.batch(spread(len(samples), count)))
-    return (inputs.float() / samples.white if samples.white else inputs), targets
+    return scale(inputs, samples.white), targets
 
 
 @torch.no_grad()
@@ -110,9 +110,6 @@ def write_weights(path: Path, model: nn.Module) -> None:
     write_atomically(path, save(tensors))
 
 
-Evaluate = Callable[[nn.Module], dict[str, float]]
-"""Evaluates a model on the CPU, leaves it there, and returns its metrics, such as accuracy."""
-
 FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8": "model-int8.pt2"}
 """File name of each kind."""
 
@@ -128,22 +125,7 @@ class Source:
     model: nn.Module
     weights: Weights
     samples: Tensor
-    evaluate: Evaluate
-
-
-@dataclass(frozen=True)
-class Form:
-    """A form of the model: how to write and read it, and the `setting` that requests it.
-
-    An `exact` form computes the same outputs as the model.
-    """
-
-    kind: str
-    setting: str
-    write: Callable[[Path], None]
-    read: Callable[[Path], nn.Module]
-    method: str = ""
-    exact: bool = False
+    held_out: Samples
 
 
 def make_artifacts(
@@ -152,73 +134,66 @@ def make_artifacts(
     """Write the configured forms, calling `heartbeat`; skip a form that fails, with a warning."""
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
+    # The kind and the method of each form, by the setting that requests it.
+    forms: dict[str, tuple[str, str]] = {
+        f"export_formats {kind}": (kind, "") for kind in config.export_formats
+    }
+    if config.prune:
+        forms[f"prune {config.prune:g}"] = ("pruned", "l1-unstructured")
+    if config.quantize != "none":
+        forms[f"quantize {config.quantize}"] = ("int8", config.quantize)
     before: dict[str, float] = {}
     artifacts = []
-    for form in _forms(source, config):
+    for setting, (kind, method) in forms.items():
         heartbeat()
-        path = source.folder / FILES[form.kind]
+        path = source.folder / FILES[kind]
         try:
-            before = before or source.evaluate(source.model)
-            artifacts.append(_make(source, form, path, before, heartbeat))
+            before = before or evaluate_on_cpu(source.model, source.held_out)
+            _write(source, config, kind, path)
+            heartbeat()
+            artifacts.append(_check(source, kind, method, path, before, heartbeat))
         except Exception as error:
             path.unlink(missing_ok=True)
-            message = f"{form.setting}: {path.name} is not exported: {_one_line(error)}"
+            message = f"{setting}: {path.name} is not exported: {_one_line(error)}"
             emit(Message(event="warning", message=message))
     heartbeat()
     return tuple(artifacts)
 
 
-def _forms(source: Source, config: TrainingConfig) -> Iterator[Form]:
-    model, samples = source.model, source.samples
-    for kind in config.export_formats:
-        yield Form(
-            kind,
-            f"export_formats {kind}",
-            write=lambda path: write_program(path, exported(model, samples)),
-            read=functools.partial(read_form, kind=kind),
-            exact=True,
-        )
-    if config.prune:
-        yield Form(
-            "pruned",
-            f"prune {config.prune:g}",
-            write=lambda path: write_weights(path, pruned(model, config.prune)),
-            read=lambda path: fill(copy.deepcopy(model), path),
-            method="l1-unstructured",
-        )
-    if (method := config.quantize) != "none":
-        yield Form(
-            "int8",
-            f"quantize {method}",
-            write=lambda path: write_program(path, quantized(model, method, samples)),
-            read=functools.partial(read_form, kind="int8", method=method),
-            method=method,
-        )
+def _write(source: Source, config: TrainingConfig, kind: str, path: Path) -> None:
+    match kind, config.quantize:
+        case "pruned", _:
+            write_weights(path, pruned(source.model, config.prune))
+        case "int8", "static" | "dynamic" | "weight-only" as method:
+            write_program(path, quantized(source.model, method, source.samples))
+        case _:
+            write_program(path, exported(source.model, source.samples))
 
 
-def _make(
+def _check(
     source: Source,
-    form: Form,
+    kind: str,
+    method: str,
     path: Path,
     before: dict[str, float],
     heartbeat: Callable[[], object],
 ) -> Artifact:
-    form.write(path)
-    heartbeat()
-    model = form.read(path)
+    """Read a form back and compare it with the model."""
+    is_pruned = kind == "pruned"
+    model = fill(copy.deepcopy(source.model), path) if is_pruned else read_form(path, kind, method)
     inputs = source.samples[:BATCH]
-    difference = largest_difference(source.model, model, inputs, form.exact)
+    # A program computes the same outputs as the model; the other forms do not.
+    difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
     heartbeat()
-    metrics = source.evaluate(model)
+    metrics = evaluate_on_cpu(model, source.held_out)
     if not all(map(math.isfinite, metrics.values())):
         raise ExportError(f"its evaluation returned {metrics}")
     heartbeat()
     eager, seconds = time_both(source.model, model, inputs)
     weights = source.folder / source.weights.file
-    is_pruned = form.kind == "pruned"
     return Artifact(
-        kind=form.kind,
-        method=form.method,
+        kind=kind,
+        method=method,
         file=path.name,
         **describe(path),
         metrics=metrics,

@@ -121,7 +121,7 @@ def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
 
 def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
     smaller = copy.deepcopy(model)
-    shared = _shared_weights(smaller)
+    uses = Counter(id(weight) for _, weight in smaller.named_parameters(remove_duplicate=False))
     ao, utilities = torchao("torchao.quantization"), torchao("torchao.utils")
     if method == "dynamic":
         settings = ao.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
@@ -130,7 +130,7 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
 
     def chosen(module: nn.Module, _: str) -> bool:
         # A weight that is also used elsewhere would have to be kept in fp32 as well.
-        return isinstance(module, nn.Linear) and id(module.weight) not in shared
+        return isinstance(module, nn.Linear) and uses[id(module.weight)] == 1
 
     if not any(chosen(module, "") for module in smaller.modules()):
         raise ConfigurationError(
@@ -139,11 +139,6 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
     ao.quantize_(smaller, settings, filter_fn=chosen)
     utilities.unwrap_tensor_subclass(smaller)  # Plain tensors: no pickle in the file.
     return exported(smaller, calibration)
-
-
-def _shared_weights(model: nn.Module) -> set[int]:
-    names = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
-    return {weight for weight, count in names.items() if count > 1}
 
 
 def _drop_unused(graph: GraphModule) -> None:

@@ -28,7 +28,6 @@ from workload.models.gpt import Gpt
 HUGGINGFACE_FOLDER: Final = "huggingface"
 CONFIG_FILE: Final = "config.json"
 _INDEX_FILE: Final = "model.safetensors.index.json"
-_TOKENIZER: Final = "tokenizer.json"
 
 
 def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
@@ -39,14 +38,19 @@ def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    write_atomically(folder / _TOKENIZER, _tokenizer(config))
+    write_atomically(folder / "tokenizer.json", _tokenizer(config))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": model.context,
         "clean_up_tokenization_spaces": False,
     }
     write_json(folder / "tokenizer_config.json", settings)
-    tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in llama_tensors(model)}
+    state = model.state_dict()
+    tensors = {
+        name: part.cpu().contiguous().clone()
+        for ours, theirs in _names(len(model.blocks))
+        for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True)
+    }
     write_atomically(folder / WEIGHTS_FILE, save(tensors, {"format": "pt"}))
     write_json(folder / CONFIG_FILE, llama_config(model))
 
@@ -80,13 +84,6 @@ def llama_config(model: Gpt) -> dict[str, Any]:
         "torch_dtype": name,
         "dtype": name,
     }
-
-
-def llama_tensors(model: Gpt) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights under their names in Llama."""
-    state = model.state_dict()
-    for ours, theirs in _names(len(model.blocks)):
-        yield from zip(theirs, state[ours].chunk(len(theirs)), strict=True)
 
 
 def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:

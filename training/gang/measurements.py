@@ -58,9 +58,8 @@ class Measurement:
 
     def is_outlier(self, value: float, median: float) -> bool:
         """Return whether a value is much worse than the median."""
-        if self.lower_is_better:
-            return value >= median * self.factor and value - median >= self.difference
-        return value * self.factor <= median and median - value >= self.difference
+        low, high = (median, value) if self.lower_is_better else (value, median)
+        return high >= low * self.factor and high - low >= self.difference
 
 
 MEASUREMENTS: Final = {
@@ -88,29 +87,25 @@ def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], li
     Return the best values, and the outliers that remain. `measure` returns the reports of all ranks
     in order, and must return the same list on every rank.
     """
-    best = measure()
-    found = list(outliers(best))
-    suspects = _processes(found)
-    for _ in range(ATTEMPTS - 1):
-        if not found:
-            break
-        now = measure()
-        best = [_better(before, report) for before, report in zip(best, now, strict=True)]
-        suspects &= _processes(outliers(now))
-        found = [slow for slow in outliers(best) if (slow.rank, slow.measurement) in suspects]
-    return best, found
+    attempts = [measure()]
+    suspects = _processes(outliers(attempts[0]))
+    while suspects and len(attempts) < ATTEMPTS:
+        attempts.append(measure())
+        suspects &= _processes(outliers(attempts[-1]))
+    best = [_best(reports) for reports in zip(*attempts, strict=True)]
+    return best, [slow for slow in outliers(best) if (slow.rank, slow.measurement) in suspects]
 
 
 def _processes(found: Iterable[SlowNode]) -> set[tuple[int, str]]:
     return {(slow.rank, slow.measurement) for slow in found}
 
 
-def _better(before: Report, now: Report) -> Report:
-    values = {
-        name: MEASUREMENTS[name].best([now.values.get(name, value), value])
-        for name, value in before.values.items()
-    }
-    return Report(before.node, {**now.values, **values})
+def _best(reports: Sequence[Report]) -> Report:
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for name, value in itertools.chain(*(report.values.items() for report in reports)):
+        values[name].append(value)
+    best = {name: MEASUREMENTS[name].best(found) for name, found in values.items()}
+    return Report(reports[0].node, best)
 
 
 def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
@@ -344,7 +339,7 @@ def disk_seconds(run_dir: Path) -> dict[str, float]:
     began = time.perf_counter()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_probe(run_dir, bytes(DISK_BYTES))
+        write_probe(run_dir, DISK_BYTES)
     except OSError:
         return {}
     return {"disk": time.perf_counter() - began}

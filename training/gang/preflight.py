@@ -7,9 +7,9 @@ import contextlib
 import errno
 import os
 import resource
-import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,17 +21,12 @@ from workload.report import emit
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 
-PROBE: Final = bytes(4096)
-"""Content of a file that tests whether a directory is writable; full volumes reject even this."""
-
 POLL_SECONDS: Final = 2.0
 """Seconds between two checks of a full volume; well below any peer_timeout."""
 
 LOCKED_BYTES: Final = 2**30
 """Locked memory (bytes) below which RDMA is expected to fail: containerd's default is 8 MiB, and
 NCCL pins several buffers of 4 MiB for each connection."""
-
-FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 def await_free_space(folder: Path, timeout: float) -> None:
@@ -62,21 +57,16 @@ def _is_full(folder: Path, needed: int) -> bool:
     try:
         write_probe(folder)
     except OSError as error:
-        return error.errno in FULL and not leftovers
+        return error.errno in {errno.ENOSPC, errno.EDQUOT} and not leftovers
     return False
 
 
-def write_probe(folder: Path, content: bytes = PROBE) -> None:
-    """Write `content` to a new file in the directory, flush it to disk, and remove the file."""
-    # Processes of several pods may have the same ID.
-    probe = folder / f".probe-{secrets.token_hex(8)}"
-    try:
-        with probe.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-    finally:
-        probe.unlink(missing_ok=True)
+def write_probe(folder: Path, size: int = 4096) -> None:
+    """Write a temporary file to the directory and flush it to disk. Raise OSError on failure."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(bytes(size))
+        probe.flush()
+        os.fsync(probe.fileno())
 
 
 def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
@@ -145,16 +135,14 @@ def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> 
 
 
 def check_shared_memory(
-    batch_bytes: int, workers: int, local_size: int, prefetch: int = 2, folder: Path = SHARED_MEMORY
+    batch_bytes: int, workers: int, local_size: int, folder: Path = SHARED_MEMORY
 ) -> None:
     """Check that the batches that loader workers prefetch fit into shared memory.
 
-    `batch_bytes` is the size of one process's batch. Each of its `workers` holds `prefetch` batches
-    and one in progress, and `local_size` processes share the memory of their node or pod.
+    `batch_bytes` is the size of one process's batch. Each of its `workers` holds two batches and
+    one in progress, and `local_size` processes share the memory of their node or pod.
     """
-    if not workers:
-        return
-    needed = batch_bytes * workers * (prefetch + 1) * local_size
+    needed = batch_bytes * workers * 3 * local_size
     available = free_bytes(folder)
     if available is not None and available < needed:
         raise ConfigurationError(

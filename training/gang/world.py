@@ -18,7 +18,7 @@ from workload.configuration import ConfigurationError
 
 @dataclass(frozen=True)
 class LauncherVariables:
-    """Variable names of one launcher. `checked`: the variables of other launchers must agree."""
+    """Variable names of one launcher."""
 
     rank: str = "RANK"
     size: str = "WORLD_SIZE"
@@ -26,14 +26,10 @@ class LauncherVariables:
     local_size: str = "LOCAL_WORLD_SIZE"
     host: str = "MASTER_ADDR"
     port: str = "MASTER_PORT"
-    checked: bool = False
 
 
-TORCHRUN: Final = LauncherVariables()
-"""torchrun and accelerate. If mpirun starts torchrun, the ranks of Open MPI number the nodes."""
-
-PLAIN: Final = LauncherVariables(checked=True)
-"""The same names, set by hand, by Volcano's pytorch plugin or a PyTorchJob; ranks number pods."""
+PLAIN: Final = LauncherVariables()
+"""torchrun, accelerate, Volcano's pytorch plugin, a PyTorchJob, or variables set by hand."""
 
 INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
 """An Indexed Job sets the index of a pod but not the number of pods."""
@@ -42,8 +38,6 @@ KUBEFLOW: Final = LauncherVariables(
     rank="PET_NODE_RANK", size="PET_NNODES", host="PET_MASTER_ADDR", port="PET_MASTER_PORT"
 )
 """A TrainJob sets only torchrun's own variables."""
-
-ONE_POD_ONE_RANK: Final = (INDEXED, KUBEFLOW)
 
 OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_RANK",
@@ -66,10 +60,9 @@ ACCELERATE_OPTIONS: Final = {
 """Maps each variable to its value when off, accelerate's flag, and this program's flag."""
 
 
-def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
-    """Return the variables that hold the rank of this process; None if it runs alone."""
+def _launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
     if "TORCHELASTIC_RUN_ID" in environment:
-        return TORCHRUN
+        return PLAIN
     _check_processes_of_pod(environment)
     started_by_mpi = environment.get(OPEN_MPI.size, "1") != "1"
     if environment.keys() & {"RANK", "LOCAL_RANK"}:
@@ -84,8 +77,7 @@ def launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | No
     return None
 
 
-def check_accelerate(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError for options of `accelerate launch` that this program ignores."""
+def _check_accelerate(environment: Mapping[str, str]) -> None:
     for variable, (off, flag, ours) in ACCELERATE_OPTIONS.items():
         value = environment.get(variable, off)
         if value.lower() != off:
@@ -144,8 +136,8 @@ class World:
 
 def read_world(environment: Mapping[str, str]) -> World:
     """Read the rank. Raise ConfigurationError if variables are incomplete or contradictory."""
-    check_accelerate(environment)
-    names = launcher_variables(environment)
+    _check_accelerate(environment)
+    names = _launcher_variables(environment)
     if names is None:
         return World(rank=0, size=1, local_rank=0, master="")
     rank, size = _number(environment, names.rank), _number(environment, names.size)
@@ -154,8 +146,7 @@ def read_world(environment: Mapping[str, str]) -> World:
             f"{names.rank} is {rank} and {names.size} is {size}: "
             f"ranks go from 0 to {names.size} - 1"
         )
-    if names.checked:
-        _check_open_mpi(environment, rank, size)
+    _check_open_mpi(environment, rank, size)
     local_rank, local_size = _local_rank_of(environment, names, size)
     master = _master(environment, names) if size > 1 else ""
     return World(rank, size, local_rank, master, local_size)
@@ -174,8 +165,8 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
 
 
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
-    # One process of mpirun may be a script that starts several processes.
-    if environment.get(OPEN_MPI.size, "1") == "1":
+    # One process of mpirun may be torchrun or a script, which starts several processes.
+    if "TORCHELASTIC_RUN_ID" in environment or environment.get(OPEN_MPI.size, "1") == "1":
         return
     for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):
         if _number(environment, theirs) != value:
@@ -188,7 +179,7 @@ def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> Non
 def _local_rank_of(
     environment: Mapping[str, str], names: LauncherVariables, size: int
 ) -> tuple[int, int]:
-    if names in ONE_POD_ONE_RANK:
+    if names in (INDEXED, KUBEFLOW):
         return 0, 1
     rank = _number(environment, names.local_rank, default=0)
     # Without the variable, assume the minimum that the local rank implies.
@@ -198,14 +189,9 @@ def _local_rank_of(
             f"{names.local_rank} is {rank} and {names.local_size} is {local_size}: "
             f"local ranks go from 0 to {names.local_size} - 1"
         )
-    if local_size > size:
+    if local_size > size or (names.local_size in environment and size % local_size):
         raise ConfigurationError(
             f"{names.local_rank} is {rank} of {local_size} but {names.size} is {size}: "
-            "a node cannot have more processes than the whole gang"
-        )
-    if names.local_size in environment and size % local_size:
-        raise ConfigurationError(
-            f"{names.size} is {size}, which is not a multiple of {names.local_size} {local_size}: "
             "start the same number of processes on every node"
         )
     return rank, local_size

@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -10,75 +10,63 @@ from torch.profiler import profile, schedule
 
 from workload.configuration import ConfigurationError
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
 KEPT: Final = 100
 """Number of losses that stay on the device until they are copied together; a copy stalls it."""
 
 
 class EventFiles(contextlib.ExitStack):
-    """Event files of a run; without a directory nothing is written or imported.
+    """Event files of a run.
 
     `step` is the number of steps before this process: TensorBoard hides later steps, which an
     earlier process wrote before it was killed. Raise ConfigurationError if the package is not
     installed.
     """
 
-    _writer: "SummaryWriter | None" = None
-
-    def __init__(self, folder: Path | None, step: int = 0) -> None:
+    def __init__(self, folder: Path, step: int = 0) -> None:
         super().__init__()
+        try:
+            # The import takes seconds.
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigurationError(
+                f"tensorboard is set, but the package cannot be imported ({error}): "
+                "install tensorboard in the image, or leave the setting out"
+            ) from None
         self._kept: list[tuple[int, Tensor]] = []
-        if folder is not None:
-            try:
-                # The import takes seconds.
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise ConfigurationError(
-                    f"tensorboard is set, but the package cannot be imported ({error}): "
-                    "install tensorboard in the image, or leave the setting out"
-                ) from None
-            self._writer = SummaryWriter(str(folder), purge_step=step + 1)
-            self.callback(self._writer.close)
-            self.callback(self.flush)
-
-    def __enter__(self) -> Self:
-        return self
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
+        self.callback(self._writer.close)
+        self.callback(self.flush)
 
     def stepped(self, step: int, loss: Tensor, learning_rate: float) -> None:
         """Record the loss (a scalar on any device) and learning rate of a step."""
-        if self._writer is not None:
-            self._writer.add_scalar("learning_rate", learning_rate, step)
-            self._kept.append((step, loss.detach()))
-            if len(self._kept) == KEPT:
-                self.flush()
+        self._writer.add_scalar("learning_rate", learning_rate, step)
+        self._kept.append((step, loss.detach()))
+        if len(self._kept) == KEPT:
+            self.flush()
 
     def add_scalars(self, step: int, **values: float) -> None:
-        """Record values under their names, such as accuracy after an epoch."""
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        """Record values under their names, such as accuracy after an epoch, and flush."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self.flush()
 
     def flush(self) -> None:
-        """Write everything to disk; call it with every checkpoint. Raise OSError on failure."""
-        if self._writer is not None:
-            kept, self._kept = self._kept, []
-            losses = torch.stack([loss for _, loss in kept]).tolist() if kept else []
-            for (step, _), loss in zip(kept, losses, strict=True):
-                self._writer.add_scalar("loss", loss, step)
-            self._writer.flush()
+        """Write everything to disk. Raise OSError on failure."""
+        kept, self._kept = self._kept, []
+        losses = torch.stack([loss for _, loss in kept]).tolist() if kept else []
+        for (step, _), loss in zip(kept, losses, strict=True):
+            self._writer.add_scalar("loss", loss, step)
+        self._writer.flush()
 
 
 class Tracer:
     """Profiles `steps` steps after the first `after` steps of this process; 0 disables it.
 
     `before` is the number of steps of the run before this process started. After the last profiled
-    step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz, and
-    `written` is set to its path. Raise OSError if it cannot be written.
+    step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz. Raise
+    OSError if it cannot be written.
     """
 
-    written: Path | None = None
     _profile: profile | None = None
 
     def __init__(self, folder: Path, rank: int, steps: int, after: int, before: int) -> None:
@@ -113,4 +101,3 @@ class Tracer:
         unfinished = self._target.with_name(f".{self._target.name}")
         done.export_chrome_trace(str(unfinished))
         unfinished.replace(self._target)
-        self.written = self._target

@@ -6,8 +6,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Final, Literal, Self, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import torch
 from prometheus_client import (
@@ -18,7 +17,7 @@ from prometheus_client import (
     ProcessCollector,
     start_http_server,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from training.config import TrainingConfig
@@ -72,20 +71,6 @@ class Activities(Collector):
         return [family]
 
 
-class SharedMemory(Collector):
-    """Size and use of the pod's shared memory. When it is full, processes are killed by SIGBUS."""
-
-    def __init__(self, folder: Path = SHARED_MEMORY) -> None:
-        self._folder = folder
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the gauges in bytes, or none without shared memory."""
-        with contextlib.suppress(OSError):
-            size, used, _ = shutil.disk_usage(self._folder)
-            yield GaugeMetricFamily("training_shm_size_bytes", "Size of shared memory", size)
-            yield GaugeMetricFamily("training_shm_used_bytes", "Used shared memory", used)
-
-
 T = TypeVar("T")
 
 SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
@@ -124,7 +109,12 @@ class Metrics(contextlib.ExitStack):
         self._saved_step = gauge("checkpoint_step", "Step of the newest complete checkpoint")
         self.activities = Activities()
         registry.register(self.activities)
-        registry.register(SharedMemory())
+        # When shared memory is full, processes are killed by SIGBUS.
+        if SHARED_MEMORY.is_dir():
+            size = gauge("shm_size_bytes", "Size of shared memory")
+            size.set_function(lambda: shutil.disk_usage(SHARED_MEMORY).total)
+            used = gauge("shm_used_bytes", "Used shared memory")
+            used.set_function(lambda: shutil.disk_usage(SHARED_MEMORY).used)
         self._skipped = counter(
             "skipped_steps",
             "Steps skipped because a gradient was not finite, which happens occasionally with fp16",
@@ -159,9 +149,6 @@ class Metrics(contextlib.ExitStack):
                     "Share of the last second or less in which this GPU was busy, from 0 to 1",
                 )
                 busy.set_function(lambda: _utilization(device))
-
-    def __enter__(self) -> Self:
-        return self
 
     def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
         """Serve the metrics at `metrics_port` until exit, on the first process of a node only."""
@@ -216,12 +203,6 @@ class Metrics(contextlib.ExitStack):
         """Record the fp16 loss scale after a step, and whether the step was skipped."""
         self._scale.set(scale)
         self._skipped.inc(skipped)
-
-    @contextlib.contextmanager
-    def checkpoint_pause(self) -> Iterator[None]:
-        """Record the time within the context as the pause of training for a checkpoint."""
-        with self.activities.doing("checkpoint"), self.checkpoint_seconds.time():
-            yield
 
     def saved(self, step: int, seconds: float) -> None:
         """Record a complete checkpoint, `seconds` after its pause began.

@@ -33,20 +33,19 @@ class ProgressOutputs(contextlib.ExitStack):
             done=run.length.done(position),
             shown=run.world.is_rank0,
         )
-        folder = run.folder / "tensorboard"
-        self._files = EventFiles(
-            folder if config.tensorboard and run.world.is_rank0 else None, step=position.step
-        )
+        self._files: EventFiles | None = None
+        if config.tensorboard and run.world.is_rank0:
+            self._files = EventFiles(run.folder / "tensorboard", step=position.step)
         folder, steps = run.folder / "profile", config.profile_steps
         self._tracer = Tracer(
             folder, run.world.rank, steps, config.profile_after, before=position.step
         )
-        self._throughput = Throughput(run)
 
     def __enter__(self) -> Self:
         for output in (self._bar, self._files, self._tracer):
-            self.enter_context(output)
-        self._throughput.since_last(self._run.length.done(self._run.position))
+            if output is not None:
+                self.enter_context(output)
+        self._throughput = Throughput(self._run)
         return self
 
     def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
@@ -54,7 +53,8 @@ class ProgressOutputs(contextlib.ExitStack):
         run, position = self._run, self._run.position
         step, done = position.step, run.length.done(position)
         self._bar.advance(done, step, loss)
-        self._files.stepped(step, loss, rate)
+        if self._files is not None:
+            self._files.stepped(step, loss, rate)
         self._tracer.stepped()
         # Reading the loss stalls a GPU, so it is read only when it is logged.
         if self._every and step % self._every == 0:
@@ -80,8 +80,8 @@ class ProgressOutputs(contextlib.ExitStack):
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}
         if epoch is not None:
             values |= {"loss": epoch[0], "seconds": seconds}
-        self._files.add_scalars(position.step, **values, **metrics)
-        self._files.flush()
+        if self._files is not None:
+            self._files.add_scalars(position.step, **values, **metrics)
         self._run.metrics.evaluated(position.epoch, evaluation)
         if not self._run.world.is_rank0:
             return
@@ -89,17 +89,14 @@ class ProgressOutputs(contextlib.ExitStack):
         custom = {"metrics": _rounded(metrics)} if metrics else {}
         if epoch is not None:
             counts = {**self._epochs("epoch"), "step": position.step, "samples": epoch[1]}
-            self._record(emit(Epoch.model_validate({**counts, **line, **custom})))
+            written = emit(Epoch.model_validate({**counts, **line, **custom}))
+            # A file next to the checkpoints outlives the pod.
+            with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
+                file.write(f"{written}\n")
         else:
             self._throughput.exclude(seconds)
             counts = {**self._epochs("done_epochs"), "samples": evaluation.samples}
             emit(Evaluated.model_validate({"step": position.step, **counts, **line, **custom}))
-
-    def _record(self, line: str) -> None:
-        """Append the line of an epoch to a file next to the checkpoints, which outlives the pod."""
-        self._run.folder.mkdir(parents=True, exist_ok=True)
-        with (self._run.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
 
     def _epochs(self, name: str) -> dict[str, int | float]:
         """Return the epochs so far, as `name`, and those of the run."""
@@ -116,11 +113,8 @@ class Throughput:
     """Samples, tokens and model FLOPs per second between two progress lines."""
 
     def __init__(self, run: Run) -> None:
-        self._device, data = run.device, run.data
-        self._tokens = 0 if data.train.white else math.prod(data.shape)
-        self._peak = peak_flops(run.device)
-        self._flops = run.flops_per_sample
-        self._size = run.world.size
+        self._run, self._peak = run, peak_flops(run.device)
+        self._tokens = 0 if run.data.train.white else math.prod(run.data.shape)
         self._last = (time.perf_counter(), run.length.done(run.position))
 
     def exclude(self, seconds: float) -> None:
@@ -136,8 +130,8 @@ class Throughput:
         values: dict[str, float] = {"samples_per_second": round(rate, 3)}
         if self._tokens:
             values["tokens_per_second"] = round(rate * self._tokens, 1)
-        if self._peak and self._flops:
-            values["mfu"] = round(rate * self._flops / (self._peak * self._size), 4)
-        if self._device.type == "cuda":
-            values["memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        if self._peak and (flops := self._run.flops_per_sample):
+            values["mfu"] = round(rate * flops / (self._peak * self._run.world.size), 4)
+        if self._run.device.type == "cuda":
+            values["memory_bytes"] = torch.cuda.max_memory_allocated(self._run.device)
         return values

@@ -24,10 +24,8 @@ def digits_net() -> Trained:
 def written(trained: Trained, folder: Path, settings: dict[str, object]) -> Manifest:
     values = {"model": "digits-net", "dataset": "digits", "run_dir": "/checkpoints/run-7"}
     config = TrainingConfig.model_validate(values | settings)
-    metrics = trained.evaluate(trained.model)
-    return write_export(
-        folder, trained.model, config, trained.data, metrics, evaluate=trained.evaluate
-    )
+    metrics = artifacts.evaluate_on_cpu(trained.model.eval(), trained.data.held_out)
+    return write_export(folder, trained.model, config, trained.data, metrics)
 
 
 @pytest.fixture

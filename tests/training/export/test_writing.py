@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from tests.training.export.trained import Export, Trained
 from training.config import TrainingConfig
 from training.data import load
-from training.export import _sources_digest, code_version, finished_export, write_export
+from training.export import (
+    _sources_digest,
+    artifacts,
+    code_version,
+    finished_export,
+    write_export,
+)
 from training.export.artifacts import write_weights
 from workload.export import fill, load_network, tensors_of
 from workload.manifest import ExportError, read_manifest
@@ -42,12 +48,8 @@ def test_a_token_model_has_outputs_instead_of_classes(tmp_path: Path) -> None:
     data = load("text", tmp_path, (16,), seed=0)
     model = build("gpt", dict(options), data.outputs, data.shape)
     inputs = torch.from_numpy(data.held_out.batch(torch.arange(4).numpy())[0])
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        return {"sum": float(model(inputs).detach().abs().sum())}
-
     folder = tmp_path / "export"
-    manifest = write_export(folder, model, config, data, {}, evaluate=evaluate)
+    manifest = write_export(folder, model, config, data, {})
     assert (manifest.classes, manifest.outputs) == ((), data.outputs)
     assert manifest.options == options
     assert manifest.signature.model_dump() == {
@@ -68,8 +70,10 @@ def test_an_interrupted_export_is_not_finished(
         raise KeyboardInterrupt
 
     config = TrainingConfig(model="digits-net", prune=0.5)
-    with pytest.raises(KeyboardInterrupt):
-        write_export(folder, digits_net.model, config, digits_net.data, {}, evaluate=interrupted)
+    with monkeypatch.context() as patch:
+        patch.setattr(artifacts, "evaluate_on_cpu", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_export(folder, digits_net.model, config, digits_net.data, {})
     assert finished_export(folder) is None
     assert (folder / "model.safetensors").exists()
     _, manifest = export()
@@ -99,7 +103,6 @@ def test_every_activity_beats_the_watchdog(digits_net: Trained, tmp_path: Path) 
         config,
         digits_net.data,
         {},
-        evaluate=digits_net.evaluate,
         beat=lambda: beats.append(None),
     )
     assert len(beats) >= 5

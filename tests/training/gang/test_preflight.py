@@ -119,18 +119,22 @@ def test_a_started_run_waits_for_space_on_a_full_volume(tmp_path: Path) -> None:
     ]
 
 
-def test_probes_of_pods_with_equal_process_numbers_do_not_collide(
+def test_probes_of_several_processes_do_not_collide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Record the files of two checks, which one process stands for: its number is the same."""
-    probes: list[str] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda file: probes.append(str(Path(f"/proc/self/fd/{file}").readlink()))
-    )
-    for _ in range(2):
-        check_run_dir(tmp_path)
-    assert [Path(probe).parent for probe in probes] == [tmp_path] * 2
+    """Check the directory again while the probe of the first check exists."""
+    probes: list[Path] = []
+
+    def flush(file: int) -> None:
+        probes.append(Path(f"/proc/self/fd/{file}").readlink())
+        if len(probes) == 1:
+            check_run_dir(tmp_path)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    check_run_dir(tmp_path)
+    assert [probe.parent for probe in probes] == [tmp_path] * 2
     assert len(set(probes)) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def on_a_small_volume(program: str, folder: Path) -> str:

@@ -96,8 +96,11 @@ def test_every_launcher_is_understood(environment: dict[str, str], world: World)
         ({"MASTER_PORT": None}, "MASTER_PORT is missing"),
         ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one'"),
         ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK is 2 and LOCAL_WORLD_SIZE is 2"),
-        ({"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "8"}, "more processes than the whole gang"),
-        ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}, "not a multiple of LOCAL_WORLD_SIZE 3"),
+        ({"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "8"}, "LOCAL_RANK is 7 of 8 but WORLD_SIZE is 4"),
+        (
+            {"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"},
+            "LOCAL_RANK is 2 of 3 but WORLD_SIZE is 4",
+        ),
         ({**OPEN_MPI, "RANK": "0"}, "RANK is 0 but OMPI_COMM_WORLD_RANK is 3"),
         (
             {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"},

@@ -118,7 +118,7 @@ def test_all_time_belongs_to_one_activity() -> None:
     made = time.perf_counter()
     for _ in metrics.timed([1, 2]):
         time.sleep(0.02)
-        with metrics.checkpoint_pause():
+        with metrics.activities.doing("checkpoint"), metrics.checkpoint_seconds.time():
             time.sleep(0.04)
     with metrics.activities.doing("evaluation"):
         time.sleep(0.02)

@@ -3,24 +3,32 @@
 import tempfile
 from pathlib import Path
 
+import pytest
+import torch
+
 from training.gang.preflight import SHARED_MEMORY
-from training.telemetry.metrics import SharedMemory
+from training.telemetry import metrics
 
 
-def told(folder: Path) -> dict[str, float]:
-    return {family.name: family.samples[0].value for family in SharedMemory(folder).collect()}
+def scraped(name: str) -> float | None:
+    registry = metrics.Metrics(torch.device("cpu")).registry
+    return registry.get_sample_value(f"training_shm_{name}_bytes")
 
 
 def test_used_shared_memory_is_measured() -> None:
-    before = told(SHARED_MEMORY)
+    before = scraped("size")
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as file:
         file.write(b"x" * 2**20)
         file.flush()
-        after = told(SHARED_MEMORY)
-    assert after["training_shm_size_bytes"] == before["training_shm_size_bytes"]
-    assert 0 <= after["training_shm_used_bytes"] <= after["training_shm_size_bytes"]
-    assert after["training_shm_used_bytes"] > 0
+        size, used = scraped("size"), scraped("used")
+    assert size == before
+    assert size is not None
+    assert used is not None
+    assert 0 < used <= size
 
 
-def test_missing_shared_memory_has_no_metrics(tmp_path: Path) -> None:
-    assert told(tmp_path / "none") == {}
+def test_missing_shared_memory_has_no_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "SHARED_MEMORY", tmp_path / "none")
+    assert scraped("size") is None

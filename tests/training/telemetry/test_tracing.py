@@ -24,28 +24,23 @@ def rows_multiplied(trace: Path) -> list[int]:
 
 @pytest.mark.parametrize("after", [0, 1, 4])
 def test_only_the_configured_steps_are_in_the_trace(tmp_path: Path, after: int) -> None:
-    tracer = Tracer(tmp_path / "profile", 1, steps=3, after=after, before=100)
-    train(tracer, 12)
-    assert tracer.written == tmp_path / "profile" / f"rank-1-step-{100 + after + 1:08d}.json.gz"
-    assert rows_multiplied(tracer.written) == [after + 1, after + 2, after + 3]
-    assert list((tmp_path / "profile").iterdir()) == [tracer.written]
+    train(Tracer(tmp_path / "profile", 1, steps=3, after=after, before=100), 12)
+    [written] = (tmp_path / "profile").iterdir()
+    assert written.name == f"rank-1-step-{100 + after + 1:08d}.json.gz"
+    assert rows_multiplied(written) == [after + 1, after + 2, after + 3]
 
 
 def test_a_run_that_ends_during_the_profile_keeps_it(tmp_path: Path) -> None:
-    tracer = Tracer(tmp_path, 0, steps=10, after=2, before=0)
-    train(tracer, 4)
-    assert tracer.written is not None
-    assert rows_multiplied(tracer.written) == [3, 4]
+    train(Tracer(tmp_path, 0, steps=10, after=2, before=0), 4)
+    [written] = tmp_path.iterdir()
+    assert rows_multiplied(written) == [3, 4]
 
 
 def test_no_profile_steps_write_no_profile(tmp_path: Path) -> None:
-    tracer = Tracer(tmp_path / "profile", 0, steps=0, after=2, before=0)
-    train(tracer, 4)
-    assert tracer.written is None
+    train(Tracer(tmp_path / "profile", 0, steps=0, after=2, before=0), 4)
     assert not (tmp_path / "profile").exists()
 
 
 def test_a_run_shorter_than_the_profile_start_writes_no_profile(tmp_path: Path) -> None:
-    tracer = Tracer(tmp_path / "profile", 0, steps=2, after=9, before=0)
-    train(tracer, 3)
-    assert tracer.written is None
+    train(Tracer(tmp_path / "profile", 0, steps=2, after=9, before=0), 3)
+    assert not (tmp_path / "profile").exists()

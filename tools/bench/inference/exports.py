@@ -1,14 +1,16 @@
 """`python -m tools.bench.inference.exports MODEL DIRECTORY`: write an export for the benchmark."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from tools.bench.inference.workloads import WORKLOADS, Workload
 from training.config import TrainingConfig
-from training.data import load
+from training.data import Images, load
 from training.export import write_export
 from training.export.artifacts import write_weights
 from workload.files import sha256_of
@@ -39,21 +41,18 @@ def export(workload: Workload, directory: Path) -> None:
     data = load("digits", directory, workload.shape, 0)
     torch.manual_seed(0)
     network = build(workload.name, config.model_options, data.outputs, data.shape)
-    samples = torch.from_numpy(workload.samples())
+    samples = workload.samples()
+    inputs = torch.from_numpy(samples)
     with torch.no_grad():
         for _ in range(20):
-            network.train()(samples)
+            network.train()(inputs)
         last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
-        last.weight /= network.eval()(samples).std(0).mean()
-    write_export(
-        directory,
-        network.eval(),
-        config,
-        data,
-        {},
-        evaluate=lambda _: {},
-        calibration=samples,
-    )
+        last.weight /= network.eval()(inputs).std(0).mean()
+    # Quantization is calibrated on the requests.
+    pixels = (255 * samples).astype(np.uint8)
+    requests = Images(pixels, np.zeros(len(pixels), np.int64), white=255)
+    data = replace(data, train=requests, held_out=requests)
+    write_export(directory, network.eval(), config, data, {})
 
 
 def _export_noop(workload: Workload, directory: Path) -> None:

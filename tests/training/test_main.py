@@ -67,14 +67,12 @@ def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
     ("error", "code", "message"),
     [
         (
-            torch.AcceleratorError(
-                "CUDA error: device-side assert triggered\nSearch for `cudaE", 0
-            ),
+            torch.AcceleratorError("CUDA error: device-side assert triggered\nSearch for `cudaE"),
             exit_codes.BAD_INPUT,
             "error in the program: CUDA error: device-side assert triggered",
         ),
         (
-            torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered", 0),
+            torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"),
             exit_codes.FAILED,
             "AcceleratorError: CUDA error: uncorrectable ECC error encountered",
         ),

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
@@ -118,8 +117,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
         raise ConfigurationError(
             f"{path} belongs to a run with {', '.join(differences)}: choose another run_dir"
         )
-    # Creates the optimizer's tensors with a step that changes nothing, to fill them later.
-    get_optimizer_state_dict(run.model.model, run.optimizer)
+    _create_optimizer_state(run.optimizer)
     same = seal.processes == run.world.size
     prefixes: tuple[str, ...] = (f"rank-{run.world.rank if same else 0}/",)
     if not same:
@@ -169,6 +167,20 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
             raise ValueError(f"it has no tensor {min(lost)}")
         if lost:
             del run.optimizer.state[parameter]
+
+
+def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
+    """Create the optimizer's tensors with a step that changes nothing, to fill them later."""
+    groups = optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+    for group in groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
 
 
 def _rank_tensors(run: Run) -> Tensors:

@@ -96,6 +96,16 @@ class Fragile(Frozen):
         return super().forward(x)
 
 
+class InFullPrecision(Frozen):
+    """A model that cannot compute in half precision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        if logits.dtype != torch.float32:
+            raise TypeError("only in fp32")
+        return logits
+
+
 class BadInEvaluation(Frozen):
     """A model whose held-out loss is NaN."""
 

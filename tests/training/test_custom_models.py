@@ -76,6 +76,13 @@ def test_mistakes_of_a_model_are_reported_before_the_first_step(
         train(model=f"{MODELS}:{model}")
 
 
+def test_a_model_is_checked_in_the_precision_of_the_run(train: Train) -> None:
+    model = f"{MODELS}:InFullPrecision"
+    assert train(model=model, epochs=1) == exit_codes.DONE
+    with pytest.raises(ConfigurationError, match="TypeError: only in fp32"):
+        train("half", model=model, epochs=1, precision="bf16")
+
+
 def test_a_later_mistake_of_a_model_is_fatal(tmp_path: Path) -> None:
     flags = [f"--model={MODELS}:Fragile", "--dataset=digits", f"--run-dir={tmp_path / 'run'}"]
     [program] = start_gang(flags, 1, tmp_path / "out")

@@ -58,6 +58,19 @@ def gang(run_dir: Path, size: int, *more: str) -> list[Program]:
     return start_gang([*flags, *more], size, run_dir.with_suffix(".output"))
 
 
+def test_an_evaluation_is_the_same_in_batches_of_any_size(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for batch in (512, 50):
+        monkeypatch.setattr(evaluation, "BATCH", batch)
+        run_dir = f"batches of {batch}"
+        train(run_dir=run_dir, epochs=1)
+        found.append(read_manifest(tmp_path / run_dir / "export").metrics)
+    for name in ("loss", "accuracy"):
+        assert found[0][name] == pytest.approx(found[1][name], abs=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluations_do_not_change_the_training(kind: str, tmp_path: Path) -> None:
     without = gang(tmp_path / "without", 2, *KINDS[kind])

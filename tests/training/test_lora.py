@@ -274,6 +274,8 @@ def test_adapters_are_exchanged_with_peft(
     python = environment("hugging-face", inherits=True)
     run([str(python), program, str(llama), str(tmp_path / "tokens.npy"), str(written), str(new)])
 
+    description = json.loads((written / "adapter_config.json").read_text())
+    assert description["base_model_name_or_path"] == str(llama)
     with torch.no_grad():
         merged = network(tmp_path / "run/export")(torch.from_numpy(tokens)).numpy()
         plain = network(base)(torch.from_numpy(tokens)).numpy()

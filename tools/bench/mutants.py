@@ -66,7 +66,12 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
         *_MATHEMATICS,
     ),
-    "training/evaluation.py": ("tests/training/test_objective.py", *_RUNS, *_MATHEMATICS),
+    "training/evaluation.py": (
+        "tests/training/test_objective.py",
+        "tests/training/test_evaluation.py",
+        *_RUNS,
+        *_MATHEMATICS,
+    ),
     "training/objective.py": ("tests/training/test_objective.py", *_MATHEMATICS),
     "training/optimizer.py": (
         "tests/training/test_optimizer.py",

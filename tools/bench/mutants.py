@@ -84,6 +84,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
     "training/data/samples.py": _ORDER,
     "training/checkpoints/state.py": (
         "tests/training/test_custom_models.py",
+        "tests/training/checkpoints/test_mirror.py",
         *_RUNS,
         *_RESUMPTION,
     ),

@@ -77,7 +77,7 @@ def stage(flow: Object) -> str:
     """Return the step of a JobFlow that is running or has failed; empty between two steps."""
     found = steps(flow)
     failed = [name for name, state in found.items() if state is State.FAILED]
-    active = [name for name, state in found.items() if not state.over]
+    active = [name for name, state in found.items() if not state.finished]
     prefix = job_prefix(flow["metadata"]["name"])
     return ", ".join(step.removeprefix(prefix) for step in failed or active)
 
@@ -91,7 +91,7 @@ def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:
         return any(group_of(pod) == key(group) for pod in snapshot.active())
-    return not state.over and state is not State.SUSPENDED
+    return not state.finished and state is not State.SUSPENDED
 
 
 def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:

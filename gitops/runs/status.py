@@ -128,7 +128,7 @@ def read_runs(
     jobs = [job for job in _jobs(snapshot) if name in (None, key(job.manifest))]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(reader.status, jobs))
-    return sorted(found, key=lambda run: (run.state.over, run.namespace, run.name))
+    return sorted(found, key=lambda run: (run.state.finished, run.namespace, run.name))
 
 
 def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
@@ -146,7 +146,7 @@ def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
 
 @dataclass(frozen=True)
 class _Job:
-    """A job object with its pods and PodGroups."""
+    """A run's job object with its pods and PodGroups."""
 
     resource: Resource
     manifest: Object
@@ -175,13 +175,15 @@ class _Reader:
         running = job.in_phase("Running")
         state = state_of(job.resource, job.manifest, len(running))
         finished = job.in_phase("Succeeded", "Failed")
-        counted = [pod for pod in job.pods if state.over or pod not in finished]
+        counted = [pod for pod in job.pods if state.finished or pod not in finished]
         group = next((g for g in job.groups if key(g) in self.positions), None)
         group = group or next(iter(job.groups), None)
         minimum = int(group.get("spec", {}).get("minMember", 1)) if group else 1
         used = usage(job.pods, self.snapshot, self.prices, self.now, self.product)
         waiting = (
-            None if state.over else self.waiting.get((namespace, owner(group) if group else name))
+            None
+            if state.finished
+            else self.waiting.get((namespace, owner(group) if group else name))
         )
         waits = state is State.WAITING
         return RunStatus(

@@ -13,7 +13,7 @@ from kube.workloads.serving import PROBES, SERVING
 
 
 def _nim(spec: str) -> Pods:
-    """Return the pods of a NIM service; the operator adds what the object leaves out."""
+    """Return the pods of a NIM service; the operator adds omitted fields."""
     return Pods(
         at=spec,
         containers=("", "sidecarContainers.*"),

@@ -35,7 +35,7 @@ _PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
     *("infra/", "kube/", "policies/", "training/", "inference/", "workload/"),
 )
-_OWN_RULES: Final = "policies/config/"
+_STACK_RULES: Final = "policies/config/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,14 +116,14 @@ def known_stacks(project: Path) -> list[str]:
 
 def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     """Return whether one of the changed files affects a stack."""
-    own = {f"Pulumi.{stack}.yaml", f"{_OWN_RULES}{stack}.json"}
+    own = {f"Pulumi.{stack}.yaml", f"{_STACK_RULES}{stack}.json"}
     text = (project / f"Pulumi.{stack}.yaml").read_text("utf-8", "replace")
     named = _possible_paths(text)
     if "dockerfile:" in text:
         own.add(".dockerignore")
     return any(
         file in own
-        or (file.startswith(_PROGRAM) and not file.startswith(_OWN_RULES))
+        or (file.startswith(_PROGRAM) and not file.startswith(_STACK_RULES))
         or not named.isdisjoint([file, *map(str, PurePosixPath(file).parents)])
         for file in files
     )

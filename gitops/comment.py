@@ -44,7 +44,7 @@ environment:
 
 exit status: 0 if the report was posted, 1 if the host rejected it.
 """
-Done = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
+Outcome = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
 _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) -->")
 
 
@@ -125,9 +125,9 @@ def _host(options: argparse.Namespace, environment: Mapping[str, str]) -> "Host"
     return (GitLab if name == "gitlab" else GitHub)(environment, options.number)
 
 
-def put_comment(host: "Host", body: str) -> Done:
+def put_comment(host: "Host", body: str) -> Outcome:
     """Create the comment, or replace the existing one about the same stack."""
-    found = _own(host, host.comments(), _marker_of(body))
+    found = _own_note(host, host.comments(), _marker_of(body))
     if found is None:
         host.add_comment(body)
         return "created"
@@ -165,9 +165,9 @@ def _with_commit(body: str, commit: str | None) -> str:
     return "\n".join([*lines[: headline + 1], "", f"Commit {commit}.", *lines[headline + 1 :]])
 
 
-def put_issue(host: "Host", title: str, body: str) -> Done:
+def put_issue(host: "Host", title: str, body: str) -> Outcome:
     """Open an issue, or replace the open one about the same stack."""
-    found = _own(host, host.issues(), _marker_of(body))
+    found = _own_note(host, host.issues(), _marker_of(body))
     if found is None:
         host.add_issue(title, body)
         return "created"
@@ -177,9 +177,9 @@ def put_issue(host: "Host", title: str, body: str) -> Done:
     return "updated"
 
 
-def close_issue(host: "Host", body: str) -> Done:
+def close_issue(host: "Host", body: str) -> Outcome:
     """Close the open issue about the same stack, if there is one."""
-    found = _own(host, host.issues(), _marker_of(body))
+    found = _own_note(host, host.issues(), _marker_of(body))
     if found is None:
         return "nothing to close"
     host.close_issue(found.number)
@@ -210,7 +210,7 @@ def _title(body: str) -> str:
     return f"Merged changes of the stack {stack} are not applied"
 
 
-def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
+def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
     """Return the note that has this marker and was written by the token's user."""
     marked = [note for note in notes if note.body.partition("\n")[0].strip() == marker]
     if not marked:

@@ -31,7 +31,7 @@ def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:
-    """Yield the texts in objects that must not appear in a report."""
+    """Yield the strings in objects that must not appear in a report."""
     for view in views:
         for rule in (no_literal_secrets, no_secrets_in_manifests):
             for violation in rule.violations(view, _DEFAULTS):
@@ -39,7 +39,7 @@ def literals(views: Iterable[View]) -> Iterator[str]:
 
 
 def of_setting(name: str, value: Any) -> Iterator[str]:
-    """Yield the texts in a setting or environment variable that must not appear in a report."""
+    """Yield the parts of a setting or environment variable that must not appear in a report."""
     if isinstance(value, list | tuple):
         yield from _parts(" ".join(map(str, value)))
     elif isinstance(value, str | int | float) and is_secret(name, str(value)):

@@ -18,7 +18,7 @@ _RETRY_DELAYS = (1.0, 4.0)
 """Time (s) before the second and third attempt, unless the response has a Retry-After header."""
 _MAX_DELAY = 60.0
 _MAX_REDIRECTS = 3
-_ACTIONS = "github-actions[bot]"
+_ACTIONS_BOT = "github-actions[bot]"
 """Author of comments and issues written with a workflow's token."""
 
 
@@ -52,7 +52,7 @@ class GitHub:
     def author(self) -> str:
         """Return the author of everything written with the token: a bot or the token's user."""
         if self._environment.get("GITHUB_ACTIONS") == "true":
-            return self._environment.get("GITOPS_AUTHOR") or _ACTIONS
+            return self._environment.get("GITOPS_AUTHOR") or _ACTIONS_BOT
         return str(self._api.get("user")["login"])
 
     def commit(self) -> str | None:

@@ -37,7 +37,7 @@ _STACK_KEYS = ("config",)
 
 @contextmanager
 def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
-    """Yield a rendered stack whose state is rendered from a Git revision.
+    """Yield a stack for a rendered preview, whose state is that of a Git revision.
 
     The revision is the merge base of the current branch and `base`. Without a base, or if the base
     does not contain the stack, all resources are new.
@@ -63,7 +63,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
                     _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
                     run_or_fail(before, "up", "--yes", "--skip-preview", *common(before))
                 except GitopsError:
-                    # The change may fix the base, so it is previewed anyway.
+                    # The change may fix the base, so preview the change anyway.
                     rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
                     _reset_state(rendered, directory)
         _configure(rendered, stack.file, directory)

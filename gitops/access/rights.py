@@ -4,7 +4,7 @@ A server-side dry run needs the same verbs as the change itself, so RBAC alone c
 from writing. An admission policy does: it rejects requests of these groups that are not dry runs.
 The API server exempts admission policies and webhooks from admission policies
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
-may only read those.
+may only read policies and webhooks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERBS: Final[dict[Purpose, tuple[str, ...]]] = {
     "update": ("get", "list", "watch", "create", "patch", "update", "delete"),
 }
 _UNNAMED: Final = frozenset({"create", "list", "watch"})
-_AWAITED: Final = {
+_WATCHED: Final = {
     "": ("pods", "events", "endpoints"),
     "apps": ("replicasets", "controllerrevisions"),
     "discovery.k8s.io": ("endpointslices",),
@@ -77,14 +77,16 @@ def access(
     all_objects = sorted(objects)
     if previewers := groups.get("preview"):
         yield from _dry_run_only(f"gpu-platform-preview-{name}", previewers)
-    for purpose, bound in groups.items():
-        if not bound:
+    for purpose, members in groups.items():
+        if not members:
             continue
         title = f"gpu-platform-{purpose}-{name}"
-        subjects = _subjects(bound)
+        subjects = _subjects(members)
         for namespace in sorted({"", *(each.namespace for each in all_objects)}):
             inside = [each for each in all_objects if each.namespace == namespace]
-            yield from _bound(title, namespace, _rules(inside, namespace, purpose), subjects)
+            yield from _role_and_binding(
+                title, namespace, _rules(inside, namespace, purpose), subjects
+            )
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
@@ -96,9 +98,9 @@ def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]
     rules = [_rule(group, found, ("list",)) for group, found in kinds.items()]
     rules.append(_rule("", ["pods/log"], ("get",)))
     subjects = _subjects(groups)
-    yield from _bound("gpu-platform-snapshot", "", rules, subjects)
+    yield from _role_and_binding("gpu-platform-snapshot", "", rules, subjects)
     settings = [_rule("", ["configmaps"], ("list",))]
-    yield from _bound("gpu-platform-snapshot", namespace, settings, subjects)
+    yield from _role_and_binding("gpu-platform-snapshot", namespace, settings, subjects)
 
 
 def _subjects(groups: Sequence[str]) -> list[dict[str, str]]:
@@ -120,7 +122,7 @@ def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[
     elif purpose == "update":
         rules += [
             _rule(group, resources, ("get", "list", "watch"))
-            for group, resources in _AWAITED.items()
+            for group, resources in _WATCHED.items()
         ]
     return rules
 
@@ -153,7 +155,7 @@ def _rule(
     return rule | ({"resourceNames": sorted(names)} if names else {})
 
 
-def _bound(
+def _role_and_binding(
     name: str, namespace: str, rules: list[dict[str, Any]], subjects: list[dict[str, str]]
 ) -> Iterator[dict[str, Any]]:
     scope = "" if namespace else "Cluster"

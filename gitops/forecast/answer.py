@@ -30,7 +30,7 @@ class Range(_Model):
 class GangAnswer(_Model):
     """Verdict on a gang. Times are seconds since the snapshot.
 
-    After several simulations, single times are taken from the most typical one.
+    With several simulations, single times come from the most typical one.
     """
 
     namespace: str
@@ -74,7 +74,7 @@ class GangAnswer(_Model):
 class Victim(_Model):
     """Eviction of all or some pods of a gang.
 
-    After several simulations, it contains the earliest time and the maximum pods and GPU-hours.
+    With several simulations, `at_seconds` is the earliest time; `pods` and `gpu_hours` are maxima.
     """
 
     namespace: str
@@ -159,7 +159,7 @@ def render(answer: Answer, width: int = 160) -> str:
     console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(
         f"Snapshot of {answer.taken.isoformat()}, {duration(answer.age_seconds)} old; "
-        f"{answer.ends} ends simulated, covering {duration(answer.horizon_seconds)}."
+        f"simulated {duration(answer.horizon_seconds)}, in which {answer.ends} gangs finished."
     )
     rows = [
         (
@@ -189,7 +189,7 @@ def render(answer: Answer, width: int = 160) -> str:
             for victim in answer.victims
         ]
         counts = ["SIMULATIONS"] if answer.varies else []
-        heads = ("PREEMPTED OR RECLAIMED", "PODS", "AFTER", "GPU H AT MOST", *counts)
+        heads = ("PREEMPTED OR RECLAIMED", "PODS", "AFTER", "MAX GPU-HOURS LOST", *counts)
         console.print(_table(heads, lost))
     shares = [(q.queue, str(q.before), str(q.after), str(q.at_horizon)) for q in answer.queues]
     console.print(_table(("QUEUE", "GPUS BEFORE", "AFTER", "AT HORIZON"), shares))

@@ -1,4 +1,4 @@
-"""Free resources of nodes, and how many pods fit on them."""
+"""Free resources of nodes, and the number of pods that fit on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal

@@ -69,7 +69,7 @@ def node(spec: Node) -> Manifest:
 def group(name: str, gang: Gang) -> Manifest:
     """Return the PodGroup of a gang."""
     total: dict[str, Decimal] = {}
-    for shape in list(_each(gang))[: gang.minimum]:
+    for shape in list(_pod_shapes(gang))[: gang.minimum]:
         total = add(total, amounts(shape.requests))
     spec: Manifest = {
         "minMember": gang.minimum,
@@ -95,7 +95,7 @@ def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
     return found
 
 
-def _each(gang: Gang) -> Iterator[PodShape]:
+def _pod_shapes(gang: Gang) -> Iterator[PodShape]:
     for shape in gang.pods:
         for _ in range(shape.count):
             yield shape

@@ -24,14 +24,14 @@ _JOB_FLOW: Final = "flow.volcano.sh"
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedGangs:
     """Gangs that are created immediately, and titles of objects whose pods are not simulated."""
 
     gangs: Sequence[Gang]
     omitted: Sequence[str]
 
 
-def planned(views: Iterable[View], created: datetime) -> Planned:
+def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
     """Return the gangs in manifests that Volcano schedules.
 
     Three kinds of pods are omitted: steps of JobFlows (they start after other steps), pods of
@@ -47,7 +47,7 @@ def planned(views: Iterable[View], created: datetime) -> Planned:
             gangs += _gangs(stack, workload, pods, created)
         elif any("/" in name for pod in workload.pods for name in pod_shape_of(pod, 1).requests):
             omitted.append(resource.title)
-    return Planned(gangs, omitted)
+    return PlannedGangs(gangs, omitted)
 
 
 def not_simulated(title: str) -> str:

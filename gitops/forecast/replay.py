@@ -1,4 +1,4 @@
-"""Replay of a snapshot: real Volcano places the gangs, and time jumps to the next gang's end."""
+"""Replay of a snapshot: Volcano itself places the gangs, and time jumps from end to end."""
 
 import time
 from collections import Counter, defaultdict
@@ -111,7 +111,7 @@ class Replay:
     def start(self) -> None:
         """Load the snapshot with its pending gangs, and let the scheduler decide."""
         self._sandbox.load(self.state)
-        with self._sandbox.before_the_scheduler():
+        with self._sandbox.scheduler_paused():
             self._submit(self.runs)
         for run in self.runs:
             if run.gang.state == "running":

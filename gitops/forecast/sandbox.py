@@ -59,7 +59,7 @@ class Sandbox:
     ) -> None:
         self.volcano = volcano
         self.generation = 0
-        """Number of times that all gangs were deleted."""
+        """Number of `clear` calls; part of the gangs' names."""
         self._settings = settings
         self._api = api
         self._log = log
@@ -102,8 +102,8 @@ class Sandbox:
         )
 
     @contextmanager
-    def before_the_scheduler(self) -> Iterator[None]:
-        """Pause scheduling during a block. Afterwards, a new scheduler sees all objects at once.
+    def scheduler_paused(self) -> Iterator[None]:
+        """Pause scheduling during a `with` block. Then a new scheduler sees all objects at once.
 
         A running scheduler would decide before all gangs exist.
         """

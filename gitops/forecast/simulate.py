@@ -18,7 +18,7 @@ from gitops.runs.snapshot import devices
 HORIZON: Final = 20
 REPETITIONS: Final = 3
 """Default number of simulations if the scheduler evicts pods. Otherwise, the default is 1."""
-_OLD: Final = 3600
+_STALE_SECONDS: Final = 3600
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _suspended(state: State) -> list[GangAnswer]:
 def _assumptions(replay: Replay, now: datetime) -> list[str]:
     state = replay.state
     found = list(state.notes)
-    if (age := state.age(now).total_seconds()) > _OLD:
+    if (age := state.age(now).total_seconds()) > _STALE_SECONDS:
         found.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since")
     if not state.nodes:
         found.append("the snapshot has no nodes, so nothing can start")

@@ -1,4 +1,4 @@
-"""Construction of the report of a plan."""
+"""Builds the report of a plan."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""GPUs, CPUs and memory by queue, their cost, and the remaining capacity of quotas and queues."""
+"""GPUs, CPUs and memory by queue, with costs and the remaining capacity of quotas and queues."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ def _count(
 
 
 def uncounted(found: Iterable[Demand], prices: Prices, stack: str) -> list[str]:
-    """Return a note for each workload that is not counted, as its number of pods is unknown."""
+    """Return a note for each workload that is not counted because its number of pods is unknown."""
     unknown = [demand for demand in found if demand.pods is None]
     gpus = {demand.workload for demand in with_gpus(unknown)}
     priced = prices.environment(stack).host is not None

@@ -1,8 +1,8 @@
 """Parser of the engine's event log (one JSON object per line). Its result contains no secrets.
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
-read. They are sorted, because the order of events differs between runs. The engine marks values
-that are not plain with a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets,
+read. The results are sorted, because the order of events differs between runs. The engine marks
+values that are not plain with a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets,
 archives and resource references.
 """
 

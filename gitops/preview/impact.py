@@ -36,7 +36,7 @@ def impacts(found: Iterable[Change]) -> list[Impact]:
     idle = {*_idle_canaries(all_changes)}
     single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}
     renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
-    return sorted(single | renamed | {*_untrained(all_changes)})
+    return sorted(single | renamed | {*_servers_without_models(all_changes)})
 
 
 def missing(found: Iterable[Change]) -> list[str]:
@@ -68,7 +68,7 @@ def gpus_by_queue(found: Iterable[Demand]) -> dict[str, Decimal]:
 
 
 def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
-    """Yield the namespace and name of each canary to which its route sends no requests."""
+    """Yield the namespace and name of each canary that receives no requests from its route."""
     for change in found:
         route = change.resource
         if change.new is not None and route.group == _GATEWAY_API:
@@ -84,7 +84,9 @@ def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
 
 def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact | None:
     if _is_suspension(change):
-        return Impact(_RUNS, f"{_word(change.resource)} `{change.resource.name}` {_SUSPENDED}")
+        return Impact(
+            _RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {_SUSPENDED}"
+        )
     if (text := claims.shrunk(change)) is not None:
         return Impact(_DATA, text)
     if _is_termination(change):
@@ -112,7 +114,7 @@ def _is_termination(change: Change) -> bool:
     return created and is_command and command.root["action"].text == "TerminateJob"
 
 
-def _untrained(found: list[Change]) -> Iterator[Impact]:
+def _servers_without_models(found: list[Change]) -> Iterator[Impact]:
     """Yield a warning for each server that serves a run started by the same change."""
     created = [c.resource for c in found if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
@@ -169,7 +171,7 @@ def _protection(change: Change) -> list[str]:
 
 
 def _head(change: Change, resource: Resource) -> str:
-    name = f"{_word(resource)} `{resource.name}`"
+    name = f"{_display_kind(resource)} `{resource.name}`"
     if change.step.operation == "delete":
         verb = "leaves the stack and stays in the cluster" if change.is_retained else "is deleted"
         return f"{name} {verb}."
@@ -178,7 +180,7 @@ def _head(change: Change, resource: Resource) -> str:
     return f"{name} is replaced{reason}."
 
 
-def _word(resource: Resource) -> str:
+def _display_kind(resource: Resource) -> str:
     words = {
         "PersistentVolumeClaim": "Claim",
         "PersistentVolume": "Volume",
@@ -251,7 +253,7 @@ def _state(change: Change) -> State | None:
 
 def _has_finished(change: Change) -> bool:
     state = _state(change)
-    return state is not None and state.over
+    return state is not None and state.finished
 
 
 def _gpus(change: Change) -> Decimal:

@@ -122,10 +122,12 @@ def sentence(text: str) -> Markup:
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return plain(text)
-    return _markdown("".join(code(p) if i % 2 else _kept(p) for i, p in enumerate(parts)))
+    return _markdown(
+        "".join(code(p) if i % 2 else _with_outer_spaces(p) for i, p in enumerate(parts))
+    )
 
 
-def _kept(part: str) -> str:
+def _with_outer_spaces(part: str) -> str:
     """Return escaped text that keeps the spaces next to code spans."""
     before = " " if part[:1].isspace() else ""
     after = " " if part[-1:].isspace() and part.strip() else ""

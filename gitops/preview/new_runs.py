@@ -1,4 +1,4 @@
-"""Runs that an update would start: their cost, and the queues that lack capacity for them."""
+"""Runs that an update would start, their cost, and the queues that lack capacity for them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal

@@ -11,7 +11,7 @@ from gitops.demand import is_suspended
 from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.forecast.answer import Answer, GangAnswer, duration
-from gitops.forecast.planned import not_simulated, planned
+from gitops.forecast.planned import not_simulated, planned_gangs
 from gitops.forecast.state import Gang, PriorityClass, Queue, State, load
 from gitops.forecast.whatif import check
 from gitops.preview.changes import Change, changes
@@ -112,7 +112,7 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
         )
     state = state.model_copy(update=_queues_and_classes(found, state))
     started = [c.new for c in found if c.new and c.step.operation in ("create", "replace")]
-    new = planned(started, state.taken)
+    new = planned_gangs(started, state.taken)
     assumptions = [not_simulated(title) for title in new.omitted]
     removed, suspended = _removed_gangs(found), set(_suspended_gangs(found))
     resumed = _resumed_gangs(found, state.taken)
@@ -184,12 +184,12 @@ def _suspended_gangs(found: Iterable[Change]) -> Iterator[tuple[str, str]]:
 def _resumed_gangs(found: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
     changes = [c for c in found if c.step.operation == "update" and c.old and c.new]
     views = [c.new for c in changes if c.old and is_suspended(c.old.resource)]
-    gangs = planned([view for view in views if view is not None], now).gangs
+    gangs = planned_gangs([view for view in views if view is not None], now).gangs
     return {gang.key: gang for gang in gangs if gang.state != "suspended"}
 
 
 def _gang_keys(views: list[View]) -> set[tuple[str, str]]:
-    return {gang.key for gang in planned(views, datetime.now(UTC)).gangs}
+    return {gang.key for gang in planned_gangs(views, datetime.now(UTC)).gangs}
 
 
 def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[str]:

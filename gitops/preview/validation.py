@@ -1,4 +1,4 @@
-"""Check that the API server can validate a preview, which is incomplete otherwise.
+"""Checks whether the API server can validate a preview. Otherwise, the preview is incomplete.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
 user may not create and patch objects, or the API server does not respond, the provider silently
@@ -15,8 +15,8 @@ from gitops.errors import GitopsError
 from gitops.stack_file import document, section
 from kube.kinds import KINDS
 
-_SECONDS: Final = 20
-_PATH: Final = 256
+_TIMEOUT_SECONDS: Final = 20
+_MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer setting is the content of a kubeconfig."""
 
 Attributes = Mapping[str, str]
@@ -70,7 +70,9 @@ def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
     if section(configuration, "cluster"):
         return None
     kubeconfig = _provider(configuration, "kubeconfig")
-    if kubeconfig is not None and not (isinstance(kubeconfig, str) and len(kubeconfig) < _PATH):
+    if kubeconfig is not None and not (
+        isinstance(kubeconfig, str) and len(kubeconfig) < _MAX_PATH_LENGTH
+    ):
         return "`kubernetes:kubeconfig` is not a file path."
     if "environment" in configuration:
         return "the cluster may depend on the stack's environment in Pulumi ESC."
@@ -151,13 +153,13 @@ def _answers(
             input=manifests,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
         )
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired:
-        raise _unreachable(stack, f"no answer in {_SECONDS} seconds") from None
+        raise _unreachable(stack, f"no answer in {_TIMEOUT_SECONDS} seconds") from None
     answers = done.stdout.split()
     if done.returncode != 0 or len(answers) != len(reviews):
         raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())

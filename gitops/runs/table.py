@@ -175,7 +175,7 @@ def _loss(run: RunStatus) -> str:
 
 
 def _left(run: RunStatus) -> str:
-    if run.progress is None or run.progress.left_seconds is None or run.state.over:
+    if run.progress is None or run.progress.left_seconds is None or run.state.finished:
         return ""
     return _span(run.progress.left_seconds)
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 from recorder.pods import Termination
 
 DIRECTORY: Final = "failures"
-TOGETHER: Final = timedelta(minutes=10)
-"""Containers that terminate within this time of a failure belong to it."""
+SAME_FAILURE: Final = timedelta(minutes=10)
+"""Containers that terminate within this time of a failure's start belong to the failure."""
 
 RESERVE: Final = 64 * 2**20
 """Bytes of a claim that stay free for checkpoints."""
@@ -47,8 +47,8 @@ def write(
 ) -> Path | None:
     """Write one record and remove the oldest failures beyond the limit.
 
-    Return its JSON file, or None if the record exists or its failure already has the maximum number
-    of pods.
+    Return the record's JSON file, or None if the record exists or its failure already has the
+    maximum number of pods.
 
     Raises:
         OSError: If the claim is full or not writable.
@@ -63,7 +63,7 @@ def write(
     if len(list(directory.glob("*.json"))) >= bounds.pods:
         return None
     path = directory / name
-    if shutil.disk_usage(_existing(run_dir)).free < RESERVE:
+    if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVE:
         raise OSError(
             f"{run_dir}: less than {RESERVE // 2**20} MiB are free, which are reserved for "
             "checkpoints"
@@ -106,7 +106,7 @@ def _directory(failures: Path, termination: Termination) -> Path:
         first = datetime.strptime(directory.name, _STAMP).replace(tzinfo=UTC)
         # Directory names have a resolution of one second, and the container that was observed first
         # may not be the first one that terminated.
-        if start <= first + timedelta(seconds=1) and abs(end - first) <= TOGETHER:
+        if start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE:
             return directory
     return failures / end.strftime(_STAMP)
 
@@ -141,7 +141,7 @@ def _text(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _existing(directory: Path) -> Path:
+def _existing_ancestor(directory: Path) -> Path:
     while not directory.exists():
         directory = directory.parent
     return directory

@@ -47,7 +47,7 @@ _ROUTES: Final = {
     for kind in ("HTTPRoute", "GRPCRoute")
 }
 _PROMETHEUS_SECONDS: Final = 5.0
-_RELEASES: Final = 3
+_RELEASE_ATTEMPTS: Final = 3
 """Attempts per evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
 Object = TypeVar("Object")
@@ -220,7 +220,7 @@ class Rollback:
                 self._report(route, reason)
         except HTTPStatusError as error:
             _log.warning("the API server rejected an event: %s", error)
-        for _ in range(_RELEASES):
+        for _ in range(_RELEASE_ATTEMPTS):
             metadata = route["metadata"]
             others = [each for each in metadata["managedFields"] if each.get("manager") != MANAGER]
             version = metadata["resourceVersion"]

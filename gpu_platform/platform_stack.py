@@ -1,4 +1,4 @@
-"""The platform as other stacks use it, read from the outputs of its stack."""
+"""The platform as seen by other stacks, read from the outputs of its own stack."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping

@@ -23,7 +23,7 @@ _TRAINING: Final = "training"
 
 
 class Verdict(BaseModel):
-    """Result of checking the objects of a run with the policy pack."""
+    """Result of the policy pack for the objects of a run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

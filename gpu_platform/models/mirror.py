@@ -62,7 +62,7 @@ class Mirror:
         content = {
             "name": name,
             "source": source,
-            "run_id": _tracked_run(export),
+            "run_id": _mlflow_run_id(export),
             "tags": [{"key": key, "value": value} for key, value in tags.items() if value],
         }
         return str(self._post("model-versions/create", content)["model_version"]["version"])
@@ -105,7 +105,7 @@ class Mirror:
         return found
 
 
-def _tracked_run(export: Path | None) -> str:
+def _mlflow_run_id(export: Path | None) -> str:
     """Return the MLflow run ID that `track: mlflow` stored next to an export."""
     try:
         content = json.loads((export.parent / RUNS_FILE).read_bytes()) if export else {}

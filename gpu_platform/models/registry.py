@@ -61,7 +61,7 @@ class Reference:
 
 
 class _Client(Registry):  # type: ignore[misc]
-    """Client of oras without retries, which would take two minutes for a wrong registry name."""
+    """oras client without retries, which would take two minutes if the registry's name is wrong."""
 
     do_request: Callable[..., requests.Response] = Registry.do_request.__wrapped__
 

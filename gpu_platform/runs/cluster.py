@@ -128,7 +128,7 @@ class Member:
     def _create_again(self, job: Mapping[str, Any]) -> None:
         """Delete a Job and its pods, and re-create the Job. Raise GitopsError if it is active."""
         name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
-        if state is None or not (state.over or state is State.SUSPENDED):
+        if state is None or not (state.finished or state is State.SUSPENDED):
             raise GitopsError(f"{name} cannot be resumed, because it is not suspended")
         manifest = {
             "apiVersion": job["apiVersion"],
@@ -184,7 +184,7 @@ class Member:
             for resource, item in self.find(run)
             if resource is not TEMPLATE
         ]
-        return next((state for state in states if state is not None and state.over), None)
+        return next((state for state in states if state is not None and state.finished), None)
 
     def _print_logs(self, run: str, *options: str, since: datetime | None = None) -> None:
         selected = ["--selector", f"{RUN_LABEL}={run}", "--all-containers", "--prefix"]

@@ -47,10 +47,10 @@ def _run(options: argparse.Namespace) -> int:
 
     jobs = submission.read_jobs(options.file)
     if options.export:
-        sys.stdout.write(submission.exported(jobs))
+        sys.stdout.write(submission.stack_configuration(jobs))
         return 0
     member = _member(options)
-    text = _text(options.platform) if options.platform else member.description()
+    text = _read_text(options.platform) if options.platform else member.description()
     description = submission.Description.parse(text)
     if description.platform.namespace != options.namespace:
         raise GitopsError(
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
         return 0
     if options.simulate is not None:
-        sys.stdout.write(_simulated(runs, options.simulate))
+        sys.stdout.write(_simulation_report(runs, options.simulate))
         return 0
     for run in runs:
         if run.job.notebook is not None and run.job.notebook.route is not None:
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _simulated(runs: Sequence[Submission], snapshot: Path) -> str:
+def _simulation_report(runs: Sequence[Submission], snapshot: Path) -> str:
     """Return a report on how the scheduler would handle the runs in a snapshot's cluster."""
     from datetime import UTC, datetime
 
@@ -190,7 +190,7 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
     )
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except (OSError, ValueError) as error:

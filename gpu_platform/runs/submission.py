@@ -1,4 +1,4 @@
-"""Construction of the runs in a job file, exactly as the platform's stack would create them."""
+"""Builds the runs of a job file exactly as the platform's stack would."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
     return rows[0] if rows else None
 
 
-def exported(jobs: Mapping[str, TrainingJobSettings]) -> str:
+def stack_configuration(jobs: Mapping[str, TrainingJobSettings]) -> str:
     """Return the configuration with which a stack creates the same runs."""
     configuration = {
         key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)

@@ -1,8 +1,8 @@
 """Rules in CEL, the language of ValidatingAdmissionPolicies.
 
-A rule that can be evaluated on one object has, in addition to its Python, a CEL expression that
-returns the violating parts of the object. `policies.admission` turns it into a policy of the API
-server. `policies.cel_objects` contains the parts that expressions share.
+A rule that can be evaluated on one object has, in addition to its Python function, a CEL expression
+that returns the violating parts of the object. `policies.admission` turns it into a policy of the
+API server. `policies.cel_objects` contains the parts that expressions share.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Cel:
         """Return `exempt`, `violations` and the variables that they use, with settings inserted."""
         defined = {"exempt": exempt, "violations": self.violations}
         known = {**VARIABLES, **self.variables, **defined}
-        names = dict.fromkeys(name for last in defined for name in _needed(last, known))
+        names = dict.fromkeys(name for last in defined for name in _dependencies(last, known))
         return {
             name: _SETTING.sub(lambda match: _setting(match, settings), known[name])
             for name in names
@@ -115,7 +115,7 @@ class Variables:
         return names
 
     def manifests(self) -> list[Manifest]:
-        """Return the variables of the policy, each before those that use it."""
+        """Return the variables of the policy, each before the variables that use it."""
         return [{"name": name, "expression": text} for name, text in self._defined.items()]
 
 
@@ -148,9 +148,11 @@ def images(violation: str, **variables: str) -> Cel:
     return Cel(f"variables.images.filter(i, {violation})", variables=variables)
 
 
-def _needed(name: str, known: Mapping[str, str]) -> list[str]:
+def _dependencies(name: str, known: Mapping[str, str]) -> list[str]:
     """Return a variable after the variables that it uses, in the order of evaluation."""
-    used = [each for other in _REFERENCE.findall(known[name]) for each in _needed(other, known)]
+    used = [
+        each for other in _REFERENCE.findall(known[name]) for each in _dependencies(other, known)
+    ]
     return [*used, name]
 
 

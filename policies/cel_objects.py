@@ -1,4 +1,4 @@
-"""API objects in CEL: targets of policies, variables and conditions that several rules use."""
+"""Targets of policies, and the CEL variables and conditions that several rules use."""
 
 from __future__ import annotations
 
@@ -191,4 +191,4 @@ VARIABLES: Final = {
         " + o.name.substring(0, o.name.lastIndexOf('-')))"
     ),
 }
-"""Variables that any expression may use; a policy contains those that it needs."""
+"""Variables that any expression may use; a policy contains only the ones that it needs."""

@@ -30,7 +30,7 @@ from policies.rule import (
 from policies.rules import simulated
 from policies.settings import ClusterConfig, SystemNames
 
-CHECKED = declared_rule(
+KNOWN_NAMES = declared_rule(
     name="configuration",
     description="The configuration names only rules that exist.",
     reason="A misspelt name would leave a rule at its default.",
@@ -67,7 +67,7 @@ CLUSTER = declared_rule(
     remediation="Correct the setting in the pack's configuration file.",
     config=ClusterConfig,
 )
-RECORDED = declared_rule(
+KIND_RECORDS = declared_rule(
     name=KINDS,
     description="The records of kinds in the configuration are well formed.",
     reason="A record that cannot be read would leave its kind unknown.",
@@ -76,7 +76,13 @@ RECORDED = declared_rule(
     remediation="Correct the record in the pack's configuration file.",
     config=RuleConfig,
 )
-DECLARED_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.DECLARED_RULES]
+DECLARED_RULES: list[Rule[Any]] = [
+    KNOWN_NAMES,
+    SYSTEM,
+    CLUSTER,
+    KIND_RECORDS,
+    *exemptions.DECLARED_RULES,
+]
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*DECLARED_RULES, *simulated.DECLARED_RULES)))

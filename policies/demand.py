@@ -40,7 +40,7 @@ class Demand:
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the maximum number of such pods that may ever run, autoscalers included.
+    """Return the maximum number of these pods that may ever run, including autoscaling.
 
     With `surge`, the additional pods of a rolling update are included.
     """
@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators of a pod that exceed those of its runtime."""
+    """Return the accelerators of a pod beyond the accelerators of its runtime."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:

@@ -30,7 +30,7 @@ from policies.counts import UNLIMITED, product
 if TYPE_CHECKING:
     from policies.workloads import Pod
 
-_UNRECORDED: Final = WorkloadKind(group="", kind="")
+_NO_RECORD: Final = WorkloadKind(group="", kind="")
 _SMALL: Final[tuple[Role, ...]] = ("batch", "interactive")
 
 
@@ -60,7 +60,7 @@ class RoleSettings(Protocol):
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
     """Return the role of a pod."""
-    record = pod.resource.record or _UNRECORDED
+    record = pod.resource.record or _NO_RECORD
     accelerators, small = settings.accelerators, settings.small_gpus
     wants_gpu = bool(pod.gpu_containers(accelerators))
     roles = list(record.roles)

@@ -155,7 +155,7 @@ class Rule(Generic[C]):
     def configure(self, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> C:
         """Validate the rule's configuration; raise `ConfigurationError` if it is invalid.
 
-        `shared` are settings of the whole pack, to which those of the rule are added.
+        `shared` contains settings of the whole pack, which the rule's settings extend.
         """
         config = validated(self.config, self.name, values)
         merged = {
@@ -166,7 +166,7 @@ class Rule(Generic[C]):
         return config.model_copy(update=merged) if merged else config
 
     def describe(self, violation: Violation) -> str:
-        """Return the message of a violation: resource, path, what was found and what to write."""
+        """Return the message of a violation: resource, path, value and correction."""
         subject = violation.resource.title if violation.resource else "The stack"
         return f"{subject}: {violation.text}\n{self.remediation}"
 
@@ -195,7 +195,7 @@ class Rule(Generic[C]):
 
 
 def _merged(shared: Any, own: Any, stated: bool) -> Any:
-    """Return a setting of the pack, extended by that of a rule if it is set."""
+    """Return a setting of the pack, extended by the rule's setting if it is set."""
     if not stated:
         return shared
     return {**shared, **own} if isinstance(own, dict) else [*shared, *own]

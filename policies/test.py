@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         common = read_configuration(options.config, rules)
         cases = list(_cases(Path(options.directory), {rule.name for rule in rules}))
         found = [
-            _violated(case, _configuration(case, common, rules), whole_stack) for case in cases
+            _violated_rules(case, _configuration(case, common, rules), whole_stack)
+            for case in cases
         ]
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -121,7 +122,7 @@ def _configuration(case: _Case, common: Configuration, rules: list[Rule[Any]]) -
     return read_configuration(own, rules) if own.exists() else common
 
 
-def _violated(
+def _violated_rules(
     case: _Case, configuration: Configuration, whole_stack: bool
 ) -> tuple[set[str], set[str]]:
     """Return the mandatory rules and all rules that a case violates."""

@@ -1,4 +1,4 @@
-"""The rule about objects that deploy others, which the other rules cannot see."""
+"""The rule about objects that deploy other objects, which no rule can see."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def registry_path(image: str) -> str:
 
 @pod_rule(
     name="image-tag-fixed",
-    description="Images have a valid name and a digest, or a tag that does not move.",
+    description="Image names are valid and include a digest or a fixed tag.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Use a version as the tag or, better, the digest of the pushed image.",

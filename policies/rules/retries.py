@@ -44,10 +44,10 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     pods = training_pods(workload, config)
     for pod in pods:
         yield from _restarts_in_place(workload, pod)
-        again = pod.spec["retryStrategy"]
-        count = quantity_or_none(again["limit"].value)
-        if isinstance(again.value, dict) and (count is None or count > config.max_retries):
-            yield Violation(again["limit"], f"a number of retries up to {config.max_retries}")
+        strategy = pod.spec["retryStrategy"]
+        count = quantity_or_none(strategy["limit"].value)
+        if isinstance(strategy.value, dict) and (count is None or count > config.max_retries):
+            yield Violation(strategy["limit"], f"a number of retries up to {config.max_retries}")
     if not pods:
         return
     max_retries = config.max_retries

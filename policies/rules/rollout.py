@@ -82,8 +82,8 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 
 @workload_rule(
     name="inference-rolling-update",
-    description="An update of inference removes a pod only after a new one is ready or, without a "
-    "surge, removes one pod at a time.",
+    description="A rolling update of an inference workload removes a pod only after a new one is "
+    "ready or, without surge, removes one pod at a time.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Use the strategy RollingUpdate with maxUnavailable 0.",
@@ -124,7 +124,7 @@ def _missing(value: Any, size: Decimal | None) -> int:
 
 @stack_rule(
     name="route-backends-declared",
-    description="The Services to which routes send requests exist.",
+    description="Every Service that a route refers to exists.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Correct the Service's name, or name it in existingServices.",

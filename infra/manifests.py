@@ -25,7 +25,7 @@ PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 
 
 def compact(fields: Mapping[str, Any]) -> Manifest:
-    """Return the fields without those that are None or an empty mapping."""
+    """Return the fields, omitting None and empty mappings."""
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 

@@ -39,7 +39,7 @@ class GpuNodesOutput(TypedDict):
     resource: Annotated[str, Field(description="Name of the GPU resource.")]
     nodeSelector: Annotated[dict[str, str], Field(description="Labels of the nodes with GPUs.")]
     tolerations: Annotated[
-        list[TolerationOutput], Field(description="Tolerations of their taints.")
+        list[TolerationOutput], Field(description="Tolerations of the nodes' taints.")
     ]
     runtimeClass: NotRequired[
         Annotated[

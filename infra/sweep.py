@@ -45,7 +45,7 @@ class Sweep:
     args: TrainingJobArgs
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    """Labels and annotations of the site, which all its objects have."""
+    """Labels and annotations that the site requires on every object."""
     price: Price | None = None
 
     @property

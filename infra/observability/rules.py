@@ -54,7 +54,7 @@ _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
 
 
 def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recording]:
-    """Return the recording rules, each after those that it reads."""
+    """Return the recording rules, each after the rules whose series it reads."""
     return [
         Recording(POD_RUN, _pod_run()),
         Recording("gpu_platform:run_pods", f"count by (namespace, run) ({POD_RUN})"),
@@ -110,8 +110,10 @@ def _pod_run() -> str:
     """
     annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
     in_queue = (
-        _renamed('kube_pod_labels{label_volcano_sh_queue_name!=""}', "label_volcano_sh_queue_name"),
-        _renamed(annotated, "annotation_scheduling_volcano_sh_queue_name"),
+        _with_queue_label(
+            'kube_pod_labels{label_volcano_sh_queue_name!=""}', "label_volcano_sh_queue_name"
+        ),
+        _with_queue_label(annotated, "annotation_scheduling_volcano_sh_queue_name"),
     )
     queues = f" or {ON_POD} ".join(f"max by (namespace, pod, queue) ({each})" for each in in_queue)
     runs = f"max by (namespace, pod, run) ({with_run_label(RUN_PODS)})"
@@ -123,7 +125,7 @@ def with_run_label(series: str) -> str:
     return f'label_replace({series}, "run", "$1", "label_gpu_platform_dev_run", "(.*)")'
 
 
-def _renamed(series: str, label: str) -> str:
+def _with_queue_label(series: str, label: str) -> str:
     return f'label_replace({series}, "queue", "$1", "{label}", "(.*)")'
 
 
@@ -190,12 +192,12 @@ def _first_wait() -> str:
         f"{_by_gang('volcano_e2e_job_scheduling_duration')} / 1000 and on (gang) {_missing()} == 0"
     )
     before = f"last_over_time({_FIRST_WAIT}[1h])"
-    either = f"{_marked(now, 'now')} or {_marked(before, 'before')}"
+    either = f"{_with_source(now, 'now')} or {_with_source(before, 'before')}"
     known = _by_gang("volcano_e2e_job_scheduling_start_time")
     return f"min by ({_GANG}) ({either}) and on ({_GANG}) {known}"
 
 
-def _marked(series: str, mark: str) -> str:
+def _with_source(series: str, mark: str) -> str:
     return f'label_replace({series}, "source", "{mark}", "", "")'
 
 

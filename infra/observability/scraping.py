@@ -36,7 +36,7 @@ class Target:
     Metrics without a pod must not get the labels of the exporter's pod either.
     """
     is_service: bool = False
-    """True if selector and port are those of a Service."""
+    """True if selector and port belong to a Service."""
     may_have_tls: bool = False
     """True if an annotation of a pod can request scraping over TLS."""
     reads_annotations: bool = False

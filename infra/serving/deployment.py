@@ -76,10 +76,10 @@ def _strategy(rollout: RolloutSettings) -> Manifest:
     """Return the strategy. A rolling update needs a surge or a pod that may be unavailable."""
     if rollout.recreate:
         return {"type": "Recreate"}
-    removed = 0 if rollout.surge else 1
+    max_unavailable = 0 if rollout.surge else 1
     return {
         "type": "RollingUpdate",
-        "rollingUpdate": {"maxUnavailable": removed, "maxSurge": rollout.surge},
+        "rollingUpdate": {"maxUnavailable": max_unavailable, "maxSurge": rollout.surge},
     }
 
 

@@ -54,7 +54,7 @@ SECTIONS: Final = cast(
 
 
 class SettingsError(Exception):
-    """An invalid configuration; `problems` holds one sentence per error."""
+    """An invalid configuration; `problems` contains one sentence per error."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems

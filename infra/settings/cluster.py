@@ -72,7 +72,7 @@ class ClusterSettings(Settings):
 
     @field_validator("labels", "annotations")
     @classmethod
-    def _not_ours(cls, found: dict[str, str]) -> dict[str, str]:
+    def _keys_are_not_reserved(cls, found: dict[str, str]) -> dict[str, str]:
         for key in found:
             domain = key.rpartition("/")[0]
             if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):

@@ -34,7 +34,7 @@ def schema_of(model: type[BaseModel]) -> Schema:
 
 @dataclass(frozen=True)
 class Field:
-    """A key of a section: its part of the schema, and what documentation says about it."""
+    """A key of a section, with its schema and its documentation."""
 
     name: str
     schema: Schema

@@ -133,7 +133,7 @@ class ClaimSettings(Settings):
     )
     protect: bool = Field(
         default=False,
-        description="Protect the claim: Pulumi refuses to delete it until this is false.",
+        description="Protect the claim: Pulumi rejects its deletion until this is false.",
     )
     retain: bool = Field(
         default=True,

@@ -99,7 +99,7 @@ class Runtime(BaseModel, ABC):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
+        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
         return {}
 
     def problem(self, gpus: int) -> str | None:

@@ -32,7 +32,7 @@ def gangs_fit_quota_and_queue(
                 wanted = need.amounts.get(name, Decimal(0))
                 if wanted > limit:
                     yield (
-                        f"{need.here} is {need.value}: {need.request}, which needs "
+                        f"{need.key} is {need.value}: {need.request}, which needs "
                         f"{plain(wanted, name)} {name}, more than {quota} "
                         f"({plain(limit, name)}). The {need.subject} would never start."
                     )

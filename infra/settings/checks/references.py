@@ -125,8 +125,8 @@ def services_refer_to_declared_objects(
                 )
         for field, name, section, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(section, table), known)
-        for field, name, job in _followed(service, training):
-            yield from _unreadable(service_key(key, field), name, service, job)
+        for field, name, job in _served_jobs(service, training):
+            yield from _export_problems(service_key(key, field), name, service, job)
             if job.checkpoints != service.checkpoints:
                 yield (
                     f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but {field} "
@@ -154,7 +154,7 @@ def winners_are_served(training: TrainingSettings, inference: InferenceSettings)
             )
 
 
-def _followed(
+def _served_jobs(
     service: InferenceServiceSettings, training: TrainingSettings
 ) -> Iterator[tuple[str, str, TrainingJobSettings]]:
     """Yield the job whose exports a service serves, with the setting that names it."""
@@ -164,7 +164,7 @@ def _followed(
         yield "sweep", service.sweep, training.sweeps[service.sweep].job
 
 
-def _unreadable(
+def _export_problems(
     here: str, name: str, service: InferenceServiceSettings, job: TrainingJobSettings
 ) -> Iterator[str]:
     """Check that the server can load what this project's programs export."""

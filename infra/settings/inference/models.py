@@ -44,8 +44,8 @@ class CacheSettings(Settings):
     """A claim in which init containers keep copies of downloaded files for other pods."""
 
     claim: DnsLabel = Field(
-        description="Claim for the copies. If its volume is a shared file system, all pods share "
-        "them; if it is a directory on each node, the pods of the node do."
+        description="Claim for the copies. On a shared file system, all pods share "
+        "them; in a directory on each node, the pods of that node do."
     )
     size: MemoryQuantity = Field(
         description="Maximum size of all copies. The least recently used ones are deleted."

@@ -1,4 +1,4 @@
-"""torchtitan as the program of a job: its options, checked against those of the pinned version."""
+"""torchtitan as the program of a job, with options checked against the pinned version."""
 
 import difflib
 import json

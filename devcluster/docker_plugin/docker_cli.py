@@ -197,7 +197,7 @@ def find(path: str) -> str:
     if tried:
         raise ImageError(
             f"{' and '.join(tried)} cannot build with BuildKit: install the buildx plugin "
-            "(Debian: docker-buildx, or docker.io of Debian 12)"
+            "(Debian: docker-buildx, or docker.io from Debian 12)"
         )
     raise ImageError("docker is not on PATH: install it (Debian: apt-get install docker.io)")
 

@@ -99,8 +99,8 @@ class ImageProvider(protocol.Provider):
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
         """Compare with the inputs of the last build, ignoring passwords."""
         kept = request.old_state.get(INPUTS)
-        old = _compared(kept.value if kept and isinstance(kept.value, Mapping) else {})
-        new = _compared(request.new_inputs)
+        old = _comparable(kept.value if kept and isinstance(kept.value, Mapping) else {})
+        new = _comparable(request.new_inputs)
         changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         detailed = {
             key: protocol.PropertyDiff(protocol.PropertyDiffKind.UPDATE, input_diff=True)
@@ -210,7 +210,7 @@ def _relative(dockerfile: PropertyValue | None, context: PropertyValue | None) -
     return dockerfile.with_value(os.path.relpath(str(dockerfile.value), str(context.value)))
 
 
-def _compared(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
+def _comparable(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
     compared = {k: v for k, v in inputs.plain(properties).items() if k not in _NOT_COMPARED}
     if isinstance(compared.get("registry"), dict):
         compared["registry"] = compared["registry"].get("server")

@@ -22,7 +22,7 @@ Versions = dict[str, str]
 
 def built_together() -> list[Path]:
     """Return the directories of the modules that share packages."""
-    return [module.folder for module in pins.load().modules if module.shared]
+    return [module.directory for module in pins.load().modules if module.shared]
 
 
 def versions(directory: Path) -> Versions:

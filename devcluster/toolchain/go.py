@@ -160,7 +160,7 @@ class Go:
         try:
             command = ["list", *flags, "-deps", fields, *packages]
             output = self._download(command, work, log, tick)
-        except _FailedError as error:
+        except _CommandError as error:
             raise DevclusterError(f"{self._damage(work)}{error}") from error
         return [
             Package(found["ImportPath"], _size(Path(found["Dir"]), found.get("GoFiles", [])))
@@ -187,7 +187,7 @@ class Go:
         options = ["-v", "-json", *flags, "-o", f"{out}/"]
         try:
             self._run(["build", *options, *packages], work, log, lambda: tick(events), events)
-        except _FailedError as error:
+        except _CommandError as error:
             messages = compiler_messages(events)
             raise DevclusterError(
                 f"{self._damage(work)}{messages or error.messages}\n"
@@ -199,7 +199,7 @@ class Go:
     ) -> str:
         """Run a Go command that downloads modules, with retries; return its output."""
         attempts = Retrying(
-            retry=retry_if_exception_type(_FailedError),
+            retry=retry_if_exception_type(_CommandError),
             stop=stop_after_attempt(DOWNLOAD_ATTEMPTS),
             wait=wait_fixed(RETRY_SECONDS),
             reraise=True,
@@ -261,11 +261,11 @@ class Go:
                 printed = lines.read()
             if arguments[:2] == ["mod", "download"]:
                 printed += _download_error(answers)
-            raise _FailedError(arguments, log, printed)
+            raise _CommandError(arguments, log, printed)
         return answers.read_text()
 
 
-class _FailedError(DevclusterError):
+class _CommandError(DevclusterError):
     """A failed Go command, with its output."""
 
     def __init__(self, arguments: Sequence[str], log: Path, output: str) -> None:

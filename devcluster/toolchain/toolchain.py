@@ -68,7 +68,7 @@ def ensure(
             found = _find(group, cache, extras)
             orders = _orders(found.missing)
             for order in orders:
-                go.check(order.module.folder)
+                go.check(order.module.directory)
             if orders:
                 names = [program.name for order in orders for program in order.programs]
                 minutes = sum(order.module.cpu_minutes for order in orders)
@@ -83,7 +83,7 @@ def ensure(
         found = _find(group, cache, extras)
     # Keep the requested order, because an operator may depend on an earlier one.
     directories: dict[str, Sequence[Path]] = {
-        name: manifests[name].folders for name in extras if name in manifests
+        name: manifests[name].directories for name in extras if name in manifests
     }
     return _arrange(found, charts, directories, cache)
 
@@ -98,7 +98,7 @@ def missing(group: Group, cache: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Inventory:
     pinned: list[tuple[Module, Program]]
     installed: dict[str, Path]
     built: dict[str, Path]
@@ -109,12 +109,12 @@ class _Found:
         return [(module, p) for module, p in self.pinned if p.name not in existing]
 
 
-def _find(group: Group, cache: Path, extras: Collection[Extra] = ()) -> _Found:
+def _find(group: Group, cache: Path, extras: Collection[Extra] = ()) -> _Inventory:
     store = Store(cache / "tools")
     pinned = pins.load().group(group, extras)
     found = installed.find((p for _, p in pinned), cache, store.root / "installed.json")
     paths = {p.name: store.path(m, p) for m, p in pinned if p.name not in found}
-    return _Found(pinned, found, {name: path for name, path in paths.items() if path.exists()})
+    return _Inventory(pinned, found, {name: path for name, path in paths.items() if path.exists()})
 
 
 def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
@@ -125,7 +125,7 @@ def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
 
 
 def _arrange(
-    found: _Found,
+    found: _Inventory,
     charts: VolcanoFiles,
     manifests: Mapping[str, Sequence[Path]],
     cache: Path,

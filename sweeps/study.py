@@ -41,7 +41,7 @@ _DUPLICATES_PER_TRIAL: Final = 5
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-class _OneWriter(JournalFileSymlinkLock):
+class _NoLock(JournalFileSymlinkLock):
     """A lock that does nothing, because the caller already holds the directory's lock."""
 
     def acquire(self) -> bool:
@@ -73,7 +73,7 @@ class Study:
         self._directory, self._sweep = directory, sweep
         journal = directory / JOURNAL
         _drop_torn_line(journal)
-        backend = JournalFileBackend(str(journal), lock_obj=_OneWriter(str(journal)))
+        backend = JournalFileBackend(str(journal), lock_obj=_NoLock(str(journal)))
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
             study_name=_identity(sweep),

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     stacks = [stack for stack in known_stacks(PROJECT) if stack not in options.skip]
     files = _changed_files(PROJECT, options.base)
-    removed_stacks = _removed(PROJECT, files or [])
+    removed_stacks = _deleted_environments(PROJECT, files or [])
     for removed in removed_stacks:
         sys.stderr.write(
             f"the environment {removed} was removed, but its stack still exists: destroy "
@@ -139,7 +139,7 @@ def _possible_paths(configuration: str) -> set[str]:
     return {word.removeprefix("./").rstrip("/") for word in words} - {".", ""}
 
 
-def _removed(project: Path, files: list[str]) -> list[str]:
+def _deleted_environments(project: Path, files: list[str]) -> list[str]:
     """Return the environments whose configuration the change deletes."""
     found = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
     return [match[1] for match in found if match and not (project / match[0]).exists()]

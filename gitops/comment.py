@@ -131,7 +131,7 @@ def put_comment(host: "Host", body: str) -> Outcome:
     if found is None:
         host.add_comment(body)
         return "created"
-    if _same(found.body, body):
+    if _are_equal(found.body, body):
         return "unchanged"
     host.change_comment(found.number, body)
     return "updated"
@@ -171,7 +171,7 @@ def put_issue(host: "Host", title: str, body: str) -> Outcome:
     if found is None:
         host.add_issue(title, body)
         return "created"
-    if _same(found.body, body):
+    if _are_equal(found.body, body):
         return "unchanged"
     host.change_issue(found.number, title, body)
     return "updated"
@@ -219,7 +219,7 @@ def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | Non
     return next((note for note in marked if note.author == author), None)
 
 
-def _same(one: str, other: str) -> bool:
+def _are_equal(one: str, other: str) -> bool:
     """Return whether two texts are equal except for trailing spaces and line endings.
 
     GitHub and GitLab may change both.

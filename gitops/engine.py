@@ -118,7 +118,7 @@ class Preview:
 
         def report() -> None:
             while not finished.wait(_TICK_SECONDS):
-                progress(self._processed())
+                progress(self._processed_resources())
 
         reporter = threading.Thread(target=report)
         reporter.start()
@@ -129,7 +129,7 @@ class Preview:
             reporter.join()
         return Result(status, self._output.read_text("utf-8", "replace"))
 
-    def _processed(self) -> int:
+    def _processed_resources(self) -> int:
         return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0
 
 

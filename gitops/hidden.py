@@ -41,27 +41,27 @@ def literals(views: Iterable[View]) -> Iterator[str]:
 def of_setting(name: str, value: Any) -> Iterator[str]:
     """Yield the parts of a setting or environment variable that must not appear in a report."""
     if isinstance(value, list | tuple):
-        yield from _parts(" ".join(map(str, value)))
+        yield from _sensitive_parts(" ".join(map(str, value)))
     elif isinstance(value, str | int | float) and is_secret(name, str(value)):
         yield from _of_value(str(value))
     elif isinstance(value, str):
-        yield from _parts(value)
+        yield from _sensitive_parts(value)
 
 
 def _of_value(value: Any) -> Iterator[str]:
     """Yield the secrets in arguments and files; yield any other value as a whole."""
     if isinstance(value, list):
-        parts = [*_parts(" ".join(map(str, value)))]
+        parts = [*_sensitive_parts(" ".join(map(str, value)))]
         yield from parts or map(str, value)
         return
     text = str(value)
-    parts = [*_parts(text)]
+    parts = [*_sensitive_parts(text)]
     yield from parts
     if not parts or "\n" not in text:
         yield text
 
 
-def _parts(text: str) -> Iterator[str]:
+def _sensitive_parts(text: str) -> Iterator[str]:
     yield from (found.group() for found in VALUE.finditer(text))
     for pattern in (ARGUMENT, SETTING):
         for found in pattern.finditer(text):

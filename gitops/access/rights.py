@@ -25,7 +25,7 @@ _VERBS: Final[dict[Purpose, tuple[str, ...]]] = {
     "preview": ("get", "create", "patch"),
     "update": ("get", "list", "watch", "create", "patch", "update", "delete"),
 }
-_UNNAMED: Final = frozenset({"create", "list", "watch"})
+_VERBS_WITHOUT_NAMES: Final = frozenset({"create", "list", "watch"})
 _WATCHED: Final = {
     "": ("pods", "events", "endpoints"),
     "apps": ("replicasets", "controllerrevisions"),
@@ -140,8 +140,8 @@ def _resource_rules(
         return
     # The rules name the objects. Otherwise, the group could read other Secrets, extend other Roles
     # and delete objects of other teams. RBAC cannot limit `create`, `list` and `watch` by name.
-    unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _UNNAMED)]
-    yield _rule(group, [resource], [v for v in verbs if v not in _UNNAMED], names)
+    unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _VERBS_WITHOUT_NAMES)]
+    yield _rule(group, [resource], [v for v in verbs if v not in _VERBS_WITHOUT_NAMES], names)
     if unnamed:
         yield _rule(group, [resource], unnamed)
     if group == _RBAC and resource in {"roles", "clusterroles"}:

@@ -97,7 +97,7 @@ class Victim(_Model):
         return f"{self.namespace}/{self.name}"
 
     @property
-    def lost(self) -> str:
+    def lost_hours(self) -> str:
         """GPU-hours as text; a range if simulations differ."""
         if self.gpu_hours is None:
             return "unknown"
@@ -183,7 +183,7 @@ def render(answer: Answer, width: int = 160) -> str:
                 victim.title,
                 str(victim.pods),
                 duration(victim.at_seconds),
-                victim.lost,
+                victim.lost_hours,
                 *([f"{victim.simulations} of {answer.simulations}"] if answer.varies else []),
             )
             for victim in answer.victims

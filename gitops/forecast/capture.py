@@ -61,7 +61,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
         (run.namespace, run.name): run
         for run in read_runs(cluster, Prices(currency="-"), now, snapshot=snapshot)
     }
-    gangs = [*_groups(snapshot, runs, now), *_suspended(snapshot, now)]
+    gangs = [*_groups(snapshot, runs, now), *_suspended_gangs(snapshot, now)]
     return State(
         taken=now,
         volcano=version,
@@ -156,7 +156,7 @@ def _groups(
         )
 
 
-def _suspended(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
+def _suspended_gangs(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
     """Yield suspended Volcano Jobs. Suspended jobs of other kinds do not define their gang."""
     for job in snapshot.all(volcano.JOB.name):
         shapes = job_shapes(job)

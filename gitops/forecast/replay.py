@@ -258,10 +258,10 @@ class Replay:
             self._sandbox.create_pods(again)
         return found
 
-    def _unsaved(self, run: SimulatedGang, start: float) -> float | None:
+    def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
         """Return the seconds since the last checkpoint of a running gang; None if unknown."""
         if run.started_before:
-            return run.gang.unsaved(self.state.taken, self.now)
+            return run.gang.unsaved_seconds(self.state.taken, self.now)
         every = run.gang.saves_every_seconds
         return self.now - start if every is None else min(self.now - start, every)
 
@@ -270,7 +270,7 @@ class Replay:
         restarts = len(run.pods) < gang.minimum
         pods = gang.size if restarts else missing
         if run.start is not None:
-            lost = self._unsaved(run, run.start)
+            lost = self._unsaved_seconds(run, run.start)
             hours = None if lost is None else lost / 3600 * run.gpus * pods / gang.size
             self.victims.append(
                 Victim(

@@ -115,7 +115,7 @@ class Sandbox:
         process.suspend()
         try:
             yield
-            self._until(self._not_running, "did not start all pods")
+            self._until(self._pods_not_running, "did not start all pods")
         finally:
             completed = self.sessions()
             process.kill()  # the cluster restarts it
@@ -124,7 +124,7 @@ class Sandbox:
             lambda: "" if self.sessions() > completed else down, "did not restart its scheduler"
         )
 
-    def _not_running(self) -> str:
+    def _pods_not_running(self) -> str:
         placed = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
         waiting = sum(pod["status"]["phase"] != "Running" for pod in placed)
         return f"{waiting} of {len(placed)} pods are not running" if waiting else ""

@@ -92,7 +92,7 @@ def _answer(replayed: _ReplayResult, without: Replay | None, base: State, now: d
         gpus=sum(devices(node.allocatable).total() for node in state.nodes),
         free=replayed.free,
         fragmented=replayed.fragmented,
-        gangs=[*_verdicts(replay, without), *_suspended(state)],
+        gangs=[*_verdicts(replay, without), *_suspended_answers(state)],
         victims=_victims(replay, without),
         queues=[
             QueueAnswer(
@@ -156,7 +156,7 @@ def _victims(replay: Replay, without: Replay | None) -> list[Victim]:
     ]
 
 
-def _suspended(state: State) -> list[GangAnswer]:
+def _suspended_answers(state: State) -> list[GangAnswer]:
     return [
         GangAnswer(
             namespace=gang.namespace,

@@ -102,7 +102,7 @@ class Gang(_Model):
         """Number of pods."""
         return sum(shape.count for shape in self.pods)
 
-    def unsaved(self, taken: datetime, later: float) -> float | None:
+    def unsaved_seconds(self, taken: datetime, later: float) -> float | None:
         """Return the time (s) since the last checkpoint, `later` seconds after the snapshot.
 
         The gang is assumed to save checkpoints as often as before. Return None if neither the start

@@ -44,7 +44,7 @@ class Changes:
             model = more[0].allocatable
             text = ", ".join(f"{value} {name}" for name, value in model.items() if "/" in name)
             assumptions.append(f"each added node has {text or 'no devices'}, like most nodes")
-        queues = _weighted(state.queues, self.queues)
+        queues = _with_weights(state.queues, self.queues)
         return changed.model_copy(update={"nodes": nodes, "queues": queues}), assumptions
 
 
@@ -134,7 +134,7 @@ def _copies(state: State, change: str) -> list[Node]:
     ]
 
 
-def _weighted(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:
+def _with_weights(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:
     found = {queue.name: queue for queue in queues}
     for change in changes:
         match = _WEIGHT.fullmatch(change)

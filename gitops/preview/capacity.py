@@ -171,7 +171,7 @@ def limits(
 ) -> list[LimitRow]:
     """Return the limits that the stack sets, and the installed GPUs from the price table."""
     stack = Stack(list(views))
-    return [*_quotas(stack, found), *_queues(stack, found), *_installed(list(rows), environment)]
+    return [*_quotas(stack, found), *_queues(stack, found), *_gpu_limits(list(rows), environment)]
 
 
 def _limit(what: str, resource: str, asked: Decimal, allowed: Decimal) -> LimitRow:
@@ -186,12 +186,12 @@ def _quotas(stack: Stack, found: Sequence[Demand]) -> Iterator[LimitRow]:
         for name, node in sorted(quota.root["spec"]["hard"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:
-                requested = _requested(stack, quota.namespace, inside, name)
+                requested = _requested_amount(stack, quota.namespace, inside, name)
                 if requested is not None:
                     yield _limit(f"quota of {quota.namespace}", name, requested, allowed)
 
 
-def _requested(
+def _requested_amount(
     stack: Stack, namespace: str | None, inside: Sequence[Demand], name: str
 ) -> Decimal | None:
     if name == "pods":
@@ -218,7 +218,7 @@ def _queues(stack: Stack, found: Sequence[Demand]) -> Iterator[LimitRow]:
                 yield _limit(f"queue {queue.name}", name, asked, allowed)
 
 
-def _installed(rows: Sequence[PoolRow], environment: Environment) -> Iterator[LimitRow]:
+def _gpu_limits(rows: Sequence[PoolRow], environment: Environment) -> Iterator[LimitRow]:
     for product, number in sorted(environment.installed.items()):
         asked = sum((row.after for row in rows if row.product == product), Decimal(0))
         yield _limit("installed GPUs", product, asked, Decimal(number))

@@ -193,9 +193,9 @@ def _display_kind(resource: Resource) -> str:
 
 def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if claims.is_claim(resource):
-        return _DATA, [claims.removed(change)]
+        return _DATA, [claims.removal(change)]
     if resource.is_kind("", "PersistentVolume"):
-        return _DATA, [claims.removed_volume(change, resource)]
+        return _DATA, [claims.volume_removal(change, resource)]
     if resource.is_kind("", "Namespace"):
         kept = "Its content is kept." if change.is_retained else _NAMESPACE
         return _DATA, [kept]

@@ -220,7 +220,7 @@ def _markdown(text: str) -> Markup:
     return Markup(text)  # noqa: S704  every caller has escaped its input
 
 
-def _escaped(value: object) -> Markup:
+def _escape(value: object) -> Markup:
     return value if isinstance(value, Markup) else plain(str(value))
 
 
@@ -228,7 +228,7 @@ def _template() -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        finalize=_escaped,
+        finalize=_escape,
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,

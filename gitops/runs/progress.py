@@ -103,7 +103,7 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
     found = replace(found, saved=max(saves, default=None), saves_every_seconds=_every(saves))
     if found.epochs is None:
         return found
-    return replace(found, left_seconds=_left(marks, found.epochs, now))
+    return replace(found, left_seconds=_remaining(marks, found.epochs, now))
 
 
 def result(messages: Iterable[str]) -> Finished | None:
@@ -128,7 +128,7 @@ def _every(saves: Sequence[datetime]) -> float | None:
     return (max(saves) - min(saves)).total_seconds() / (len(saves) - 1)
 
 
-def _left(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> float | None:
+def _remaining(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> float | None:
     if len(marks) < 2:
         return None
     (first, before), (last, after) = marks[0], marks[-1]

@@ -34,10 +34,10 @@ def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]
     ]
     if maximum is not None and (used := resource.restart_count(status)) >= maximum:
         found.append(f"{resource.title}: {used} of {maximum} restarts are used up")
-    return found + [f"{pod['metadata']['name']}: {end}" for pod in pods if (end := ending(pod))]
+    return found + [f"{pod['metadata']['name']}: {end}" for pod in pods if (end := failure(pod))]
 
 
-def ending(pod: Object) -> str:
+def failure(pod: Object) -> str:
     """Return the reasons and exit codes with which a failed pod and its containers terminated."""
     status = pod.get("status", {})
     if status.get("phase") != "Failed":

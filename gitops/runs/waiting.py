@@ -44,7 +44,7 @@ class Waiting:
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:
     """Return every waiting job with its reasons, sorted by name."""
-    found = [*_groups(snapshot), *_suspended(snapshot), *_single_pods(snapshot)]
+    found = [*_groups(snapshot), *_suspended_jobs(snapshot), *_single_pods(snapshot)]
     return sorted(found, key=lambda item: item.name)
 
 
@@ -99,7 +99,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
         )
 
 
-def _suspended(snapshot: Snapshot) -> Iterator[Waiting]:
+def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
     # A JobFlow is suspended if one of its steps is suspended, and the step is listed as a job.
     for resource in RESOURCES:
         for job in snapshot.all(resource.name):

@@ -87,7 +87,7 @@ class Cel:
         known = {**VARIABLES, **self.variables, **defined}
         names = dict.fromkeys(name for last in defined for name in _dependencies(last, known))
         return {
-            name: _SETTING.sub(lambda match: _setting(match, settings), known[name])
+            name: _SETTING.sub(lambda match: _setting_literal(match, settings), known[name])
             for name in names
         }
 
@@ -168,7 +168,7 @@ def _wildcard(character: str) -> str:
     return {"*": ".*", "?": "."}.get(character) or re.escape(character)
 
 
-def _setting(match: re.Match[str], settings: Mapping[str, Any]) -> str:
+def _setting_literal(match: re.Match[str], settings: Mapping[str, Any]) -> str:
     value = settings[match[2]]
     if match[1] == "pattern":
         return literal(pattern(value))

@@ -12,7 +12,7 @@ from pathlib import Path
 from policies.configuration import Configuration
 from policies.custom_rules import with_custom_rules
 from policies.documents import Document, DocumentError
-from policies.evaluation import applied, evaluate
+from policies.evaluation import applicable_rules, evaluate
 from policies.inputs import (
     STDIN,
     UnusableInputError,
@@ -91,8 +91,8 @@ def _check(options: argparse.Namespace) -> int:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
     whole_stack = not options.no_stack_rules
-    rules = [rule for rule, _, _ in applied(configuration, whole_stack=whole_stack)]
-    left_out = 0 if whole_stack else len(applied(configuration, whole_stack=True)) - len(rules)
+    rules = [rule for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)]
+    left_out = len(applicable_rules(configuration, whole_stack=True)) - len(rules)
     report = Report(
         evaluate(found.documents, configuration, whole_stack=whole_stack),
         found.sources,

@@ -150,7 +150,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     """Return the configuration for parsed values; raise `ConfigurationError` with every problem."""
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
-    shared = _shared(values, problems)
+    shared = _pack_settings(values, problems)
     registry = _registry(values, problems)
     levels, settings = {}, {}
     for name, value in values.items():
@@ -186,7 +186,7 @@ def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:
         return WORKLOAD_KINDS
 
 
-def _shared(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def _pack_settings(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the settings of the whole pack that rules receive."""
     try:
         return {"system_workloads": system_workloads(values), **cluster_settings(values)}

@@ -43,7 +43,7 @@ def evaluate(
     found = [_configuration_finding(exemptions.REJECTED, problem) for problem in granted.rejected]
     views = [View(resource_of(document.manifest, configuration.kinds)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
-    rules = applied(configuration, whole_stack=whole_stack)
+    rules = applicable_rules(configuration, whole_stack=whole_stack)
     for view in views:
         for rule, mandatory, config in rules:
             if rule.scope != "stack":
@@ -59,7 +59,7 @@ def evaluate(
     return [*found, *(_configuration_finding(exemptions.UNUSED, problem) for problem in unused)]
 
 
-def applied(
+def applicable_rules(
     configuration: Configuration, *, whole_stack: bool
 ) -> list[tuple[Rule[Any], bool, RuleConfig]]:
     """Return the rules that apply without Pulumi."""

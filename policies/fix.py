@@ -22,7 +22,7 @@ from ruamel.yaml.error import YAMLError
 
 from policies.configuration import Configuration
 from policies.documents import Document, DocumentError, read
-from policies.evaluation import applied, resource_of
+from policies.evaluation import applicable_rules, resource_of
 from policies.remediation import apply_edits
 from policies.views import View
 from policies.violations import Edit
@@ -79,7 +79,7 @@ def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterat
 def _remediate(document: Document, configuration: Configuration) -> _RemediatedObject:
     """Apply the remediations in order, because each may depend on earlier ones."""
     changed = _RemediatedObject(document, copy.deepcopy(document.manifest), [], [])
-    for rule, _, config in applied(configuration, whole_stack=False):
+    for rule, _, config in applicable_rules(configuration, whole_stack=False):
         if rule.remedy is None:
             continue
         resource = resource_of(changed.manifest)

@@ -28,14 +28,14 @@ def find_all_pods(resource: Resource) -> list[Pod]:
     listed = {c.node.steps for pod in pods if pod.location.containers for c in pod.containers}
     embedded = (*record.patterns, *record.objects)
     for node in structural_specs(resource.root, embedded):
-        if node.steps not in known and not _is_listed(node, listed):
+        if node.steps not in known and not _is_recorded(node, listed):
             pods.append(Pod(resource, node))
     for pod in pods:
         pod.siblings = pods
     return pods
 
 
-def _is_listed(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
+def _is_recorded(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
     """Return whether all containers of what looks like a pod belong to a recorded pod."""
     containers = [node for node, _ in containers_at(spec, ANYWHERE)]
     return bool(containers) and all(node.steps in listed for node in containers)

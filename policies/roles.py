@@ -79,7 +79,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
         together = _total(pod.siblings, accelerators)
     if wants_gpu and "training" in roles and together > small:
         roles = [role for role in roles if role not in _SMALL]
-    chosen = _labelled(pod, settings)
+    chosen = _role_from_labels(pod, settings)
     if chosen in roles:
         return chosen
     if not wants_gpu and not record.always:
@@ -87,7 +87,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     return "batch" if record.ends is None and ends and "batch" in roles else roles[0]
 
 
-def _labelled(pod: Pod, settings: RoleSettings) -> Role | None:
+def _role_from_labels(pod: Pod, settings: RoleSettings) -> Role | None:
     for labels in (pod.metadata["labels"], pod.resource.labels):
         for label in settings.component_labels:
             role = settings.component_roles.get(labels[label].text or "")

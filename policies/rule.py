@@ -159,7 +159,7 @@ class Rule(Generic[C]):
         """
         config = validated(self.config, self.name, values)
         merged = {
-            name: _merged(value, getattr(config, name), name in config.model_fields_set)
+            name: _merge(value, getattr(config, name), name in config.model_fields_set)
             for name, value in (shared or {}).items()
             if name in self.config.model_fields
         }
@@ -194,7 +194,7 @@ class Rule(Generic[C]):
         return [edit for part in self._parts(view, config) for edit in self.remedy(part, config)]
 
 
-def _merged(shared: Any, own: Any, stated: bool) -> Any:
+def _merge(shared: Any, own: Any, stated: bool) -> Any:
     """Return a setting of the pack, extended by the rule's setting if it is set."""
     if not stated:
         return shared

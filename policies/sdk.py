@@ -18,7 +18,7 @@ PACKAGE = "pulumi-policy"
 OLDEST, BELOW = (1, 21, 0), (1, 22)
 """Range of supported versions; pyproject.toml has the same."""
 # Maps each internal to its number of parameters, if it is called or replaced.
-_PARTS: dict[str, int | None] = {
+_INTERNALS: dict[str, int | None] = {
     "policy:_PolicyAnalyzerServicer.Analyze": 3,
     "policy:_PolicyAnalyzerServicer.AnalyzeStack": 3,
     "policy:_PolicyAnalyzerServicer.Remediate": 3,
@@ -40,7 +40,7 @@ _PARTS: dict[str, int | None] = {
 def check() -> None:
     """Exit with a message unless the installed SDK is a supported one."""
     if problems := list(_problems()):
-        wanted = f"{PACKAGE}>={_text(OLDEST)},<{_text(BELOW)}"
+        wanted = f"{PACKAGE}>={_version_text(OLDEST)},<{_version_text(BELOW)}"
         sys.exit(f"gpu-platform: {'; '.join(problems)}; install {wanted}")
 
 
@@ -54,7 +54,7 @@ def _problems() -> Iterator[str]:
     if not OLDEST <= numbers < BELOW:
         yield f"found {PACKAGE} {found}, whose internals this pack does not support"
         return
-    changed = [part for part, parameters in _PARTS.items() if not _fits(part, parameters)]
+    changed = [part for part, parameters in _INTERNALS.items() if not _fits(part, parameters)]
     if changed:
         yield f"found {PACKAGE} {found} without the expected {', '.join(changed)}"
     elif not _unwraps():
@@ -86,5 +86,5 @@ def _unwraps() -> bool:
     return bool(read and editable(proxied) == values)
 
 
-def _text(numbers: tuple[int, ...]) -> str:
+def _version_text(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))

@@ -34,7 +34,7 @@ _SDK_SERVICER: Any = sdk._PolicyAnalyzerServicer
 _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """No rule reads tags of the stack."""
-_REPORTED = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
+_REPORTING_LEVELS = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
 """Levels at which policies report the remaining violations after the remediation."""
 
 
@@ -120,7 +120,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         if kind not in self._enabled:
             policies = [policy for policy in self._policies if isinstance(policy, kind)]
             levels = [
-                (policy, _REPORTED.get(level, level), self._get_policy_config(policy.name))
+                (policy, _REPORTING_LEVELS.get(level, level), self._get_policy_config(policy.name))
                 for policy in policies
                 if (level := self._get_enforcement_level(policy)) is not EnforcementLevel.DISABLED
             ]

@@ -14,7 +14,7 @@ from policies.catalogue import RULES
 from policies.configuration import Configuration
 from policies.custom_rules import with_custom_rules
 from policies.documents import DocumentError, read
-from policies.evaluation import applied, evaluate
+from policies.evaluation import applicable_rules, evaluate
 from policies.inputs import UnusableInputError, add_rule_arguments, manifests_in, read_configuration
 from policies.rule import ConfigurationError, Rule
 
@@ -130,7 +130,7 @@ def _violated_rules(
         documents = list(read(str(case.path), case.path.read_bytes()))
     except OSError as error:
         raise UnusableInputError(f"{case.path}: {error.strerror}") from error
-    ran = {rule.name for rule, _, _ in applied(configuration, whole_stack=whole_stack)}
+    ran = {rule.name for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)}
     if missing := case.expected - ran:
         raise UnusableInputError(
             f"{case.path}: expects {', '.join(sorted(missing))}, which these options skip"

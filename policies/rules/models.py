@@ -175,7 +175,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
         yield Violation(image, f"an image of {' or '.join(config.images) or 'images'}")
-    words = _words(container)
+    words = _command_words(container)
     if words is not None and (
         any(" " in word for word in words)
         or not re.match(cel.pattern(config.commands), " ".join(words))
@@ -200,7 +200,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
 
 def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
     # The program verifies the digest of everything that it copies from the claim.
-    fetches = _FETCH in (_words(container) or ())
+    fetches = _FETCH in (_command_words(container) or ())
     for mount in container["volumeMounts"].items():
         path, kind = mount["mountPath"].text or "", kinds.get(mount["name"].text or "")
         allowed = (
@@ -226,7 +226,7 @@ def _volume_kinds(pod: Pod) -> Iterator[tuple[str, str]]:
                 yield volume["name"].text or "", kind
 
 
-def _words(container: Node) -> list[str] | None:
+def _command_words(container: Node) -> list[str] | None:
     """Return the command with its arguments, or None if a part is unknown."""
     parts = [*container["command"].items(), *container["args"].items()]
     words = [part.text for part in parts]
@@ -240,7 +240,7 @@ def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
         if not volume["image"].absent and reference.known:
             yield reference, reference.text or ""
     for container in pod.containers:
-        for word in _words(container.node) or ():
+        for word in _command_words(container.node) or ():
             if word.startswith(_OCI):
                 yield container.node["command"], word.removeprefix(_OCI)
 

@@ -118,7 +118,7 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
     for (workload, queue, name), numbers in needed.items():
         if not training_pods(workload, config):
             continue
-        granted = _granted(queue, name)
+        granted = _granted_amounts(queue, name)
         if sum(numbers) > sum(granted) or max(numbers) > max(granted):
             found = f"{sum(numbers):f} of {name} in one workload"
             limit = max(granted) if sum(numbers) <= sum(granted) else sum(granted)
@@ -139,7 +139,7 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
     yield from (queue for queue in stack.of_kind(KUEUE, "ClusterQueue") if queue.name == name)
 
 
-def _granted(queue: Resource, resource: str) -> list[Decimal]:
+def _granted_amounts(queue: Resource, resource: str) -> list[Decimal]:
     """Return the amounts of a resource that a queue grants, by flavor; infinite if unlimited.
 
     Kueue never admits a resource that its queue does not cover, and places all pods of one

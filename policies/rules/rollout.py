@@ -67,12 +67,12 @@ def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]
         return
     for container in pod.containers:
         if container.kind == "main":
-            needed = sum(_leaving(container.node, config.drain_variables), Decimal(0))
+            needed = sum(_stop_seconds(container.node, config.drain_variables), Decimal(0))
             if needed and needed >= given:
                 yield Violation(grace, f"more than {needed} seconds, which {container.name} needs")
 
 
-def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
+def _stop_seconds(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
     yield pause(container["lifecycle"]["preStop"])
     for variable in container["env"].items():
         seconds = quantity_or_none(variable["value"].value)
@@ -105,7 +105,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
         return
     limits = resource.root.at(update.at)
     stated = limits["maxUnavailable"]
-    missing = _missing(update.unavailable if stated.absent else stated.value, workload.size)
+    missing = _removable_pods(update.unavailable if stated.absent else stated.value, workload.size)
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
     allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
     if missing > allowed:
@@ -113,7 +113,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
         yield Violation(stated, wanted)
 
 
-def _missing(value: Any, size: Decimal | None) -> int:
+def _removable_pods(value: Any, size: Decimal | None) -> int:
     """Return the number of pods that an update may remove; a percentage is rounded down."""
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))

@@ -34,7 +34,7 @@ def build(gang: Gang) -> list[Manifest]:
         "metadata": metadata(gang, {QUEUE_LABEL: gang.queue}),
         "spec": compact(
             {
-                "entrypoint": " ".join(_word(word) for word in gang.pod.command),
+                "entrypoint": " ".join(_shell_word(word) for word in gang.pod.command),
                 # The operator submits the command. Other modes create a pod for that.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
@@ -49,7 +49,7 @@ def build(gang: Gang) -> list[Manifest]:
     return [pod_group(gang, additional=1), _operator_access(gang), job]
 
 
-def _word(word: str) -> str:
+def _shell_word(word: str) -> str:
     """Quote an argument for the shell, and write Kubernetes' $(NAME) as ${NAME}."""
     parts = _REFERENCE.split(word)
     if len(parts) == 1:

@@ -38,7 +38,7 @@ class Recording:
 RUN_GPUS: Final = "gpu_platform:run_gpus"
 RUN_COST: Final = "gpu_platform:run_cost_per_hour"
 POD_RUN: Final = "gpu_platform:pod_run"
-_PLACED: Final = "gpu_platform:run_placed_pods"
+_PLACED_PODS: Final = "gpu_platform:run_placed_pods"
 
 GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
 """Selects the series of GPUs by all names that device plugins may choose."""
@@ -71,7 +71,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording("gpu_platform:team_gpus", "sum by (namespace) (gpu_platform:pod_gpus)"),
         *_costs(prices),
         Recording(
-            _PLACED,
+            _PLACED_PODS,
             f'count by (namespace, run) (gpu_platform:pod_gpus{{node!=""}} * {_IN_RUN})',
         ),
         Recording(
@@ -80,7 +80,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
             # imports and restarts. One process per pod serves metrics. In Prometheus 2, a window
             # of 5m includes both ends, which would be one sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
-            f"[5m])) / (sum_over_time({_PLACED}[299s]) * {interval_seconds}), 1)",
+            f"[5m])) / (sum_over_time({_PLACED_PODS}[299s]) * {interval_seconds}), 1)",
         ),
         Recording(
             "gpu_platform:run_steps_per_second",
@@ -177,7 +177,7 @@ def _queue_wait() -> list[Recording]:
         Recording(
             QUEUE_WAIT,
             f"{_FIRST_WAIT} or (time() - {_by_gang('volcano_e2e_job_scheduling_start_time')} "
-            f"and on (gang) {_missing()} > 0)",
+            f"and on (gang) {_unscheduled_pods()} > 0)",
         ),
     ]
 
@@ -188,9 +188,8 @@ def _first_wait() -> str:
     The series refers to its own past: a replaced pod resets Volcano's value, and a restart of the
     scheduler loses it.
     """
-    now = (
-        f"{_by_gang('volcano_e2e_job_scheduling_duration')} / 1000 and on (gang) {_missing()} == 0"
-    )
+    duration = _by_gang("volcano_e2e_job_scheduling_duration")
+    now = f"{duration} / 1000 and on (gang) {_unscheduled_pods()} == 0"
     before = f"last_over_time({_FIRST_WAIT}[1h])"
     either = f"{_with_source(now, 'now')} or {_with_source(before, 'before')}"
     known = _by_gang("volcano_e2e_job_scheduling_start_time")
@@ -211,6 +210,6 @@ def with_group_labels(series: str, label: str) -> str:
     return f'label_replace({named}, "{label}", "$1", "job_name", "(.*)")'
 
 
-def _missing() -> str:
+def _unscheduled_pods() -> str:
     named = 'label_replace(volcano_unschedule_task_count, "gang", "$1", "job_id", "(.*)")'
     return f"max by (gang) ({named})"

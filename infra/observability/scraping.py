@@ -244,17 +244,17 @@ def chart_values(
         **({"global": {"imagePullSecrets": [{"name": PULL_SECRET}]}} if use_pull_secret else {}),
         "kube-state-metrics": {
             "metricLabelsAllowlist": [
-                _allowed("pods", POD_LABELS),
-                _allowed("nodes", NODE_LABELS),
+                _allowlist("pods", POD_LABELS),
+                _allowlist("nodes", NODE_LABELS),
             ],
-            "metricAnnotationsAllowList": [_allowed("pods", POD_ANNOTATIONS)],
+            "metricAnnotationsAllowList": [_allowlist("pods", POD_ANNOTATIONS)],
         },
         "grafana": _grafana(grafana),
     }
     return overlay(required, settings.values)
 
 
-def _allowed(resource: str, names: tuple[str, ...]) -> str:
+def _allowlist(resource: str, names: tuple[str, ...]) -> str:
     return f"{resource}=[{','.join(names)}]"
 
 

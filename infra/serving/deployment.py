@@ -127,7 +127,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         grace_seconds=settings.grace_seconds,
         pre_stop_seconds=settings.pre_stop_seconds,
         labels={**settings.labels, **labels(version)},
-        annotations=_scraping(settings, endpoints),
+        annotations=_annotations(settings, endpoints),
         env={
             **compact(names),
             **version.runtime.environment(values),
@@ -147,7 +147,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
     )
 
 
-def _scraping(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, str]:
+def _annotations(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, str]:
     """Return the annotations that override the default metrics endpoint."""
     if endpoints.metrics is None:
         return {SCRAPE_ANNOTATION: "false"}

@@ -197,7 +197,7 @@ class QueueSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _ascending(self) -> Self:
+    def _amounts_ascend(self) -> Self:
         rising = ("guarantee", "deserved", "capability")
         for low, high in itertools.combinations(rising, 2):
             upper = getattr(self, high)

@@ -132,7 +132,7 @@ class SourceSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _has_one_source(self) -> Self:
         given = [name for name in ("claim", "hub", "artifact", "image") if getattr(self, name)]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"

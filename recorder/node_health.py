@@ -40,7 +40,7 @@ MARK: Final = "gpu-platform.dev/gpu-unhealthy"
 OPT_OUT: Final = "gpu-platform.dev/node-health"
 """Annotation that excludes a node if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
-CHECKED: Final = "gpu-platform.dev/gpu-checked"
+RETURNED_ANNOTATION: Final = "gpu-platform.dev/gpu-checked"
 """Annotation with the time when a node was uncordoned. Reports and faults before it are ignored."""
 REPORT_HOURS: Final = 24.0
 WATCH_SECONDS: Final = 240.0
@@ -326,7 +326,7 @@ class Controller:
         else:
             annotations = {MARK: to_annotation(fault)}
             if fault is None:
-                annotations[CHECKED] = datetime.fromtimestamp(now, UTC).isoformat()
+                annotations[RETURNED_ANNOTATION] = datetime.fromtimestamp(now, UTC).isoformat()
             metadata: dict[str, Any] = {"annotations": annotations}
             # The node may have changed since it was read.
             metadata["resourceVersion"] = node.version
@@ -437,7 +437,7 @@ def node_state(
         condition=conditions.get(CONDITION) == "True",
         ignored=annotations.get(OPT_OUT) == "ignore",
         xids=frozenset() if errors is None else errors.get(name),
-        checked=_time(annotations.get(CHECKED, "")),
+        checked=_time(annotations.get(RETURNED_ANNOTATION, "")),
         version=(metadata.resourceVersion if metadata else None) or "",
     )
 

@@ -128,8 +128,8 @@ def _as_json(termination: Termination) -> dict[str, Any]:
         "uid": termination.attempt.uid,
         "container": termination.attempt.container,
         "restarts": termination.attempt.restarts,
-        "started": _text(termination.started),
-        "finished": _text(termination.finished),
+        "started": _format_time(termination.started),
+        "finished": _format_time(termination.finished),
         "exitCode": termination.exit_code,
         "signal": termination.signal,
         "reason": termination.reason,
@@ -137,7 +137,7 @@ def _as_json(termination: Termination) -> dict[str, Any]:
     }
 
 
-def _text(moment: datetime | None) -> str | None:
+def _format_time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
 
 

@@ -121,7 +121,7 @@ class Rollback:
 
     def evaluate(self, now: float) -> None:
         """Evaluate the limits once, and roll back if one is exceeded or was exceeded before."""
-        found = [_existing(partial(self._route, kind)) for kind in self._plan.stable]
+        found = [_get_or_none(partial(self._route, kind)) for kind in self._plan.stable]
         routes = [route for route in found if route is not None]
         for route in routes:
             self._finish(route)
@@ -175,7 +175,7 @@ class Rollback:
         return found
 
     def _count_unready(self) -> int:
-        found = _existing(partial(self._api.get, Deployment, self._plan.canary))
+        found = _get_or_none(partial(self._api.get, Deployment, self._plan.canary))
         ready = found is not None and found.status is not None and bool(found.status.readyReplicas)
         self._unready_evaluations = 0 if ready else self._unready_evaluations + 1
         return self._unready_evaluations
@@ -266,7 +266,7 @@ class Rollback:
         )
 
 
-def _existing(get: Callable[[], Object]) -> Object | None:
+def _get_or_none(get: Callable[[], Object]) -> Object | None:
     """Return an object from the API server, or None if it does not exist."""
     try:
         return get()

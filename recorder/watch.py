@@ -43,8 +43,8 @@ RETRY_SECONDS: Final = 900.0
 """Time (s) for which a write is retried while the claim is full or unavailable."""
 
 _log = logging.getLogger("recorder")
-_waits = wait_random_exponential(multiplier=0.5, max=30)
-_logged = before_sleep_log(_log, logging.WARNING)
+_retry_wait = wait_random_exponential(multiplier=0.5, max=30)
+_log_retry = before_sleep_log(_log, logging.WARNING)
 
 
 async def watch(claims: Path, bounds: Bounds) -> None:
@@ -71,7 +71,7 @@ class Recorder:
         self.streams = LogStreams(self.connect, self.bounds.lines, self.bounds.size)
         self._write_lock = asyncio.Lock()
 
-    @retry(wait=_waits, retry=retry_if_exception_type(HTTPError), before_sleep=_logged)
+    @retry(wait=_retry_wait, retry=retry_if_exception_type(HTTPError), before_sleep=_log_retry)
     async def observe(self) -> None:
         """List all pods of runs, and watch them for `WATCH_SECONDS`."""
         listed = self.client.list(Pod, labels={RUN_LABEL: exists()})
@@ -154,10 +154,10 @@ class Recorder:
             _log.info("%s: %s, recorded in %s", name, termination.reason, path)
 
     @retry(
-        wait=_waits,
+        wait=_retry_wait,
         stop=stop_after_delay(RETRY_SECONDS),
         retry=retry_if_exception_type(OSError),
-        before_sleep=_logged,
+        before_sleep=_log_retry,
         reraise=True,
     )
     async def _write(
@@ -168,7 +168,7 @@ class Recorder:
             return await asyncio.to_thread(write, run_dir, termination, lines, facts, self.bounds)
 
     @retry(
-        wait=_waits,
+        wait=_retry_wait,
         stop=stop_after_delay(60),
         retry=retry_if_exception_type(HTTPError),
         reraise=True,

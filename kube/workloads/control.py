@@ -100,7 +100,7 @@ class Rollout:
     """Path of a field that prevents updates from starting additional pods."""
 
 
-SURGING: Final = Rollout(surge="25%", unavailable="25%")
+DEFAULT_ROLLOUT: Final = Rollout(surge="25%", unavailable="25%")
 """The default update strategy of a Deployment."""
 
 

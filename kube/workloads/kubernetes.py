@@ -179,7 +179,7 @@ PLAIN: Final = [
 _CHANGES: Final = "it changes objects when they are created"
 _CREATES: Final = "it creates objects next to others"
 _MUTATIONS: Final = ("spec.rules.*.mutate", "spec.rules.*.mutate.foreach.*")
-_PATCHED: Final = (
+_PATCHED_POD_SPECS: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
     *("spec.*.*.template.spec", "spec.*.*.template.spec.template.spec"),
 )
@@ -194,7 +194,7 @@ PATTERNS: Final = [
             pods=tuple(
                 Pods(at=f"{at}.patchStrategicMerge.{spec}", count=NOT_RUN, partial=True)
                 for at in _MUTATIONS
-                for spec in _PATCHED
+                for spec in _PATCHED_POD_SPECS
             ),
             anchors=True,
             generators=("spec.rules.*.generate", "spec.rules.*.generate.foreach.*"),

@@ -9,7 +9,7 @@ from kube.workloads.control import Job, Rollout, RuntimeReference
 from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
-_ANY: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
+_ROLES: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
 _POD: Final = "template.spec"
 
 
@@ -62,14 +62,14 @@ def _job_set(spec: str) -> Pods:
 
 
 _RESTARTS: Final = "failurePolicy.maxRestarts"
-_PATCHED: Final = f"trainingRuntimeSpec.{_POD}.replicatedJobs.*.{_POD}.{_POD}"
+_PATCH_POD: Final = f"trainingRuntimeSpec.{_POD}.replicatedJobs.*.{_POD}.{_POD}"
 
 
 def _train_job(spec: str) -> tuple[Pods, ...]:
     overrides = (
         f"{spec}.podTemplateOverrides.*.spec",
         f"{spec}.podSpecOverrides.*",
-        f"{spec}.runtimePatches.*.{_PATCHED}",
+        f"{spec}.runtimePatches.*.{_PATCH_POD}",
     )
     return (
         Pods(
@@ -164,7 +164,7 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
 
 
 RAY: Final = [
-    WorkloadKind(group="ray.io", kind="RayCluster", pods=_ray("spec"), roles=_ANY, ends=False),
+    WorkloadKind(group="ray.io", kind="RayCluster", pods=_ray("spec"), roles=_ROLES, ends=False),
     WorkloadKind(
         group="ray.io",
         kind="RayJob",

@@ -154,7 +154,7 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
         change = ""
         if isinstance(old, float) and isinstance(new, float):
             change = f" ({new - old:+g})"
-        yield f"{name}: {_text(old)} -> {_text(new)}{change}"
+        yield f"{name}: {_format_value(old)} -> {_format_value(new)}{change}"
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 

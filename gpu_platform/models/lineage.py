@@ -18,7 +18,7 @@ from workload.configuration import first_problem
 from workload.manifest import Manifest
 
 FILE: Final = "lineage.json"
-_TRAINING: Final = "training"
+_TRAINING_CONTAINER: Final = "training"
 """Name of the training container in all job kinds."""
 
 
@@ -141,7 +141,7 @@ def _image(views: Sequence[View]) -> str:
         for workload in view.workloads
         for pod in workload.pods
         for container in pod.containers
-        if container.node["name"].text == _TRAINING
+        if container.node["name"].text == _TRAINING_CONTAINER
     }
     found = images.pop() if len(images) == 1 else None
     return found or ""

@@ -32,7 +32,7 @@ def sign(directory: Path, key: Path, password: str | None = None) -> bytes:
     target = directory.with_suffix(".sig")
     try:
         signer = signing.Config().use_elliptic_key_signer(private_key=key, password=password)
-        signer.set_hashing_config(_hashing()).sign(directory, target)
+        signer.set_hashing_config(_hashing_config()).sign(directory, target)
         return target.read_bytes()
     except (OSError, ValueError, TypeError) as error:
         raise GitopsError(f"{key} cannot sign: {error}") from None
@@ -52,7 +52,7 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             verifier = verifying.Config().use_elliptic_key_verifier(public_key=key)
-            verifier.set_hashing_config(_hashing()).verify(directory, signature)
+            verifier.set_hashing_config(_hashing_config()).verify(directory, signature)
         except OSError as error:
             raise GitopsError(f"{key} cannot be read: {error.strerror}") from None
         except InvalidSignature:
@@ -91,7 +91,7 @@ def fingerprint(key: Path) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _hashing() -> hashing.Config:
+def _hashing_config() -> hashing.Config:
     """Return a hashing configuration that ignores no file."""
     config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
     return config.use_file_serialization(ignore_paths=())

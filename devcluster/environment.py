@@ -14,7 +14,7 @@ from devcluster.toolchain import Toolchain
 
 # Publicly known on purpose: the dev stack contains no secret (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
-ADOPTING = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
+ADOPTION_VARIABLES = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
 """Variable that lets an update adopt existing objects, for example from a killed update.
 
 `make up` sets it only for the platform's stack. If it were exported to the shell, other stacks

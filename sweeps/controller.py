@@ -103,7 +103,7 @@ class Controller:
         if self._pause_earlier(jobs):
             return False
         if not self._study.is_rebuilt:
-            self._study.rebuild(self._existing(jobs))
+            self._study.rebuild(self._existing_runs(jobs))
         recorded = self._study.trials()
         trials = [self._observe(run, trial, jobs.get(run)) for run, trial in recorded.items()]
         seconds = self._account(trials, jobs)
@@ -141,7 +141,7 @@ class Controller:
         documents = (job.to_dict() for job in found)  # type: ignore[no-untyped-call]
         return {document["metadata"]["name"]: document for document in documents}
 
-    def _existing(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
+    def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
         """Return the settings (as text) of the runs in the cluster and the exports on the claim."""
         found = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):

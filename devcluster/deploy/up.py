@@ -80,7 +80,7 @@ class Deployment:
             plugin = docker_plugin.install(home, python, variables["PATH"])
             if not plugin.official:
                 self._reporter.say(f"images are built by {plugin.note}")
-        adoption_variables = {**variables, **environment.ADOPTING}
+        adoption_variables = {**variables, **environment.ADOPTION_VARIABLES}
         target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, adoption_variables)
         target.select()
         if recovered := recover(target, cluster.kubectl):

@@ -27,7 +27,7 @@ IMAGE = "docker:index/image:Image"
 INPUTS = "__inputs"
 """State property that stores the inputs, as in the official plugin."""
 
-_NOT_COMPARED = ("buildOnPreview",)
+_IGNORED_INPUTS = ("buildOnPreview",)
 _SETTINGS = {"host": "DOCKER_HOST", "certPath": "DOCKER_CERT_PATH"}
 
 
@@ -211,7 +211,7 @@ def _relative(dockerfile: PropertyValue | None, context: PropertyValue | None) -
 
 
 def _comparable(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
-    compared = {k: v for k, v in inputs.plain(properties).items() if k not in _NOT_COMPARED}
+    compared = {k: v for k, v in inputs.plain(properties).items() if k not in _IGNORED_INPUTS}
     if isinstance(compared.get("registry"), dict):
         compared["registry"] = compared["registry"].get("server")
     return compared

@@ -29,7 +29,7 @@ MINIMUM_FREE: Final = 3 * GIB
 DOCKER: Final = "/usr/bin/docker"
 """Debian's CLI. Another CLI on the PATH may not match the engine."""
 
-_LINKED: Final = "base-images"
+_LINKED_IMAGES_FILE: Final = "base-images"
 """File with the names of the base images in the stores, one per line."""
 
 _CONTAINERD: Final = Path("/var/lib/containerd")
@@ -47,7 +47,7 @@ def free_space(layout: Layout) -> str:
     free = shutil.disk_usage(layout.cache).free
     if free < MINIMUM_FREE:
         reason = f"only {free / GIB:.1f} GiB were free"
-    elif _linked(layout) != [PYTORCH.name]:
+    elif _linked_images(layout) != [PYTORCH.name]:
         reason = "the base image has changed"
     else:
         return ""
@@ -61,16 +61,16 @@ def link_base(layout: Layout, spec: ClusterSpec, reference: str) -> None:
 
     `reference` is the image's name in the registry. Raise CalledProcessError if a command fails.
     """
-    linked = _linked(layout)
+    linked = _linked_images(layout)
     if PYTORCH.name in linked:
         return
     trees = _fill_nodes(layout, spec, Image(layout.images / PYTORCH.name))
     _link_docker(layout, layout.node_store(spec.control_plane.name), reference, trees)
-    (layout.node_stores / _LINKED).write_text("\n".join([*linked, PYTORCH.name]) + "\n")
+    (layout.node_stores / _LINKED_IMAGES_FILE).write_text("\n".join([*linked, PYTORCH.name]) + "\n")
 
 
-def _linked(layout: Layout) -> list[str]:
-    file = layout.node_stores / _LINKED
+def _linked_images(layout: Layout) -> list[str]:
+    file = layout.node_stores / _LINKED_IMAGES_FILE
     return file.read_text().split() if file.exists() else []
 
 

@@ -31,7 +31,7 @@ _OVERRIDDEN = {
     "GOFLAGS": "-mod=readonly -modcacherw -trimpath -buildvcs=false",
     "GOWORK": "off",
 }
-_REMOVED = ("GOOS", "GOARCH", "GOEXPERIMENT", "GOBIN")
+_UNSET_VARIABLES = ("GOOS", "GOARCH", "GOEXPERIMENT", "GOBIN")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Package:
 
 def environment() -> dict[str, str]:
     """Return the environment of every Go command, with the user's module and build caches."""
-    kept = {key: value for key, value in os.environ.items() if key not in _REMOVED}
+    kept = {key: value for key, value in os.environ.items() if key not in _UNSET_VARIABLES}
     return kept | _OVERRIDDEN | compiler_memory(psutil.virtual_memory().total, os.cpu_count() or 1)
 
 
@@ -84,26 +84,26 @@ class Go:
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
-        self._removed.mkdir(exist_ok=True)
-        self.caches.rename(tempfile.mkdtemp(dir=self._removed))
+        self._removed_caches.mkdir(exist_ok=True)
+        self.caches.rename(tempfile.mkdtemp(dir=self._removed_caches))
         self.resume_removal()
 
     def resume_removal(self) -> None:
         """Delete leftovers of an earlier removal in the background."""
-        if self._removed.exists():
+        if self._removed_caches.exists():
             program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
             # Do not inherit the standard streams: the reader of a pipe would wait for the process.
             silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
             os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-c", program, str(self._removed)],
+                [sys.executable, "-I", "-c", program, str(self._removed_caches)],
                 os.environ,
                 setsid=True,
                 file_actions=silent,
             )
 
     @property
-    def _removed(self) -> Path:
+    def _removed_caches(self) -> Path:
         return self.caches.with_name(f"{self.caches.name}.removed")
 
     def remove_archives(self) -> None:

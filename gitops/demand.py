@@ -172,6 +172,6 @@ def _labels(selector: Node) -> dict[str, str]:
     return {key: node.text or "" for key, node in selector.fields()}
 
 
-def with_gpus(found: Iterable[Demand]) -> Iterator[Demand]:
+def with_gpus(demands: Iterable[Demand]) -> Iterator[Demand]:
     """Yield the demands with GPUs."""
-    return (demand for demand in found if demand.gpus)
+    return (demand for demand in demands if demand.gpus)

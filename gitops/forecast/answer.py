@@ -218,9 +218,9 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // _HOUR)}h{int(seconds % _HOUR // 60):02}m"
 
 
-def durations(found: Range | None) -> str:
+def durations(span: Range | None) -> str:
     """Return a range as `30m to 2h05m`, one duration if both ends are equal, or `-` for None."""
-    if found is None:
+    if span is None:
         return "-"
-    least, most = duration(found.least), duration(found.most)
+    least, most = duration(span.least), duration(span.most)
     return least if least == most else f"{least} to {most}"

@@ -52,13 +52,13 @@ def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
     return sum(_count(each, wanted) for each in left.values()) >= pods
 
 
-def _count(left: Mapping[str, Decimal], wanted: Iterable[Mapping[str, Decimal]]) -> int:
+def _count(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]]) -> int:
     """Return the number of pods of the smallest shape that fit on a node."""
     counts = (
         min(
-            (left.get(name, _ZERO) / amount for name, amount in each.items() if amount),
+            (free.get(name, _ZERO) / amount for name, amount in each.items() if amount),
             default=_MANY,
         )
-        for each in wanted
+        for each in shapes
     )
     return max(int(max(counts)), 0)

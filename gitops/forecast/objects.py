@@ -133,7 +133,7 @@ def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Ma
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def amounts(found: Mapping[str, Any] | Amounts) -> dict[str, Decimal]:
+def amounts(quantities: Mapping[str, Any] | Amounts) -> dict[str, Decimal]:
     """Return quantities as numbers; omit quantities that cannot be parsed."""
-    parsed = {name: quantity_or_none(value) for name, value in found.items()}
+    parsed = {name: quantity_or_none(value) for name, value in quantities.items()}
     return {name: value for name, value in parsed.items() if value is not None}

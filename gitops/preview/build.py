@@ -87,10 +87,10 @@ def _status(plan: Plan, touched: Sequence[Change], *, outside_manifests: bool) -
     return "changes" if touched or outside_manifests else "unchanged"
 
 
-def _counts(found: Sequence[Change]) -> dict[str, int]:
+def _counts(changes: Sequence[Change]) -> dict[str, int]:
     operations = [
         "kept" if c.step.operation == "delete" and c.is_retained else c.step.operation
-        for c in found
+        for c in changes
     ]
     names = ("create", "update", "replace", "delete", "kept", "same")
     return {name: operations.count(name) for name in names}
@@ -108,9 +108,9 @@ def _resource(change: Change) -> ResourceChange:
     )
 
 
-def _violations(found: Iterable[PolicyFinding]) -> list[Violation]:
+def _violations(findings: Iterable[PolicyFinding]) -> list[Violation]:
     """Return the violations, mandatory ones first."""
-    return [_violation(finding) for finding in found if finding.rule != exemptions.USED.name]
+    return [_violation(finding) for finding in findings if finding.rule != exemptions.USED.name]
 
 
 def _violation(finding: PolicyFinding) -> Violation:
@@ -125,9 +125,9 @@ def _violation(finding: PolicyFinding) -> Violation:
     )
 
 
-def _exemptions(found: Iterable[PolicyFinding]) -> list[str]:
+def _exemptions(findings: Iterable[PolicyFinding]) -> list[str]:
     """Return the messages of exemptions in use."""
-    used = (finding for finding in found if finding.rule == exemptions.USED.name)
+    used = (finding for finding in findings if finding.rule == exemptions.USED.name)
     return [_message(finding, exemptions.USED.description, "") for finding in used]
 
 

@@ -78,9 +78,9 @@ def storage(claim: Resource) -> Node:
     return claim.root["spec"]["resources"]["requests"]["storage"]
 
 
-def under_new_keys(found: Iterable[Change]) -> Iterator[str]:
+def under_new_keys(changes: Iterable[Change]) -> Iterator[str]:
     """Yield a warning for each new claim if another claim is deleted: it may have been renamed."""
-    claims = [change for change in found if is_claim(change.resource)]
+    claims = [change for change in changes if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)
     verb = "leaves" if len(leaving) == 1 else "leave"

@@ -30,27 +30,27 @@ class Impact:
     text: str
 
 
-def impacts(found: Iterable[Change]) -> list[Impact]:
+def impacts(changes: Iterable[Change]) -> list[Impact]:
     """Return the changes that lose data or work, most severe first."""
-    all_changes = list(found)
+    all_changes = list(changes)
     idle = {*_idle_canaries(all_changes)}
     single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}
     renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
     return sorted(single | renamed | {*_servers_without_models(all_changes)})
 
 
-def missing(found: Iterable[Change]) -> list[str]:
+def missing(changes: Iterable[Change]) -> list[str]:
     """Return a sentence for every object in the state that a refresh did not find."""
-    deleted = (change for change in found if change.step.operation == "delete")
+    deleted = (change for change in changes if change.step.operation == "delete")
     return [f"`{change.title}` is missing from the cluster." for change in deleted]
 
 
-def earlier_runs(found: Iterable[Change]) -> list[Demand]:
+def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
     """Return the demand of runs that leave the stack and may continue in the cluster."""
     # Evaluate all objects together, because a PodGroup may define the queue of its pods.
     staying = [
         change.old
-        for change in found
+        for change in changes
         if change.old is not None
         and change.step.operation == "delete"
         and change.is_retained
@@ -59,17 +59,17 @@ def earlier_runs(found: Iterable[Change]) -> list[Demand]:
     return [demand for demand in demands(staying) if demand.role == "training"]
 
 
-def gpus_by_queue(found: Iterable[Demand]) -> dict[str, Decimal]:
+def gpus_by_queue(demands: Iterable[Demand]) -> dict[str, Decimal]:
     """Return the GPUs of all pods by queue."""
     held: dict[str, Decimal] = defaultdict(Decimal)
-    for demand in found:
+    for demand in demands:
         held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
     return {queue: gpus for queue, gpus in sorted(held.items()) if gpus}
 
 
-def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
+def _idle_canaries(changes: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
     """Yield the namespace and name of each canary that receives no requests from its route."""
-    for change in found:
+    for change in changes:
         route = change.resource
         if change.new is not None and route.group == _GATEWAY_API:
             canary = f"{route.name}-canary"
@@ -114,12 +114,12 @@ def _is_termination(change: Change) -> bool:
     return created and is_command and command.root["action"].text == "TerminateJob"
 
 
-def _servers_without_models(found: list[Change]) -> Iterator[Impact]:
+def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
     """Yield a warning for each server that serves a run started by the same change."""
-    created = [c.resource for c in found if c.step.operation == "create"]
+    created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
-    sweeps = {c.resource.name for c in found if _is_changed_sweep(c)}
-    for change in found:
+    sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}
+    for change in changes:
         pods = find_pods(change.resource)
         if change.step.operation == "same" or not any(p.role(_ROLES) == "serving" for p in pods):
             continue

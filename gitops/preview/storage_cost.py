@@ -17,12 +17,12 @@ _GIB = Decimal(2**30)
 _Key = tuple[str, str]
 
 
-def storage_rows(found: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
+def storage_rows(changes: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
     """Return the claims now and after the update, or none if the price table lacks storage."""
-    changes = list(found)
-    now, after = _claims(c.old for c in changes), _claims(c.new for c in changes)
-    declared = Stack(list(before(changes)))
-    retained = {_key(c.old.resource) for c in changes if c.old is not None and c.is_retained}
+    all_changes = list(changes)
+    now, after = _claims(c.old for c in all_changes), _claims(c.new for c in all_changes)
+    declared = Stack(list(before(all_changes)))
+    retained = {_key(c.old.resource) for c in all_changes if c.old is not None and c.is_retained}
     staying = {
         key
         for key, claim in now.items()

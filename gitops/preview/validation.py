@@ -129,7 +129,7 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
 
 
 def _answers(
-    stack: Stack, asked: Sequence[Attributes], options: Sequence[str]
+    stack: Stack, accesses: Sequence[Attributes], options: Sequence[str]
 ) -> list[bool] | None:
     """Return the API server's answers; None if kubectl is not installed."""
     reviews = [
@@ -139,7 +139,7 @@ def _answers(
             "spec": {"resourceAttributes": attributes},
         }
         # Without objects, only check that the API server responds.
-        for attributes in asked or [{"verb": "get", "resource": "namespaces"}]
+        for attributes in accesses or [{"verb": "get", "resource": "namespaces"}]
     ]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
@@ -163,7 +163,7 @@ def _answers(
     answers = done.stdout.split()
     if done.returncode != 0 or len(answers) != len(reviews):
         raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())
-    return [answer == "true" for answer in answers][: len(asked)]
+    return [answer == "true" for answer in answers][: len(accesses)]
 
 
 def _unreachable(stack: Stack, reason: str) -> GitopsError:

@@ -66,6 +66,6 @@ def _prefer_debian_docker(directory: Path) -> None:
         link.symlink_to(debian)
 
 
-def exports(found: dict[str, str]) -> str:
+def exports(variables: dict[str, str]) -> str:
     """Return the variables as shell commands, for `eval "$(make env)"`."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in found.items())
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())

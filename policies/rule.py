@@ -194,9 +194,9 @@ class Rule(Generic[C]):
         return [edit for part in self._parts(view, config) for edit in self.remedy(part, config)]
 
 
-def _merge(shared: Any, own: Any, stated: bool) -> Any:
+def _merge(shared: Any, own: Any, is_set: bool) -> Any:
     """Return a setting of the pack, extended by the rule's setting if it is set."""
-    if not stated:
+    if not is_set:
         return shared
     return {**shared, **own} if isinstance(own, dict) else [*shared, *own]
 

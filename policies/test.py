@@ -140,9 +140,9 @@ def _violated_rules(
     return mandatory, {finding.rule for finding in findings}
 
 
-def _problem(case: _Case, mandatory: set[str], found: set[str]) -> str | None:
+def _problem(case: _Case, mandatory: set[str], violated: set[str]) -> str | None:
     """Return the difference between the violations of a case and its expectation, or None."""
-    missing = case.expected - found
+    missing = case.expected - violated
     surplus = set() if case.others else mandatory - case.expected
     texts = [f"does not violate {', '.join(sorted(missing))}"] if missing else []
     texts += [f"violates {', '.join(sorted(surplus))}"] if surplus else []

@@ -81,10 +81,10 @@ def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
     return file
 
 
-def _companions(programs: Iterable[Program], found: dict[str, Path]) -> dict[str, Path]:
+def _companions(programs: Iterable[Program], main_programs: dict[str, Path]) -> dict[str, Path]:
     """Return the companion programs, if all of them are in the directory of their main program."""
     companions: dict[str, Path] = {}
-    for name, main in found.items():
+    for name, main in main_programs.items():
         directory = main.resolve().parent
         paths = {p.name: directory / p.name for p in programs if p.beside == name}
         if all(os.access(file, os.X_OK) for file in paths.values()):

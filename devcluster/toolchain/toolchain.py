@@ -125,7 +125,7 @@ def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
 
 
 def _arrange(
-    found: _Inventory,
+    inventory: _Inventory,
     charts: VolcanoFiles,
     manifests: Mapping[str, Sequence[Path]],
     cache: Path,
@@ -133,10 +133,10 @@ def _arrange(
     tools = cache / "tools"
     bin_directory = tools / f"bin-{pins.load().digest()}"
     home = cache / "pulumi-home"
-    for _, program in found.pinned:
-        built = program.name not in found.installed
-        source = (found.built if built else found.installed)[program.name]
+    for _, program in inventory.pinned:
+        built = program.name not in inventory.installed
+        source = (inventory.built if built else inventory.installed)[program.name]
         directory = home / "plugins" / program.plugin if program.plugin else bin_directory
         files.put(source, directory / program.name, built=built)
-    installed_names = tuple(found.installed)
+    installed_names = tuple(inventory.installed)
     return Toolchain(bin_directory, home, charts.charts, charts, installed_names, manifests)

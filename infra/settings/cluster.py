@@ -72,14 +72,14 @@ class ClusterSettings(Settings):
 
     @field_validator("labels", "annotations")
     @classmethod
-    def _keys_are_not_reserved(cls, found: dict[str, str]) -> dict[str, str]:
-        for key in found:
+    def _keys_are_not_reserved(cls, entries: dict[str, str]) -> dict[str, str]:
+        for key in entries:
             domain = key.rpartition("/")[0]
             if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
                 raise ValueError(
                     f"contains {key}, but keys of {domain} are reserved for this stack: remove it"
                 )
-        return found
+        return entries
 
     @property
     def rendering(self) -> bool:

@@ -64,11 +64,11 @@ def run(options: argparse.Namespace) -> int:
             f"the environment {removed} was removed, but its stack still exists: destroy "
             f"it with `pulumi destroy --stack {removed}` (docs/destroying.md)\n"
         )
-    found = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
-    found.sort(key=lambda stack: (stack == options.last, stack))
+    affected = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
+    affected.sort(key=lambda stack: (stack == options.last, stack))
     kind = options.gitlab
     # JSON is YAML, and needs no package.
-    output = found if kind is None else child_pipeline(kind, found, removed_stacks)
+    output = affected if kind is None else child_pipeline(kind, affected, removed_stacks)
     sys.stdout.write(json.dumps(output) + "\n")
     return 0
 
@@ -141,8 +141,8 @@ def _possible_paths(configuration: str) -> set[str]:
 
 def _deleted_environments(project: Path, files: list[str]) -> list[str]:
     """Return the environments whose configuration the change deletes."""
-    found = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
-    return [match[1] for match in found if match and not (project / match[0]).exists()]
+    matches = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
+    return [match[1] for match in matches if match and not (project / match[0]).exists()]
 
 
 def _changed_files(project: Path, base: str) -> list[str] | None:
@@ -151,8 +151,8 @@ def _changed_files(project: Path, base: str) -> list[str] | None:
         raise GitopsError(f"--base {base!r} is not a Git revision")
     if not base or _git(project, "cat-file", "-e", f"{base}^{{commit}}") is None:
         return None
-    found = _git(project, "diff", "--name-only", "-z", f"{base}...HEAD")
-    return None if found is None else [name for name in found.split("\0") if name]
+    names = _git(project, "diff", "--name-only", "-z", f"{base}...HEAD")
+    return None if names is None else [name for name in names.split("\0") if name]
 
 
 def _git(project: Path, *arguments: str) -> str | None:

@@ -24,10 +24,10 @@ _SEPARATOR: Final = re.compile(r"[=:\s]+")
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
     """Return the plan without the secrets of `hide` and without literals that look secret."""
-    found = plan(events, hide)
-    resources = changes(found.steps)
+    plan_read = plan(events, hide)
+    resources = changes(plan_read.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}
-    return plan(events, hide.and_also(hidden)) if hidden else found
+    return plan(events, hide.and_also(hidden)) if hidden else plan_read
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _of_value(value: Any) -> Iterator[str]:
 
 
 def _sensitive_parts(text: str) -> Iterator[str]:
-    yield from (found.group() for found in VALUE.finditer(text))
+    yield from (match.group() for match in VALUE.finditer(text))
     for pattern in (ARGUMENT, SETTING):
-        for found in pattern.finditer(text):
-            yield _SEPARATOR.split(found.group().strip(), maxsplit=1)[-1].strip("\"'")
+        for match in pattern.finditer(text):
+            yield _SEPARATOR.split(match.group().strip(), maxsplit=1)[-1].strip("\"'")

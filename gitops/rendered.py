@@ -118,14 +118,14 @@ def content_at(file: Path, revision: str) -> bytes | None:
     known = _git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}")
     if known.returncode != 0:
         raise GitopsError(f"the base {revision!r} is not a revision: {known.stderr.decode()}")
-    found = _git(file.parent, "show", f"{commit}:./{file.name}")
-    return found.stdout if found.returncode == 0 else None
+    result = _git(file.parent, "show", f"{commit}:./{file.name}")
+    return result.stdout if result.returncode == 0 else None
 
 
 def _merge_base(project: Path, revision: str) -> str:
     """Return the merge base of the current branch and a revision; without one, the revision."""
-    found = _git(project, "merge-base", revision, "HEAD")
-    return found.stdout.decode().strip() if found.returncode == 0 else revision
+    result = _git(project, "merge-base", revision, "HEAD")
+    return result.stdout.decode().strip() if result.returncode == 0 else revision
 
 
 def _git(project: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

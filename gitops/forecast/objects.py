@@ -86,13 +86,13 @@ def group(name: str, gang: Gang) -> Manifest:
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
     """Return the pods of a gang. Pods of its first attempt are on the nodes of the snapshot."""
-    found: list[Manifest] = []
+    items: list[Manifest] = []
     for shape in gang.pods:
         nodes = shape.nodes if attempt == 0 else []
         for number in range(shape.count):
             node_name = nodes[number] if number < len(nodes) else ""
-            found.append(_pod(f"{name}-{attempt}-{len(found)}", name, gang, shape, node_name))
-    return found
+            items.append(_pod(f"{name}-{attempt}-{len(items)}", name, gang, shape, node_name))
+    return items
 
 
 def _pod_shapes(gang: Gang) -> Iterator[PodShape]:

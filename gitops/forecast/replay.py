@@ -140,10 +140,10 @@ class Replay:
 
     def used_by_queue(self) -> Counter[str]:
         """Return the devices of placed pods by queue."""
-        found: Counter[str] = Counter()
+        used: Counter[str] = Counter()
         for run in self.runs:
-            found[run.gang.queue] += run.used
-        return found
+            used[run.gang.queue] += run.used
+        return used
 
     def _submit(self, runs: list[SimulatedGang]) -> None:
         self._sandbox.create_groups([objects.group(run.name, run.gang) for run in runs])
@@ -239,12 +239,12 @@ class Replay:
         A gang below its minimum restarts as a whole.
         """
         present = Counter(group_of(pod) for pod in self._all)
-        found = False
+        restarted = False
         for run in self.runs:
             missing = run.gang.size - present[objects.NAMESPACE, run.name]
             if run.end is not None or missing <= 0:
                 continue
-            found = True
+            restarted = True
             self._record_victim(run, missing)
             run.attempt += 1
             again = objects.pods(run.name, run.gang, run.attempt)
@@ -256,7 +256,7 @@ class Replay:
             else:
                 again = again[-missing:]
             self._sandbox.create_pods(again)
-        return found
+        return restarted
 
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
         """Return the seconds since the last checkpoint of a running gang; None if unknown."""
@@ -302,10 +302,10 @@ def evicts(configuration: str | None) -> bool:
 def _actions(configuration: str | None) -> list[str]:
     """Return the actions in a scheduler's configuration. Volcano's default does not preempt."""
     try:
-        found = yaml.safe_load(configuration or "")
+        document = yaml.safe_load(configuration or "")
     except yaml.YAMLError:
         return []
-    text = found.get("actions") if isinstance(found, dict) else None
+    text = document.get("actions") if isinstance(document, dict) else None
     return [action.strip() for action in str(text or "").split(",")]
 
 

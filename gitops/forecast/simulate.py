@@ -173,36 +173,36 @@ def _suspended_answers(state: State) -> list[GangAnswer]:
 
 def _assumptions(replay: Replay, now: datetime) -> list[str]:
     state = replay.state
-    found = list(state.notes)
+    notes = list(state.notes)
     if (age := state.age(now).total_seconds()) > _STALE_SECONDS:
-        found.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since")
+        notes.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since")
     if not state.nodes:
-        found.append("the snapshot has no nodes, so nothing can start")
+        notes.append("the snapshot has no nodes, so nothing can start")
     if state.scheduler_configuration is None:
-        found.append("the scheduler's configuration is unknown: Volcano's default is used")
+        notes.append("the scheduler's configuration is unknown: Volcano's default is used")
     if state.volcano == replay.volcano:
-        found.append(f"target and simulation run Volcano {replay.volcano}")
+        notes.append(f"target and simulation run Volcano {replay.volcano}")
     else:
         version = "an unknown version of Volcano" if state.volcano is None else state.volcano
-        found.append(f"the target runs {version}, the simulation Volcano {replay.volcano}")
-    found.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
+        notes.append(f"the target runs {version}, the simulation Volcano {replay.volcano}")
+    notes.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
     endless = sum(run.remaining is None for run in replay.runs)
     if endless:
-        found.append(f"{endless} gangs have no known end and run beyond the horizon")
-    found.append(
+        notes.append(f"{endless} gangs have no known end and run beyond the horizon")
+    notes.append(
         "all other gangs end at the times estimated from their logs, or at their deadlines"
     )
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
     if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
-        found.append(
+        notes.append(
             "the checkpoints of some evicted gangs are unknown; their lost GPU-hours are counted "
             "from their start"
         )
-    found.append("quotas, volumes, and new pods outside gangs are not simulated")
+    notes.append("quotas, volumes, and new pods outside gangs are not simulated")
     if replay.evicts:
-        found.append(
+        notes.append(
             "the scheduler chooses among equal gangs at random, so it may evict other gangs"
         )
     if replay.unsettled:
-        found.append("the scheduler reached no stable placement: results may differ in the cluster")
-    return found
+        notes.append("the scheduler reached no stable placement: results may differ in the cluster")
+    return notes

@@ -35,8 +35,8 @@ class Changes:
         assumptions: list[str] = []
         changed = state.model_copy(update={"gangs": _without(state.gangs, self.remove)})
         for file in self.add:
-            changed, found = with_manifests(changed, _views(file), f"--add: {file}")
-            assumptions += found
+            changed, notes = with_manifests(changed, _views(file), f"--add: {file}")
+            assumptions += notes
         nodes = list(state.nodes)
         if self.nodes:
             more = _copies(state, self.nodes)
@@ -135,15 +135,15 @@ def _copies(state: State, change: str) -> list[Node]:
 
 
 def _with_weights(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:
-    found = {queue.name: queue for queue in queues}
+    by_name = {queue.name: queue for queue in queues}
     for change in changes:
         match = _WEIGHT.fullmatch(change)
         if match is None:
             raise GitopsError(
                 f"--queue {change} is not a valid change: use a value like vision.weight=3"
             )
-        if (queue := found.get(match["queue"])) is None:
-            raise GitopsError(f"--queue {change}: the snapshot contains only {', '.join(found)}")
+        if (queue := by_name.get(match["queue"])) is None:
+            raise GitopsError(f"--queue {change}: the snapshot contains only {', '.join(by_name)}")
         spec = {**queue.spec, "weight": int(match["weight"])}
-        found[queue.name] = queue.model_copy(update={"spec": spec})
-    return list(found.values())
+        by_name[queue.name] = queue.model_copy(update={"spec": spec})
+    return list(by_name.values())

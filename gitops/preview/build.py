@@ -33,15 +33,15 @@ def build(
     simulation: Answer | None = None,
 ) -> Report:
     """Return the report of a plan."""
-    found = changes(plan.steps)
+    changed = changes(plan.steps)
     is_drift = mode == "drift"
     # A drift report describes past changes, so there is no state after an update to count.
-    counted = found if plan.complete and not is_drift else []
+    counted = changed if plan.complete and not is_drift else []
     now, later = demands(before(counted)), demands(after(counted))
     gpus = capacity.count_gpus(now, later, prices, stack)
     hosts = capacity.count_hosts(now, later, prices, stack)
-    touched = [change for change in found if change.step.operation != "same"]
-    options, outputs = sorted(option_changes(found)), [*output_changes(*plan.outputs)]
+    touched = [change for change in changed if change.step.operation != "same"]
+    options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(after(counted), later, gpus, prices.environment(stack))
     new, earlier = started(counted), earlier_runs(counted)
     return Report(
@@ -54,8 +54,8 @@ def build(
         currency=prices.currency,
         settings=list(settings),
         simulation=simulation,
-        counts=_counts(found),
-        impacts=missing(found) if is_drift else [impact.text for impact in impacts(found)],
+        counts=_counts(changed),
+        impacts=missing(changed) if is_drift else [impact.text for impact in impacts(changed)],
         resources=[_resource(change) for change in touched],
         options=options,
         outputs=outputs,
@@ -73,7 +73,7 @@ def build(
         unknown=_unknown(touched),
         errors=list(plan.errors),
         warnings=[*plan.warnings, *capacity.uncounted(later, prices, stack)],
-        differences=differences(found),
+        differences=differences(changed),
     )
 
 

@@ -297,8 +297,8 @@ def useful(output: str) -> str:
 
 def _without_substrings(errors: Iterable[str]) -> Iterator[str]:
     """Yield the errors that are not part of a longer error."""
-    found = [*errors]
-    return (each for each in found if not any(each != o and each in o for o in found))
+    texts = [*errors]
+    return (each for each in texts if not any(each != o and each in o for o in texts))
 
 
 def plain(value: Any) -> Any:

@@ -257,6 +257,6 @@ def _has_finished(change: Change) -> bool:
 
 
 def _gpus(change: Change) -> Decimal:
-    found = demands([change.old] if change.old is not None else [])
-    each = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in found)
+    old = demands([change.old] if change.old is not None else [])
+    each = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in old)
     return sum((gpus * pods for gpus, pods in each), Decimal(0))

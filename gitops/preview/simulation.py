@@ -227,10 +227,10 @@ def _wait(answer: Answer, gang: GangAnswer, limit: float) -> str:
     """Return the longest wait if it is unknown or above the limit, otherwise an empty string."""
     if waiting := gang.verdicts.get("waits", 0):
         return f"longer than {_horizon(answer)}{_count(answer, waiting)}"
-    found = gang.start_range
-    if found is None or found.most <= limit:
+    start = gang.start_range
+    if start is None or start.most <= limit:
         return ""
-    return duration(found.most) if found.least == found.most else f"up to {duration(found.most)}"
+    return duration(start.most) if start.least == start.most else f"up to {duration(start.most)}"
 
 
 def _count(answer: Answer, simulations: int) -> str:

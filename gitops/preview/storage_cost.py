@@ -36,8 +36,8 @@ def storage_rows(changes: Iterable[Change], prices: Prices, stack: str) -> list[
 
 
 def _claims(views: Iterable[View | None]) -> dict[_Key, Resource]:
-    found = (view.resource for view in views if view is not None)
-    return {_key(resource): resource for resource in found if is_claim(resource)}
+    resources = (view.resource for view in views if view is not None)
+    return {_key(resource): resource for resource in resources if is_claim(resource)}
 
 
 def _key(claim: Resource) -> _Key:

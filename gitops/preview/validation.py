@@ -107,8 +107,8 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
 
 
 def _keys(configuration: dict[str, Any], name: str, key: str) -> list[str]:
-    found = section(configuration, name).get(key)
-    return [str(name) for name in found] if isinstance(found, dict) else []
+    value = section(configuration, name).get(key)
+    return [str(name) for name in value] if isinstance(value, dict) else []
 
 
 def _provider(configuration: dict[str, Any], key: str) -> Any:
@@ -119,13 +119,13 @@ def _provider(configuration: dict[str, Any], key: str) -> Any:
 def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     """Return the kubectl options that select the cluster of a stack's configuration."""
     cluster = section(configuration, "cluster")
-    found = []
+    options = []
     for option in ("context", "kubeconfig"):
         # Other projects configure the default Kubernetes provider.
         value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
-            found += [f"--{option}", value]
-    return found
+            options += [f"--{option}", value]
+    return options
 
 
 def _answers(

@@ -127,8 +127,8 @@ def read_runs(
     reader = _Reader(cluster, prices, product, now, snapshot, positions(snapshot), waits)
     jobs = [job for job in _jobs(snapshot) if name in (None, key(job.manifest))]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(reader.status, jobs))
-    return sorted(found, key=lambda run: (run.state.finished, run.namespace, run.name))
+        statuses = list(pool.map(reader.status, jobs))
+    return sorted(statuses, key=lambda run: (run.state.finished, run.namespace, run.name))
 
 
 def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
@@ -283,8 +283,8 @@ def _queue(job: _Job, group: Object | None, snapshot: Snapshot) -> str:
         # All steps of a run are in the same queue.
         spec = (snapshot.find(volcano.JOB.name, metadata["namespace"], step) or {}).get("spec", {})
     labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
-    found = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
-    return str(spec.get("queue") or next((text for text in found if text), ""))
+    queues = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
+    return str(spec.get("queue") or next((text for text in queues if text), ""))
 
 
 def _restarts(job: _Job) -> int:
@@ -375,5 +375,5 @@ def moment(text: str | None) -> datetime | None:
 
 
 def _labels(node: Object) -> Mapping[str, str]:
-    found: Mapping[str, str] = node["metadata"].get("labels", {})
-    return found
+    labels: Mapping[str, str] = node["metadata"].get("labels", {})
+    return labels

@@ -56,11 +56,11 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
     console = console or terminal(soft_wrap=True)
     now = datetime.now(UTC)
     snapshot = cluster.snapshot()
-    found = read_runs(cluster, table, now, snapshot=snapshot)
-    if found:
+    statuses = read_runs(cluster, table, now, snapshot=snapshot)
+    if statuses:
         console.print()
-        console.print(render(found, table.currency, now))
-    printed = {(run.namespace, run.name) for run in found if run.waiting_reason}
+        console.print(render(statuses, table.currency, now))
+    printed = {(run.namespace, run.name) for run in statuses if run.waiting_reason}
     for item in waiting(snapshot):
         if (item.namespace, item.job) not in printed:
             console.print(f"\n{item}", highlight=False, markup=False)

@@ -127,20 +127,20 @@ def pod(**violations: str) -> Cel:
 
 def containers(violation: str, **variables: str) -> Cel:
     """Return the rule that reports each container `c` of a pod for which a condition is true."""
-    found = f"variables.containers.filter(c, {violation}).map(c, 'container ' + c.name)"
-    return Cel(found, variables=variables)
+    names = f"variables.containers.filter(c, {violation}).map(c, 'container ' + c.name)"
+    return Cel(names, variables=variables)
 
 
 def gpu_containers(violation: str, **variables: str) -> Cel:
     """Return the rule that reports each container `c` with GPUs for which a condition is true."""
-    found = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
-    return Cel(found, variables=variables)
+    names = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
+    return Cel(names, variables=variables)
 
 
 def volumes(violation: str, **variables: str) -> Cel:
     """Return the rule that reports each volume `v` of a pod for which a condition is true."""
-    found = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
-    return Cel(found, variables=variables)
+    names = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
+    return Cel(names, variables=variables)
 
 
 def images(violation: str, **variables: str) -> Cel:

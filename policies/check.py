@@ -81,12 +81,12 @@ def _without_collection() -> Iterator[None]:
 def _check(options: argparse.Namespace) -> int:
     try:
         configuration = read_configuration(options.config, with_custom_rules(options.rules))
-        found = read_manifests(options.files)
+        manifests = read_manifests(options.files)
         if options.fix or options.dry_run:
-            problems = _fix(found.documents, configuration, options.dry_run)
+            problems = _fix(manifests.documents, configuration, options.dry_run)
             if options.dry_run:
                 return _VIOLATED if problems else _CLEAN
-            found = read_manifests(options.files)
+            manifests = read_manifests(options.files)
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
@@ -94,13 +94,13 @@ def _check(options: argparse.Namespace) -> int:
     rules = [rule for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)]
     left_out = len(applicable_rules(configuration, whole_stack=True)) - len(rules)
     report = Report(
-        evaluate(found.documents, configuration, whole_stack=whole_stack),
-        found.sources,
-        len(found.documents),
+        evaluate(manifests.documents, configuration, whole_stack=whole_stack),
+        manifests.sources,
+        len(manifests.documents),
         rules,
         left_out,
         configuration.disabled,
-        found.skipped,
+        manifests.skipped,
         options.fail_on,
         options.verbose,
     )

@@ -157,7 +157,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
         if name in (SYSTEM.name, CLUSTER.name, KINDS):
             continue
         levels[name], settings[name] = _split(name, value, problems)
-    found: dict[bool, list[tuple[Rule[Any], bool, RuleConfig]]] = {True: [], False: []}
+    enabled: dict[bool, list[tuple[Rule[Any], bool, RuleConfig]]] = {True: [], False: []}
     disabled = []
     for rule in (*by_name.values(), *simulated.DECLARED_RULES):
         level = levels.get(rule.name) or levels.get(_ALL) or rule.level.value
@@ -167,7 +167,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
             problems.append(str(error))
             continue
         if level != _DISABLED:
-            found[rule.name in by_name].append((rule, level != "advisory", config))
+            enabled[rule.name in by_name].append((rule, level != "advisory", config))
         elif rule.name in by_name:
             disabled.append(rule.name)
     if len(disabled) == len(by_name):
@@ -175,7 +175,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     if problems:
         raise ConfigurationError("; ".join(problems))
     exempted = Exemptions(settings.get(KEY), by_name)
-    return Configuration(found[True], exempted, disabled, registry, found[False])
+    return Configuration(enabled[True], exempted, disabled, registry, enabled[False])
 
 
 def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:

@@ -118,8 +118,8 @@ class Workload:
         if self._record.annotations:
             annotations = pod.metadata["annotations"]
             locations += [annotations[QUEUE_ANNOTATION], self.resource.labels[QUEUE_LABEL]]
-        found = next((location for location in locations if not location.absent), None)
-        return found or self.local_queue(pod) or locations[0]
+        present = next((location for location in locations if not location.absent), None)
+        return present or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
         """Return Kueue's queue: a label on the pod, the object or a template between them.

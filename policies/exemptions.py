@@ -134,9 +134,9 @@ class Exemptions:
         """Return the valid exemption of a resource from a rule, if there is one."""
         if resource is None:
             return None
-        found = [each for each in self.of(rule) if each.covers(resource.address)]
-        self._used |= {(exemption.location, rule) for exemption in found}
-        return found[0] if found else None
+        exemptions = [each for each in self.of(rule) if each.covers(resource.address)]
+        self._used |= {(exemption.location, rule) for exemption in exemptions}
+        return exemptions[0] if exemptions else None
 
     def covers(self, rule: str, resource: Resource) -> bool:
         """Return whether a resource has a valid exemption from a rule, without using it."""

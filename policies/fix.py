@@ -99,7 +99,7 @@ def _fix(path: Path, objects: Sequence[_RemediatedObject]) -> Fix | str:
     for edit in (_edit_changed_lines, _rewrite_documents):
         try:
             after = edit(before, objects)
-            if [found.manifest for found in read(str(path), after, _skip)] == expected:
+            if [document.manifest for document in read(str(path), after, _skip)] == expected:
                 return Fix(path, before, after, rules)
         except (DocumentError, YAMLError, LookupError, TypeError, AttributeError):
             continue

@@ -53,8 +53,8 @@ def scalar(text: str) -> Any:
         return text
     number = text.replace("_", "")
     for pattern, base in _INTEGERS:
-        if found := pattern.fullmatch(number):
-            value = int(found[1] + found[2], base)
+        if match := pattern.fullmatch(number):
+            value = int(match[1] + match[2], base)
             if _SMALLEST <= value <= _LARGEST:
                 return value
     decimal = float(number) if _FLOAT.fullmatch(number) else math.inf

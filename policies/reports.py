@@ -55,8 +55,8 @@ class Report:
     @property
     def passed(self) -> list[Rule[Any]]:
         """Rules without findings."""
-        found = {finding.rule for finding in self.findings}
-        return [rule for rule in self.rules if rule.name not in found]
+        violated = {finding.rule for finding in self.findings}
+        return [rule for rule in self.rules if rule.name not in violated]
 
     @property
     def listed(self) -> list[Rule[Any]]:
@@ -140,8 +140,8 @@ def as_json(report: Report) -> str:
         "failed": report.failed,
     }
     passed = {"passed": [rule.name for rule in report.passed]} if report.verbose else {}
-    found = [_finding_fields(finding, report.rule(finding)) for finding in report.findings]
-    document = {"summary": summary, **passed, "findings": found}
+    findings = [_finding_fields(finding, report.rule(finding)) for finding in report.findings]
+    document = {"summary": summary, **passed, "findings": findings}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -46,19 +46,19 @@ def check() -> None:
 
 def _problems() -> Iterator[str]:
     try:
-        found = version(PACKAGE)
+        installed = version(PACKAGE)
     except PackageNotFoundError:
         yield f"{PACKAGE} is not installed"
         return
-    numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:3])
+    numbers = tuple(int(number) for number in re.findall(r"\d+", installed)[:3])
     if not OLDEST <= numbers < BELOW:
-        yield f"found {PACKAGE} {found}, whose internals this pack does not support"
+        yield f"found {PACKAGE} {installed}, whose internals this pack does not support"
         return
     changed = [part for part, parameters in _INTERNALS.items() if not _fits(part, parameters)]
     if changed:
-        yield f"found {PACKAGE} {found} without the expected {', '.join(changed)}"
+        yield f"found {PACKAGE} {installed} without the expected {', '.join(changed)}"
     elif not _unwraps():
-        yield f"found {PACKAGE} {found}, whose properties cannot be unwrapped"
+        yield f"found {PACKAGE} {installed}, whose properties cannot be unwrapped"
 
 
 def _fits(part: str, parameters: int | None) -> bool:

@@ -64,8 +64,8 @@ class Pod:
     @cached_property
     def containers(self) -> list[Container]:
         """All containers: main, init, sidecars (restartable init containers) and ephemeral."""
-        found = containers_at(self.spec, self.location)
-        return [Container(node, kind, self) for node, kind in found]
+        nodes = containers_at(self.spec, self.location)
+        return [Container(node, kind, self) for node, kind in nodes]
 
     @cached_property
     def images(self) -> list[Node]:
@@ -141,11 +141,11 @@ class Pod:
 
     @cached_property
     def _volumes_by_name(self) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+        volumes: dict[str, Node] = {}
         for volume in self.volumes.items():
             if name := volume["name"].text:
-                found.setdefault(name, volume)
-        return found
+                volumes.setdefault(name, volume)
+        return volumes
 
     def volume(self, name: Node) -> Node | None:
         """Return the volume that a mount names, if it is declared."""

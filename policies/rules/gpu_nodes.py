@@ -172,12 +172,12 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
 
 def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
     """Return the limits of whole GPUs of the containers that run together, by resource name."""
-    found: dict[str, list[Node]] = defaultdict(list)
+    by_resource: dict[str, list[Node]] = defaultdict(list)
     for container in pod.containers:
         for name, _, limit in container.gpus(config.accelerators):
             if container.is_long_running and not _matches(name, config.partial_resources):
-                found[name].append(limit)
-    return found
+                by_resource[name].append(limit)
+    return by_resource
 
 
 @pod_rule(

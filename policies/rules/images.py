@@ -168,12 +168,12 @@ def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violati
     allowed = config.allowed_registries
     if not allowed:
         return
-    found = [(image, registry_path(text)) for image, text in _known_images(pod)]
-    found += [(image, registry_path(text)) for image, text in _model_images(pod)]
+    paths = [(image, registry_path(text)) for image, text in _known_images(pod)]
+    paths += [(image, registry_path(text)) for image, text in _model_images(pod)]
     for uri in _model_uris(pod):
         if not str(uri.value).startswith((_OCI, _PVC)):
-            found.append((uri, str(uri.value)))
-    for image, path in found:
+            paths.append((uri, str(uri.value)))
+    for image, path in paths:
         if not any(path == registry or path.startswith(f"{registry}/") for registry in allowed):
             yield Violation(image, f"an image or a model from {' or '.join(allowed)}")
 

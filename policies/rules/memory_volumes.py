@@ -101,14 +101,14 @@ def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterato
 
 def _memory_volumes(pod: Pod, container: Container) -> list[Node]:
     """Return the memory volumes that a container can fill."""
-    found: dict[tuple[Key, ...], Node] = {}
+    volumes: dict[tuple[Key, ...], Node] = {}
     for mount in container.node["volumeMounts"].items():
         volume = pod.volume(mount["name"])
         if volume is None or mount["readOnly"].value is True:
             continue
         if volume["emptyDir"]["medium"].value == "Memory":
-            found[volume.steps] = volume
-    return list(found.values())
+            volumes[volume.steps] = volume
+    return list(volumes.values())
 
 
 @pod_rule(

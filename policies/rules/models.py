@@ -67,8 +67,8 @@ class ModelConfig(RoleConfig):
 def _serves(pod: Pod, config: ModelConfig) -> bool:
     """Return whether any label gives the pod the role serving, regardless of its other labels."""
     labels = pod.metadata["labels"]
-    found = (labels[name].text for name in config.component_labels)
-    return any(config.component_roles.get(text or "") == "serving" for text in found)
+    components = (labels[name].text for name in config.component_labels)
+    return any(config.component_roles.get(text or "") == "serving" for text in components)
 
 
 def _not_promoted(reference: str) -> str:

@@ -70,7 +70,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 def _without_token(pod: Pod, container: Container) -> Node | None:
     """Return the field without a token, or None if it comes from a Secret or is unknown."""
-    files = [found[1] for found in _FILE.finditer(_line(container))]
+    files = [match[1] for match in _FILE.finditer(_line(container))]
     env = container.node["env"]
     for variable in env.items():
         name = variable["name"].text

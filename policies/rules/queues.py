@@ -120,10 +120,10 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
             continue
         granted = _granted_amounts(queue, name)
         if sum(numbers) > sum(granted) or max(numbers) > max(granted):
-            found = f"{sum(numbers):f} of {name} in one workload"
+            total = f"{sum(numbers):f} of {name} in one workload"
             limit = max(granted) if sum(numbers) <= sum(granted) else sum(granted)
             wanted = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
-            yield Violation(Node(None), wanted, found=found, resource=workload.resource)
+            yield Violation(Node(None), wanted, found=total, resource=workload.resource)
 
 
 def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resource]:
@@ -134,8 +134,8 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
     may_shrink = not workload.resource.annotations[KUEUE_MINIMUM_ANNOTATION].absent
     if local is None or "kueue" not in config.queue_systems or may_shrink or demand.claimed:
         return
-    found = stack.find(KUEUE, "LocalQueue", workload.resource.namespace, local.text or "")
-    name = found.root["spec"]["clusterQueue"].text if found is not None else None
+    local_queue = stack.find(KUEUE, "LocalQueue", workload.resource.namespace, local.text or "")
+    name = local_queue.root["spec"]["clusterQueue"].text if local_queue is not None else None
     yield from (queue for queue in stack.of_kind(KUEUE, "ClusterQueue") if queue.name == name)
 
 

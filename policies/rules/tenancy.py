@@ -41,7 +41,7 @@ class QuotaConfig(NamespaceConfig):
 
 def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
     """Return the namespaces of training and inference, each with a workload in it."""
-    found: dict[str, Resource] = {}
+    namespaces: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace
         record = workload.resource.record
@@ -49,8 +49,8 @@ def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Reso
         if record is not None and not record.namespaced:
             continue
         if applies and namespace is not None and namespace not in config.existing_namespaces:
-            found.setdefault(namespace, workload.resource)
-    return found
+            namespaces.setdefault(namespace, workload.resource)
+    return namespaces
 
 
 def namespace_or_workload(stack: Stack, namespace: str, workload: Resource) -> Resource:

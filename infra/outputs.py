@@ -157,14 +157,14 @@ PLATFORM_OUTPUTS: Final = TypeAdapter(PlatformOutputs)
 
 def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:
     """Return the GPU nodes as an output for other stacks."""
-    found: GpuNodesOutput = {
+    output: GpuNodesOutput = {
         "resource": nodes.resource,
         "nodeSelector": dict(nodes.node_selector),
         "tolerations": [cast(TolerationOutput, dict(each)) for each in nodes.tolerations],
     }
     if nodes.runtime_class is not None:
-        found["runtimeClass"] = nodes.runtime_class
-    return found
+        output["runtimeClass"] = nodes.runtime_class
+    return output
 
 
 def gpu_nodes_input(output: GpuNodesOutput) -> GpuNodes:

@@ -263,5 +263,5 @@ def _grafana(settings: GrafanaSettings) -> dict[str, Any]:
     if not settings.dashboards:
         return {}
     ((label, value),) = settings.labels.items()
-    found = {"enabled": True, "label": label, "labelValue": value, "searchNamespace": "ALL"}
-    return {"sidecar": {"dashboards": found}}
+    sidecar = {"enabled": True, "label": label, "labelValue": value, "searchNamespace": "ALL"}
+    return {"sidecar": {"dashboards": sidecar}}

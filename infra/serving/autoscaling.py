@@ -37,15 +37,15 @@ def _target(args: InferenceServiceArgs) -> Manifest:
 
 def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
     """Return the metrics; the one that requires the most replicas decides."""
-    found: list[Manifest] = []
+    metrics: list[Manifest] = []
     if scaling.cpu_target is not None:
         target = {"type": "Utilization", "averageUtilization": scaling.cpu_target}
-        found.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
+        metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if scaling.requests_in_flight is not None:
         target = {"type": "AverageValue", "averageValue": str(scaling.requests_in_flight)}
         # Recording rules copy the requests of other runtimes to this series.
-        found.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
-    return found
+        metrics.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
+    return metrics
 
 
 def _scaled_object(

@@ -151,12 +151,12 @@ def _annotations(settings: InferenceServiceSettings, endpoints: Endpoints) -> di
     """Return the annotations that override the default metrics endpoint."""
     if endpoints.metrics is None:
         return {SCRAPE_ANNOTATION: "false"}
-    found = {SCHEME_ANNOTATION: "https"} if settings.tls else {}
+    annotations = {SCHEME_ANNOTATION: "https"} if settings.tls else {}
     if endpoints.metrics_port is not None:
-        found[PORT_ANNOTATION] = str(endpoints.metrics_port)
+        annotations[PORT_ANNOTATION] = str(endpoints.metrics_port)
     if endpoints.metrics != METRICS_PATH:
-        found[PATH_ANNOTATION] = endpoints.metrics
-    return found
+        annotations[PATH_ANNOTATION] = endpoints.metrics
+    return annotations
 
 
 def _claims(args: InferenceServiceArgs) -> list[Mount]:

@@ -100,9 +100,9 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
 def _runs_without_metrics(settings: StackSettings) -> Iterator[str]:
     if settings.monitoring.prometheus == "none":
         return
-    if found := [key for key, job in settings.training.jobs.items() if _can_serve_metrics(job)]:
+    if keys := [key for key, job in settings.training.jobs.items() if _can_serve_metrics(job)]:
         yield (
-            f"Prometheus does not scrape training.jobs: {', '.join(found)}. No alert fires when "
+            f"Prometheus does not scrape training.jobs: {', '.join(keys)}. No alert fires when "
             "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
             "unknown: set metrics_port, for example 9400, in their hyperparameters "
             "(docs/monitoring.md)."

@@ -88,8 +88,8 @@ def source_of(run: str | None, url: str | None, source: SourceSettings | None) -
 def _models(service: InferenceServiceSettings) -> Iterator[str]:
     given = [name for name in _MODELS if getattr(service, name) is not None]
     if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        yield f"needs one of `job`, `sweep`, `run`, `url` and `source` to serve, but has {found}"
+        sources = " and ".join(given) or "none of them"
+        yield f"needs one of `job`, `sweep`, `run`, `url` and `source` to serve, but has {sources}"
         return
     canary = service.canary
     runtime = RUNTIMES[service.runtime]

@@ -135,8 +135,8 @@ class SourceSettings(Settings):
     def _has_one_source(self) -> Self:
         given = [name for name in ("claim", "hub", "artifact", "image") if getattr(self, name)]
         if len(given) != 1:
-            found = " and ".join(given) or "none of them"
-            raise ValueError(f"needs one of claim, hub, artifact and image, but has {found}")
+            sources = " and ".join(given) or "none of them"
+            raise ValueError(f"needs one of claim, hub, artifact and image, but has {sources}")
         if self.download and self.artifact is None:
             raise ValueError("sets download, but has no artifact to download: remove it")
         if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):

@@ -66,14 +66,14 @@ def producers(inputs: Mapping[str, str]) -> list[str]:
 
 def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
     """Return the steps that precede a step, directly or indirectly."""
-    found: list[str] = []
+    preceding: list[str] = []
     pending = list(job.steps[name].waits_for)
     while pending:
         earlier = pending.pop()
-        if earlier not in found:
-            found.append(earlier)
+        if earlier not in preceding:
+            preceding.append(earlier)
             pending += job.waits_for if earlier == TRAINING_STEP else job.steps[earlier].waits_for
-    return found
+    return preceding
 
 
 def _order_problem(job: TrainingJobSettings) -> str | None:

@@ -114,8 +114,8 @@ class Attempt:
     def _start(self) -> None:
         labels: dict[str, str] = {}
         for step in self.plan.steps:
-            found = self.api.get(_TEMPLATES, template_name(self.plan.run, step))
-            metadata = self._renamed(found["metadata"])
+            template = self.api.get(_TEMPLATES, template_name(self.plan.run, step))
+            metadata = self._renamed(template["metadata"])
             # The first step is the training, which has the labels of the run.
             labels = labels or metadata.get("labels", {})
             annotations = {
@@ -131,7 +131,7 @@ class Attempt:
                     "labels": metadata.get("labels", {}),
                     "annotations": annotations,
                 },
-                self._renamed(found["spec"]),
+                self._renamed(template["spec"]),
             )
         self._create(
             _FLOWS,

@@ -237,10 +237,10 @@ class SlowReports:
         for node, run, host, _, _ in self._reports:
             if node in self._nodes.get(run, {}):
                 starts[node, run][host] += 1
-        found: Counter[str] = Counter()
+        counter: Counter[str] = Counter()
         for (node, _), hosts in starts.items():
-            found[node] += max(hosts.values())
-        return found
+            counter[node] += max(hosts.values())
+        return counter
 
 
 @dataclass
@@ -262,9 +262,9 @@ class Controller:
 
     async def check(self, now: float) -> None:
         """Read the state of all nodes once, and apply the decisions."""
-        found = [node async for node in self.client.list(Node)]
+        nodes = [node async for node in self.client.list(Node)]
         errors = await self._errors()
-        states = [node_state(node, self.resource, errors) for node in found]
+        states = [node_state(node, self.resource, errors) for node in nodes]
         for state in states:
             self.reports.forget(state.name, state.checked)
         counted = self.reports.count(now)
@@ -411,10 +411,10 @@ def xid_query(policy: Policy) -> str:
 
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
     """Return the errors by node from Prometheus' response, including nodes without errors."""
-    found: dict[str, set[int]] = defaultdict(set)
+    xids: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
-        found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
-    return {node: frozenset(errors) for node, errors in found.items()}
+        xids[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
+    return {node: frozenset(errors) for node, errors in xids.items()}
 
 
 def node_state(
@@ -461,8 +461,8 @@ def to_annotation(fault: Fault | None) -> str | None:
 
 def _parse_mark(text: str) -> Fault:
     try:
-        found = json.loads(text)
-        return Fault(found["reason"], str(found["message"]), int(found["gpus"]))
+        fields = json.loads(text)
+        return Fault(fields["reason"], str(fields["message"]), int(fields["gpus"]))
     except (ValueError, KeyError, TypeError):
         return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
 

@@ -79,8 +79,8 @@ def write(
 
 def newest(claims: Path, run: str) -> Path | None:
     """Return the directory of a run's last failure."""
-    found = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
-    return max(found, key=lambda directory: directory.name, default=None)
+    directories = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
+    return max(directories, key=lambda directory: directory.name, default=None)
 
 
 def failure_text(directory: Path) -> Iterator[str]:
@@ -112,14 +112,14 @@ def _directory(failures: Path, termination: Termination) -> Path:
 
 
 def _failures(run_dir: Path) -> list[Path]:
-    found = []
+    directories = []
     for directory in (run_dir / DIRECTORY).glob("*T*Z"):
         try:
             datetime.strptime(directory.name, _STAMP)
         except ValueError:
             continue  # not written by the recorder
-        found.append(directory)
-    return sorted(found)
+        directories.append(directory)
+    return sorted(directories)
 
 
 def _as_json(termination: Termination) -> dict[str, Any]:

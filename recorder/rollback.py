@@ -160,7 +160,7 @@ class Rollback:
         span = int(min(self._plan.window_seconds, served_seconds))
         if span < 1:
             return {}
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         url = f"{self._plan.prometheus.rstrip('/')}/api/v1/query"
         for limit in self._plan.limits:
             try:
@@ -169,10 +169,10 @@ class Rollback:
                 response.raise_for_status()
                 result = response.json()["data"]["result"]
                 if result:
-                    found[limit.name] = float(result[0]["value"][1])
+                    values[limit.name] = float(result[0]["value"][1])
             except (HTTPError, ValueError, LookupError, TypeError) as error:
                 _log.warning("cannot evaluate %s: %s", limit.name, error)
-        return found
+        return values
 
     def _count_unready(self) -> int:
         found = _get_or_none(partial(self._api.get, Deployment, self._plan.canary))

@@ -95,8 +95,8 @@ def _shared_pods(*paths: str) -> Iterator[Pods]:
 
 
 def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
-    found = (*pods, *_shared_pods(*shared))
-    return WorkloadKind(group="tekton.dev", kind=kind, pods=found, roles=_BATCH, ends=True)
+    all_pods = (*pods, *_shared_pods(*shared))
+    return WorkloadKind(group="tekton.dev", kind=kind, pods=all_pods, roles=_BATCH, ends=True)
 
 
 TEKTON: Final = [

@@ -271,8 +271,8 @@ def pinning_problems(image: object) -> Iterator[Problem]:
 
 
 def _raise(key: str, problems: Iterator[Problem]) -> None:
-    if found := [f"  - {problem.key} {problem.reason}." for problem in problems]:
-        raise PlatformError("\n".join([f"the platform does not support {key!r}:", *found]))
+    if lines := [f"  - {problem.key} {problem.reason}." for problem in problems]:
+        raise PlatformError("\n".join([f"the platform does not support {key!r}:", *lines]))
 
 
 def _mismatch(kind: str) -> str:

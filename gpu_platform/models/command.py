@@ -65,22 +65,22 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
     objects = _objects(options)
     password = os.environ.get(signing.PASSWORD)
     settings = read_settings(options.policy_config) if options.policy_config else {}
-    found = promotion.publish(repository, options.export, objects, settings, options.key, password)
-    for problem in found.lineage.missing():
+    model = promotion.publish(repository, options.export, objects, settings, options.key, password)
+    for problem in model.lineage.missing():
         sys.stderr.write(f"cannot be promoted: {problem}\n")
-    location = repository.reference.at(found.digest)
+    location = repository.reference.at(model.digest)
     yield location
     if mirror is not None:
-        mirror.publish(location, found.lineage, options.export.absolute())
+        mirror.publish(location, model.lineage, options.export.absolute())
 
 
 def _objects(options: argparse.Namespace) -> list[Object]:
     if options.objects is not None:
         try:
-            found = [each for each in yaml.safe_load_all(options.objects.read_text()) if each]
+            documents = [each for each in yaml.safe_load_all(options.objects.read_text()) if each]
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise GitopsError(f"{options.objects} cannot be read: {error}") from None
-        return [item for each in found for item in each.get("items", [each])]
+        return [item for each in documents for item in each.get("items", [each])]
     from gpu_platform.runs.cluster import Member
     from workload.manifest import ExportError, read_manifest
 
@@ -158,13 +158,13 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def _format_value(value: Any) -> str:

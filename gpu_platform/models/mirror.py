@@ -94,7 +94,7 @@ class Mirror:
         try:
             opener = urllib.request.build_opener(_NoRedirect)
             with opener.open(request, timeout=SECONDS) as response:
-                found: dict[str, Any] = json.load(response)
+                answer: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             if known and known in text:
@@ -102,7 +102,7 @@ class Mirror:
             raise GitopsError(f"MLflow at {self._url}: {error.code} {text[:500]}") from None
         except (OSError, ValueError) as error:
             raise GitopsError(f"MLflow at {self._url}: {error}") from None
-        return found
+        return answer
 
 
 def _mlflow_run_id(export: Path | None) -> str:

@@ -42,13 +42,13 @@ class Reference:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a reference. Raise GitopsError if it is not valid."""
-        found = _REFERENCE.fullmatch(text)
-        if found is None or not re.search(r"[.:]|^localhost$", found["host"]):
+        match = _REFERENCE.fullmatch(text)
+        if match is None or not re.search(r"[.:]|^localhost$", match["host"]):
             raise GitopsError(
                 f"{text!r} is not the name of a model: use registry.example.com/models/digits, and "
                 "append :TAG or @sha256:DIGEST for a single version"
             )
-        return cls(found["host"], found["repository"], found["tag"], found["digest"])
+        return cls(match["host"], match["repository"], match["tag"], match["digest"])
 
     @property
     def name(self) -> str:

@@ -74,17 +74,17 @@ def _different(directory: Path, bundle: bytes) -> list[str]:
     """Return the paths of changed, missing and unsigned files."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}
-    found = {name: each["sha256"] for name, each in describe_all(directory).items()}
-    return sorted({name for name, _ in signed.items() ^ found.items()})
+    actual = {name: each["sha256"] for name, each in describe_all(directory).items()}
+    return sorted({name for name, _ in signed.items() ^ actual.items()})
 
 
 def fingerprint(key: Path) -> str:
     """Return the digest of a public key. Raise GitopsError if it cannot be read."""
     try:
-        found: Any = serialization.load_pem_public_key(key.read_bytes())
+        public: Any = serialization.load_pem_public_key(key.read_bytes())
     except (OSError, ValueError) as error:
         raise GitopsError(f"{key} is not a public key: {error}") from None
-    text: bytes = found.public_bytes(
+    text: bytes = public.public_bytes(
         encoding=serialization.Encoding.PEM,
         format=serialization.PublicFormat.SubjectPublicKeyInfo,
     )

@@ -349,16 +349,16 @@ def _pod(values: Values) -> tuple[Values, Values]:
 
 
 def _raise_if_any(problems: Any) -> None:
-    found: list[Problem] = list(problems)
-    if found:
-        raise invalid_properties((problem.key, problem.reason) for problem in found)
+    all_problems: list[Problem] = list(problems)
+    if all_problems:
+        raise invalid_properties((problem.key, problem.reason) for problem in all_problems)
 
 
 def _nodes_output(nodes: GpuNodes) -> Values:
-    found: Values = {
+    output: Values = {
         "resource": nodes.resource,
         "node_selector": dict(nodes.node_selector),
         "tolerations": [dict(toleration) for toleration in nodes.tolerations],
         "runtime_class": nodes.runtime_class,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in output.items() if value is not None}

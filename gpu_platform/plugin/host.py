@@ -79,9 +79,9 @@ class Provider(ComponentProvider):
 
 async def _reject_secrets(component: str, inputs: Any) -> None:
     named = inputs.items() if isinstance(inputs, dict) else ()
-    found = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
+    keys = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
     raise pulumi.RunError(
-        f"{', '.join(sorted(found)) or 'An argument'} of this {component} contains a secret, which "
+        f"{', '.join(sorted(keys)) or 'An argument'} of this {component} contains a secret, which "
         "the stack's state would store in plain text: create a Kubernetes Secret, and name it in "
         "envFrom or volumes."
     )

@@ -196,7 +196,7 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
         "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
     }
     return {
-        component: {name: replace(found, optional=False) for name, found in properties.items()}
+        component: {name: replace(field, optional=False) for name, field in properties.items()}
         for component, properties in built.items()
     }
 

@@ -27,7 +27,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
     layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
     links = layout.state / "bin"
     directories = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    found = {
+    result = {
         "KUBECONFIG": str(layout.kubeconfig),
         "PULUMI_HOME": str(toolchain.pulumi_home),
         # Skip metadata files. If Pulumi is killed while it writes one, the file remains empty, and
@@ -41,9 +41,9 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
     if kind is Kind.REAL:
         _prefer_debian_docker(links)
         directories.insert(0, str(links))
-        found["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
-        found["DOCKER_BUILDKIT"] = "1"
-    return {**found, "PATH": ":".join(directories)}
+        result["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
+        result["DOCKER_BUILDKIT"] = "1"
+    return {**result, "PATH": ":".join(directories)}
 
 
 def proxy_exclusions() -> dict[str, str]:

@@ -44,8 +44,8 @@ class Docker:
         name = image.image_name
         lines = await self._run(["push", name], f"pushing {name} failed")
         for line in reversed(lines):
-            if found := _DIGEST.search(line):
-                return found[1]
+            if match := _DIGEST.search(line):
+                return match[1]
         raise ImageError(f"docker push {name} reported no digest:\n" + "\n".join(lines))
 
     async def image_id(self, image: Image) -> str:
@@ -204,8 +204,8 @@ def find(path: str) -> str:
 
 def _candidates(path: str) -> Iterable[str]:
     for directory in path.split(os.pathsep):
-        if directory and (found := shutil.which("docker", path=directory)):
-            yield found
+        if directory and (program := shutil.which("docker", path=directory)):
+            yield program
 
 
 def _has_buildkit(executable: str) -> bool:

@@ -106,9 +106,9 @@ class _Containerd:
     def trees(self, name: str) -> list[Path]:
         """Return the directories of the layers of a snapshot, starting with the lowest."""
         view = f"{name}-view"
-        found = list(self._directories("view", view, name))
+        directories = list(self._directories("view", view, name))
         _run([*self.command, "remove", view])
-        return found[::-1]
+        return directories[::-1]
 
     def _directories(self, command: str, key: str, parent: str) -> Iterator[Path]:
         """Create a snapshot and yield its writable directory or, for a view, its read-only ones."""
@@ -138,8 +138,8 @@ def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Pa
     docker = [DOCKER, f"--host=unix://{layout.docker_socket}"]
     _run([*docker, "pull", "--quiet", reference])
     template = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
-    found = _run([*docker, "image", "inspect", f"--format={template}", reference]).stdout
-    for tree, inside in zip(reversed(trees), found.strip().split(":"), strict=True):
+    output = _run([*docker, "image", "inspect", f"--format={template}", reference]).stdout
+    for tree, inside in zip(reversed(trees), output.strip().split(":"), strict=True):
         directory = store / "docker" / Path(inside).relative_to(_DOCKER_HOME)
         linked, old = directory.with_name("linked"), directory.with_name("old")
         _copy(tree, linked)

@@ -128,12 +128,12 @@ class Go:
             capture_output=True,
             text=True,
         )
-        found = re.search(r"go(\d+)\.(\d+)", answer.stdout)
-        if found is None:
+        match = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+        if match is None:
             raise DevclusterError(f"`go env GOVERSION` failed: {answer.stderr.strip()}")
-        if (int(found[1]), int(found[2])) < (int(needed[1]), int(needed[2])):
+        if (int(match[1]), int(match[2])) < (int(needed[1]), int(needed[2])):
             raise DevclusterError(
-                f"{requirement}, but {found[0]} is on the PATH: install a newer version from "
+                f"{requirement}, but {match[0]} is on the PATH: install a newer version from "
                 "https://go.dev/dl/, or let Go 1.21 or newer download it with GOTOOLCHAIN=auto"
             )
 
@@ -163,9 +163,9 @@ class Go:
         except _CommandError as error:
             raise DevclusterError(f"{self._damage(work)}{error}") from error
         return [
-            Package(found["ImportPath"], _size(Path(found["Dir"]), found.get("GoFiles", [])))
-            for found in _objects(output)
-            if found.get("Stale") and "Dir" in found
+            Package(package["ImportPath"], _size(Path(package["Dir"]), package.get("GoFiles", [])))
+            for package in _objects(output)
+            if package.get("Stale") and "Dir" in package
         ]
 
     def build(
@@ -213,11 +213,11 @@ class Go:
         )
         if done.returncode == 0:
             return ""
-        found = (done.stdout + done.stderr).strip()
+        output = (done.stdout + done.stderr).strip()
         directory = self.caches / "mod"
         return (
             f"the module cache is damaged; remove it with `rm -rf {directory}` and rerun the "
-            f"command:\n{found}\n"
+            f"command:\n{output}\n"
         )
 
     def _run(
@@ -278,7 +278,7 @@ class _CommandError(DevclusterError):
 
 def _download_error(answers: Path) -> str:
     """Return the error of `go mod download -json`, which is part of its output."""
-    return "\n".join(found["Error"] for found in _objects(answers.read_text()) if "Error" in found)
+    return "\n".join(reply["Error"] for reply in _objects(answers.read_text()) if "Error" in reply)
 
 
 def compiler_messages(events: Path) -> str:
@@ -321,8 +321,8 @@ def _events(file: Path) -> Iterable[dict[str, Any]]:
 def _objects(text: str) -> Iterable[dict[str, Any]]:
     decoder, at = json.JSONDecoder(), 0
     while (at := text.find("{", at)) >= 0:
-        found, at = decoder.raw_decode(text, at)
-        yield found
+        value, at = decoder.raw_decode(text, at)
+        yield value
 
 
 def _size(directory: Path, files: Sequence[str]) -> int:

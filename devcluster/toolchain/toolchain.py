@@ -52,7 +52,7 @@ def ensure(
     cache = cache.resolve()
     go = Go(cache / "go")
     go.resume_removal()
-    found = _find(group, cache, extras)
+    inventory = _find(group, cache, extras)
     charts = VolcanoFiles.of(_volcano(), cache)
     manifests = {
         str(module.group): OperatorFiles.of(module, cache)
@@ -62,17 +62,17 @@ def ensure(
     files_missing = (group != "engine" and not charts.root.exists()) or any(
         not operator.root.exists() for operator in manifests.values()
     )
-    if found.missing or files_missing:
+    if inventory.missing or files_missing:
         store = Store(cache / "tools")
         with store.scratch_directory(report) as scratch:
-            found = _find(group, cache, extras)
-            orders = _orders(found.missing)
+            inventory = _find(group, cache, extras)
+            orders = _orders(inventory.missing)
             for order in orders:
                 go.check(order.module.directory)
             if orders:
                 names = [program.name for order in orders for program in order.programs]
                 minutes = sum(order.module.cpu_minutes for order in orders)
-                (announce or report)(announcement(names, found.installed, minutes))
+                (announce or report)(announcement(names, inventory.installed, minutes))
                 Builder(go, store, scratch, cache / "logs", report).build(orders)
             if group != "engine" and not charts.root.exists():
                 charts.make(_volcano(), go, scratch, cache / "logs" / "volcano.log")
@@ -80,12 +80,12 @@ def ensure(
                 if not operator.root.exists():
                     operator.make(go, scratch, cache / "logs" / f"{name}.log")
             go.remove_caches()
-        found = _find(group, cache, extras)
+        inventory = _find(group, cache, extras)
     # Keep the requested order, because an operator may depend on an earlier one.
     directories: dict[str, Sequence[Path]] = {
         name: manifests[name].directories for name in extras if name in manifests
     }
-    return _arrange(found, charts, directories, cache)
+    return _arrange(inventory, charts, directories, cache)
 
 
 def _volcano() -> Module:

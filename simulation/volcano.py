@@ -74,7 +74,7 @@ class Webhooks:
             port = int(probe.getsockname()[1])
         authority = base64.b64encode((pki / "ca.crt").read_bytes()).decode()
         configurations = json.loads(file.read_text())
-        for webhook in (each for found in configurations for each in found["webhooks"]):
+        for webhook in (each for entry in configurations for each in entry["webhooks"]):
             path = webhook["clientConfig"]["service"]["path"]
             url = f"https://127.0.0.1:{port}{path}"
             webhook["clientConfig"] = {"url": url, "caBundle": authority}

@@ -165,9 +165,9 @@ def _promotions(bounds: Bounds, trials: Sequence[Trial]) -> Iterator[Trial]:
 def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
     """Return the runs of the best 1/factor of the trials that have reached a rung."""
     rung = bounds.rungs[number]
-    found = [(value, trial.run) for trial in trials if (value := trial.at(rung)) is not None]
-    found.sort(key=lambda each: -each[0])
-    return {run for _, run in found[: len(found) // bounds.factor]}
+    ranked = [(value, trial.run) for trial in trials if (value := trial.at(rung)) is not None]
+    ranked.sort(key=lambda each: -each[0])
+    return {run for _, run in ranked[: len(ranked) // bounds.factor]}
 
 
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:

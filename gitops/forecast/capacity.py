@@ -40,16 +40,16 @@ def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
 
     Without shapes, return 0.
     """
-    wanted = [amounts(shape.requests) for shape in shapes]
-    if not wanted:
+    requests = [amounts(shape.requests) for shape in shapes]
+    if not requests:
         return 0
-    return free_devices({n: each for n, each in left.items() if not _count(each, wanted)})
+    return free_devices({n: each for n, each in left.items() if not _count(each, requests)})
 
 
 def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
     """Return False if `pods` pods of these shapes certainly do not fit."""
-    wanted = [amounts(shape.requests) for shape in shapes]
-    return sum(_count(each, wanted) for each in left.values()) >= pods
+    requests = [amounts(shape.requests) for shape in shapes]
+    return sum(_count(each, requests) for each in left.values()) >= pods
 
 
 def _count(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]]) -> int:

@@ -214,11 +214,11 @@ def _queues(stack: Stack, demands: Sequence[Demand]) -> Iterator[LimitRow]:
         for name, node in sorted(queue.root["spec"]["capability"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:
-                asked = sum((d.total(d.requests, name) for d in inside), Decimal(0))
-                yield _limit(f"queue {queue.name}", name, asked, allowed)
+                total = sum((d.total(d.requests, name) for d in inside), Decimal(0))
+                yield _limit(f"queue {queue.name}", name, total, allowed)
 
 
 def _gpus(rows: Sequence[PoolRow], environment: Environment) -> Iterator[LimitRow]:
     for product, number in sorted(environment.installed.items()):
-        asked = sum((row.after for row in rows if row.product == product), Decimal(0))
-        yield _limit("installed GPUs", product, asked, Decimal(number))
+        total = sum((row.after for row in rows if row.product == product), Decimal(0))
+        yield _limit("installed GPUs", product, total, Decimal(number))

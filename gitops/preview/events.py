@@ -323,9 +323,9 @@ def _decode(value: dict[str, Any]) -> Any:
 
 def manifest(inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the inputs of a Kubernetes object; the data of a Secret is masked."""
-    shown = {key: value for key, value in plain(inputs).items() if not key.startswith("__")}
-    if shown.get("kind") == "Secret":
+    fields = {key: value for key, value in plain(inputs).items() if not key.startswith("__")}
+    if fields.get("kind") == "Secret":
         for field in _SECRET_FIELDS:
-            if isinstance(shown.get(field), dict):
-                shown[field] = dict.fromkeys(shown[field], HIDDEN)
-    return shown
+            if isinstance(fields.get(field), dict):
+                fields[field] = dict.fromkeys(fields[field], HIDDEN)
+    return fields

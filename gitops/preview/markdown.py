@@ -113,8 +113,8 @@ def _errors(report: Report) -> list[str]:
 
 def plain(text: str) -> Markup:
     """Return text in which Markdown, HTML, user mentions and issue references are escaped."""
-    shown = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
-    return _markdown(_REFERENCES.sub("\\1\u200b", shown))
+    escaped = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    return _markdown(_REFERENCES.sub("\\1\u200b", escaped))
 
 
 def sentence(text: str) -> Markup:
@@ -136,8 +136,8 @@ def _with_outer_spaces(part: str) -> str:
 
 def code(text: str) -> Markup:
     """Return a code span."""
-    shown = " ".join(text.replace("`", "'").split())
-    return _markdown(f"`{shown}`" if shown else "")
+    line = " ".join(text.replace("`", "'").split())
+    return _markdown(f"`{line}`" if line else "")
 
 
 def cell(text: str) -> Markup:

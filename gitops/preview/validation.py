@@ -39,9 +39,9 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         return ()
     if reason := _kubectl_problem(configuration):
         return (_unknown(reason),)
-    asked = list(_required_permissions(configuration)) if dry_run else []
+    accesses = list(_required_permissions(configuration)) if dry_run else []
     try:
-        answers = _answers(stack, asked, kubectl_options(configuration))
+        answers = _answers(stack, accesses, kubectl_options(configuration))
     except GitopsError as error:
         if cluster:
             raise
@@ -50,7 +50,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         return (_unknown("`kubectl` is not on the PATH."),)
     denied = ", ".join(
         f"`{each['verb']} {each['resource']}`"
-        for each, allowed in zip(asked, answers, strict=True)
+        for each, allowed in zip(accesses, answers, strict=True)
         if not allowed
     )
     if not denied:

@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stack", metavar="NAME", default="", help="use its GPU model for nodes without a label"
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--watch", "-w", action="store_true", help="refresh until Ctrl-C")
-    shown.add_argument("--json", action="store_true", help="print JSON")
-    shown.add_argument(
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument("--watch", "-w", action="store_true", help="refresh until Ctrl-C")
+    views.add_argument("--json", action="store_true", help="print JSON")
+    views.add_argument(
         "--svg", metavar="FILE", type=Path, help="also write the table as an SVG image"
     )
     parser.add_argument(

@@ -239,8 +239,8 @@ class _Reader:
             metadata = pod["metadata"]
             recorder = selector.items() <= metadata.get("labels", {}).items()
             if recorder and metadata["namespace"] == namespace:
-                shown = f"python3 -m recorder show {name}"
-                return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {shown}"
+                command = f"python3 -m recorder show {name}"
+                return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {command}"
         return ""
 
 

@@ -31,14 +31,14 @@ def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
 def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
     """Return a number as the manifest requests it, or None if it is unknown."""
     nodes = [value_near_pod(root, path, pod) for path in count.paths]
-    stated = next((node for node in nodes if not node.absent), None)
-    if stated is None and count.elsewhere:
+    present = next((node for node in nodes if not node.absent), None)
+    if present is None and count.elsewhere:
         return None
-    if stated is None:
+    if present is None:
         return Decimal(1 if count.default is None else count.default)
-    if not stated.known:
+    if not present.known:
         return None
-    return _adjusted(root, count, pod, _number(stated, count) or Decimal(1))
+    return _adjusted(root, count, pod, _number(present, count) or Decimal(1))
 
 
 def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
@@ -48,14 +48,14 @@ def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
     nodes = [*(value_near_pod(root, path, pod) for path in count.paths), *maxima]
     if not all(node.known for node in nodes):
         return None
-    stated = [number for node in nodes if (number := _number(node, count)) is not None]
+    numbers = [number for node in nodes if (number := _number(node, count)) is not None]
     limits = [number for node in maxima if (number := _number(node, count))]
     unlimited = (count.default is None and count.maxima) or (count.enabled and applies)
-    if (unlimited and not limits) or (count.default is None and not stated):
+    if (unlimited and not limits) or (count.default is None and not numbers):
         return UNLIMITED
-    if not stated:
+    if not numbers:
         return None if count.elsewhere else Decimal(count.default or 0)
-    return _adjusted(root, count, pod, max(stated))
+    return _adjusted(root, count, pod, max(numbers))
 
 
 def _number(node: Node, count: Count) -> Decimal | None:
@@ -96,10 +96,10 @@ def copies(root: Node, rollout: Rollout) -> Decimal:
 def _is_double(root: Node, rollout: Rollout) -> bool:
     if not rollout.double:
         return False
-    stated = root.at(rollout.double)
-    if not stated.known:
+    double = root.at(rollout.double)
+    if not double.known:
         return False
-    return stated.value not in rollout.single if rollout.single else not stated.absent
+    return double.value not in rollout.single if rollout.single else not double.absent
 
 
 def structural_counts(spec: Node) -> Iterator[Node]:

@@ -123,11 +123,11 @@ def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
 
 def _nodes(stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None) -> Decimal:
     """Return the number of nodes in an object or its runtime, else `number`, else 1."""
-    stated = quantity_or_none(job.root.at(run.nodes).value)
+    nodes = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)
-    if stated is None and runtime is not None:
-        stated = quantity_or_none(runtime.root.at(run.nodes_default).value)
-    return _or_one(number if stated is None else stated)
+    if nodes is None and runtime is not None:
+        nodes = quantity_or_none(runtime.root.at(run.nodes_default).value)
+    return _or_one(number if nodes is None else nodes)
 
 
 def _or_one(number: Decimal | None) -> Decimal:

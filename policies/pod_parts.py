@@ -117,9 +117,9 @@ class ContainerNode(Node):
         return self._with_devices(found) if key == "resources" and self._limits else found
 
     def _with_devices(self, resources: Node) -> Node:
-        stated = resources.value if isinstance(resources.value, dict) else {}
-        limits = {**(stated.get("limits") or {}), **self._limits}
-        return Node({**stated, "limits": limits}, self, resources.key, self.partial)
+        devices = resources.value if isinstance(resources.value, dict) else {}
+        limits = {**(devices.get("limits") or {}), **self._limits}
+        return Node({**devices, "limits": limits}, self, resources.key, self.partial)
 
 
 def _image(container: Node, image: Node) -> Node:

@@ -40,8 +40,8 @@ _INTERNALS: dict[str, int | None] = {
 def check() -> None:
     """Exit with a message unless the installed SDK is a supported one."""
     if problems := list(_problems()):
-        wanted = f"{PACKAGE}>={_version_text(OLDEST)},<{_version_text(BELOW)}"
-        sys.exit(f"gpu-platform: {'; '.join(problems)}; install {wanted}")
+        required = f"{PACKAGE}>={_version_text(OLDEST)},<{_version_text(BELOW)}"
+        sys.exit(f"gpu-platform: {'; '.join(problems)}; install {required}")
 
 
 def _problems() -> Iterator[str]:

@@ -140,8 +140,8 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
             yield Violation(name, "a role with the permissions that are needed")
         for subject in root["subjects"].items():
             if subject["name"].text in _EVERYBODY:
-                wanted = "the service accounts, users or groups that need it"
-                yield Violation(subject["name"], wanted)
+                expected = "the service accounts, users or groups that need it"
+                yield Violation(subject["name"], expected)
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
             cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_system(resource)

@@ -87,8 +87,8 @@ def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterato
     sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
     for size in sizes:
         if size.absent:
-            wanted = f"a size of at most {spell_bytes(allowed)}, which fits the memory limit"
-            yield Violation(size, wanted)
+            expected = f"a size of at most {spell_bytes(allowed)}, which fits the memory limit"
+            yield Violation(size, expected)
     total = sum((quantity_or_none(size.value) or Decimal(0) for size in sizes), Decimal(0))
     if total > allowed:
         yield Violation(

@@ -185,10 +185,10 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
         yield Violation(container["envFrom"], "the variables themselves, under env")
     for variable in container["env"].items():
         name, value = variable["name"].text or "", variable["value"]
-        stated = "" if value.absent else value.text
-        outside = name == _MODEL_PATH and not re.match(_INSIDE, stated or "")
-        allowed = re.match(cel.pattern(config.variables), f"{name}={stated}")
-        if stated is not None and (outside or not allowed):
+        text = "" if value.absent else value.text
+        outside = name == _MODEL_PATH and not re.match(_INSIDE, text or "")
+        allowed = re.match(cel.pattern(config.variables), f"{name}={text}")
+        if text is not None and (outside or not allowed):
             yield Violation(variable, "a variable that the setting `variables` lists")
     if container["workingDir"].text:
         yield Violation(container["workingDir"], "nothing: Python imports modules from it")

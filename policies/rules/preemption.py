@@ -82,8 +82,8 @@ def _not_below_others(
             above = isinstance(value, int) and lowest is not None and value >= lowest
             if name.known and (not name.text or above):
                 limit = f" below {lowest}" if lowest is not None else ""
-                wanted = f"a priority class of this stack with a value{limit}"
-                yield Violation(name, wanted, resource=workload.resource)
+                expected = f"a priority class of this stack with a value{limit}"
+                yield Violation(name, expected, resource=workload.resource)
                 break
 
 

@@ -103,8 +103,8 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
                 continue
             if not stack.may_have(*kind, namespace, queue.text):
                 declared = (item.name for item in stack.of_kind(*kind))
-                wanted = ", ".join(sorted({*declared, *config.existing_queues}))
-                text = f"a queue of this stack ({wanted or 'none is declared'})"
+                known = ", ".join(sorted({*declared, *config.existing_queues}))
+                text = f"a queue of this stack ({known or 'none is declared'})"
                 yield Violation(queue, text, resource=workload.resource)
                 break
 
@@ -122,8 +122,8 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
         if sum(numbers) > sum(granted) or max(numbers) > max(granted):
             total = f"{sum(numbers):f} of {name} in one workload"
             limit = max(granted) if sum(numbers) <= sum(granted) else sum(granted)
-            wanted = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
-            yield Violation(Node(None), wanted, found=total, resource=workload.resource)
+            expected = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
+            yield Violation(Node(None), expected, found=total, resource=workload.resource)
 
 
 def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resource]:

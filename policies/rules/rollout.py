@@ -62,13 +62,13 @@ def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]
     if pod.role(config) != "serving":
         return
     grace = pod.spec["terminationGracePeriodSeconds"]
-    given = _DEFAULT_GRACE if grace.absent else quantity_or_none(grace.value)
-    if given is None:
+    seconds = _DEFAULT_GRACE if grace.absent else quantity_or_none(grace.value)
+    if seconds is None:
         return
     for container in pod.containers:
         if container.kind == "main":
             needed = sum(_stop_seconds(container.node, config.drain_variables), Decimal(0))
-            if needed and needed >= given:
+            if needed and needed >= seconds:
                 yield Violation(grace, f"more than {needed} seconds, which {container.name} needs")
 
 
@@ -109,8 +109,8 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
     allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
     if missing > allowed:
-        wanted = f"{allowed}, because an update may otherwise remove {missing} of the pods at once"
-        yield Violation(stated, wanted)
+        advice = f"{allowed}, because an update may otherwise remove {missing} of the pods at once"
+        yield Violation(stated, advice)
 
 
 def _removable_pods(value: Any, size: Decimal | None) -> int:

@@ -280,15 +280,15 @@ def _step_program(
     run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the prefix of a command that needs `workload.step`, or an empty list."""
-    given = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
-    if not options and not given:
+    arguments = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
+    if not options and not arguments:
         return []
     return [
         *("python3", "-m", "workload.step"),
         f"--run={CHECKPOINTS_PATH}/{run}",
         f"--name={name}",
         *options,
-        *given,
+        *arguments,
         "--",
     ]
 

@@ -129,8 +129,8 @@ class InferenceServiceArgs:
         settings, stable = self.service.canary, self.stable
         if settings is None:
             return None
-        given = (settings.run, settings.url, settings.source)
-        other_model = any(each is not None for each in given)
+        models = (settings.run, settings.url, settings.source)
+        other_model = any(each is not None for each in models)
         return Version(
             name=f"{self.key}-canary",
             run=settings.run if other_model else stable.run,

@@ -257,8 +257,8 @@ class GpuSettings(Settings):
     @classmethod
     def _provider_replaces_install(cls, values: Any) -> Any:
         if isinstance(values, dict) and "install" in values:
-            wanted = "existing" if values["install"] is False else "device-plugin"
-            raise ValueError(f"sets install, which provider has replaced: set provider: {wanted}")
+            provider = "existing" if values["install"] is False else "device-plugin"
+            raise ValueError(f"sets install, which provider has replaced: set provider: {provider}")
         return values
 
     @model_validator(mode="after")

@@ -92,7 +92,7 @@ class ImagesSettings(Settings):
         return self
 
 
-_SOURCES: Final = (
+_SHIPPED: Final = (
     *("gitops", "gpu_platform", "inference", "infra", "kube", "notebooks", "policies", "recorder"),
     *("requirements", "simulation", "training", "workload"),
 )
@@ -121,7 +121,7 @@ def identity(
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
             inside = path.relative_to(root)
-            if exclude_shipped and root == PROJECT_ROOT and inside.parts[0] in _SOURCES:
+            if exclude_shipped and root == PROJECT_ROOT and inside.parts[0] in _SHIPPED:
                 continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{inside.as_posix()} {content}".encode())

@@ -184,11 +184,11 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
     surge = update_surge(settings.inference, settings.gpu)
     needed = combine(sum, [largest_gang(settings.training, settings.gpu), services, surge])
     for quota, name, limit in quota_limits(settings.tenancy, settings.gpu):
-        wanted = needed.get(name, Decimal(0))
-        if wanted > limit:
+        needs = needed.get(name, Decimal(0))
+        if needs > limit:
             yield (
                 f"{quota} is {plain(limit, name)}, but the largest gang, all services and the pod "
-                f"that an update of a service adds need {plain(wanted, name)} {name}: while the "
+                f"that an update of a service adds need {plain(needs, name)} {name}: while the "
                 f"gang is running, no service can be updated. Raise the quota to at least "
-                f"{plain(wanted, name)}."
+                f"{plain(needs, name)}."
             )

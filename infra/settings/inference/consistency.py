@@ -86,9 +86,9 @@ def source_of(run: str | None, url: str | None, source: SourceSettings | None) -
 
 
 def _models(service: InferenceServiceSettings) -> Iterator[str]:
-    given = [name for name in _MODELS if getattr(service, name) is not None]
-    if len(given) != 1:
-        sources = " and ".join(given) or "none of them"
+    models = [name for name in _MODELS if getattr(service, name) is not None]
+    if len(models) != 1:
+        sources = " and ".join(models) or "none of them"
         yield f"needs one of `job`, `sweep`, `run`, `url` and `source` to serve, but has {sources}"
         return
     canary = service.canary

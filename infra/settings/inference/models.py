@@ -133,9 +133,9 @@ class SourceSettings(Settings):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        given = [name for name in ("claim", "hub", "artifact", "image") if getattr(self, name)]
-        if len(given) != 1:
-            sources = " and ".join(given) or "none of them"
+        keys = [name for name in ("claim", "hub", "artifact", "image") if getattr(self, name)]
+        if len(keys) != 1:
+            sources = " and ".join(keys) or "none of them"
             raise ValueError(f"needs one of claim, hub, artifact and image, but has {sources}")
         if self.download and self.artifact is None:
             raise ValueError("sets download, but has no artifact to download: remove it")

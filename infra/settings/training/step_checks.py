@@ -159,8 +159,8 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
     accepted = _types_of(key)
     fits = _JSON_TYPES[type_ if type_ in PARAMETERS else "text"]
     if accepted.isdisjoint(fits):
-        wanted = " or ".join(sorted(accepted - {"null"}))
-        return f"its type is {type_}, and the hyperparameter is of type {wanted}"
+        types = " or ".join(sorted(accepted - {"null"}))
+        return f"its type is {type_}, and the hyperparameter is of type {types}"
     return None
 
 

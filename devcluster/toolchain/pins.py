@@ -174,8 +174,8 @@ class Module(_Pin):
 
     def needed_by(self, group: Group, extras: Collection[Extra] = ()) -> list[Program]:
         """Return the programs of this module that belong to a group or one of the extras."""
-        wanted = {*GROUPS[: GROUPS.index(group) + 1], *extras}
-        return [p for p in self.programs if (p.group or self.group) in wanted]
+        groups = {*GROUPS[: GROUPS.index(group) + 1], *extras}
+        return [p for p in self.programs if (p.group or self.group) in groups]
 
 
 class Pins(_Pin):

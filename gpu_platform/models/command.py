@@ -49,10 +49,10 @@ def _repository(options: argparse.Namespace, text: str) -> Repository:
 def _version(options: argparse.Namespace, text: str) -> tuple[Repository, promotion.Version]:
     """Return the repository and the version for a reference with a tag or digest."""
     repository = _repository(options, text)
-    wanted = repository.reference.digest or repository.reference.tag
-    if wanted is None:
+    version = repository.reference.digest or repository.reference.tag
+    if version is None:
         raise UsageError(f"{text} has no version: use {text}:TAG or {text}@sha256:…")
-    return repository, promotion.read(repository, wanted)
+    return repository, promotion.read(repository, version)
 
 
 def _publish(options: argparse.Namespace) -> Iterator[str]:

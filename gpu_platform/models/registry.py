@@ -197,8 +197,8 @@ class Repository:
         headers: dict[str, str] | None = None,
         stream: bool = False,
     ) -> requests.Response:
-        wanted = {"Accept": f"{MANIFEST_TYPE}, application/octet-stream", **(headers or {})}
-        return self._client.do_request(url, method, data, wanted, None, stream)
+        accepted = {"Accept": f"{MANIFEST_TYPE}, application/octet-stream", **(headers or {})}
+        return self._client.do_request(url, method, data, accepted, None, stream)
 
     @contextmanager
     def _errors(self, problem: str) -> Iterator[None]:

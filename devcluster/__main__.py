@@ -157,18 +157,18 @@ def _status(options: argparse.Namespace) -> int:
     from gitops.runs.snapshot import Cluster
     from gitops.runs.table import print_runs
 
-    found = False
+    any_running = False
     for kind in _kinds(options.nodes):
         record = launcher.running(Layout.of(kind))
         if record is not None:
-            found = True
+            any_running = True
             cluster = lifecycle.attach(kind, cluster_spec(kind))
             print(f"{kind} cluster, process {record.pid}, from the checkout {record.checkout}")
             subprocess.run([*cluster.kubectl, "get", "nodes"], check=False)
             print_runs(Cluster(cluster.kubectl))
-    if not found:
+    if not any_running:
         print("no embedded cluster is running")
-    return 0 if found else 3
+    return 0 if any_running else 3
 
 
 def _running_kind(requested: str) -> Kind:
@@ -186,7 +186,7 @@ def _env(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    found = options.process is None
+    any_file = options.process is None
     for kind in _kinds(options.nodes):
         logs = Layout.of(kind).logs
         if not logs.exists():
@@ -195,10 +195,10 @@ def _logs(options: argparse.Namespace) -> int:
             for file in sorted(logs.rglob("*.log")):
                 print(file)
         elif (file := logs / f"{options.process}.log").exists():
-            found = True
+            any_file = True
             with file.open(errors="replace") as lines:
                 sys.stdout.writelines(deque(lines, maxlen=100))
-    if not found:
+    if not any_file:
         raise DevclusterError(
             f"{options.process!r} has no log: `python -m devcluster logs` lists the existing logs"
         )

@@ -59,12 +59,12 @@ def run_simulated(
     supervisor = Supervisor(layout.logs)
     control_plane = ControlPlane(layout.control_plane_settings(spec, binaries, api_port))
     try:
-        again = control_plane.exists
+        is_restart = control_plane.exists
         control_plane.start()
         server = f"https://127.0.0.1:{api_port}"
         control_plane.write_kubeconfig(layout.kubeconfig, server)
         events.add("control-plane", API_ANSWERS)
-        apply_definitions(layout.kubeconfig, binaries, files.definitions, again=again)
+        apply_definitions(layout.kubeconfig, binaries, files.definitions, is_restart=is_restart)
         webhooks = Webhooks.of(files.webhooks, layout.pki)
         webhooks.apply(layout.kubeconfig, binaries)
         supervisor.start(webhooks.service(layout.kubeconfig, binaries))

@@ -14,7 +14,7 @@ from devcluster.toolchain import Toolchain
 
 # Publicly known on purpose: the dev stack contains no secret (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
-ADOPTING = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
+ADOPTION_VARIABLES = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
 """Variable that lets an update adopt existing objects, for example from a killed update.
 
 `make up` sets it only for the platform's stack. If it were exported to the shell, other stacks
@@ -27,7 +27,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
     layout.pulumi_backend.mkdir(parents=True, exist_ok=True)
     links = layout.state / "bin"
     directories = [str(toolchain.bin), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    found = {
+    result = {
         "KUBECONFIG": str(layout.kubeconfig),
         "PULUMI_HOME": str(toolchain.pulumi_home),
         # Skip metadata files. If Pulumi is killed while it writes one, the file remains empty, and
@@ -41,9 +41,9 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
     if kind is Kind.REAL:
         _prefer_debian_docker(links)
         directories.insert(0, str(links))
-        found["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
-        found["DOCKER_BUILDKIT"] = "1"
-    return {**found, "PATH": ":".join(directories)}
+        result["DOCKER_HOST"] = f"unix://{layout.docker_socket}"
+        result["DOCKER_BUILDKIT"] = "1"
+    return {**result, "PATH": ":".join(directories)}
 
 
 def proxy_exclusions() -> dict[str, str]:
@@ -66,6 +66,6 @@ def _prefer_debian_docker(directory: Path) -> None:
         link.symlink_to(debian)
 
 
-def exports(found: dict[str, str]) -> str:
+def exports(variables: dict[str, str]) -> str:
     """Return the variables as shell commands, for `eval "$(make env)"`."""
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in found.items())
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())

@@ -193,11 +193,11 @@ def stop_orphans(kind: Kind) -> int:
 
 def running_elsewhere(kind: Kind) -> list[Path]:
     """Return the state directories of all running clusters of a kind on this host."""
-    found = []
+    states = []
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
-            found.append(_state(process))
-    return found
+            states.append(_state(process))
+    return states
 
 
 def _clusters(kind: Kind) -> Iterator[psutil.Process]:

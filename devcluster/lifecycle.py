@@ -103,10 +103,10 @@ def up(
 
 
 def _uv() -> Path:
-    found = shutil.which("uv")
-    if found is None:
+    program = shutil.which("uv")
+    if program is None:
         raise DevclusterError("uv is not on PATH: use `make up`, which installs it")
-    return Path(found)
+    return Path(program)
 
 
 def _start(cluster: Cluster, step: Step, on_api_server: OnApiServer | None) -> None:

@@ -17,7 +17,7 @@ class Reporter:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self.began = time.monotonic()
-        self.took: dict[str, float] = {}
+        self.durations: dict[str, float] = {}
 
     def say(self, text: str) -> None:
         """Print a line with the time since the command began."""
@@ -25,12 +25,12 @@ class Reporter:
 
     @contextmanager
     def step(self, name: str) -> Iterator["Step"]:
-        """Report a step of unknown length and store its duration in `took` (seconds)."""
+        """Report a step of unknown length and store its duration in `durations` (seconds)."""
         began = time.monotonic()
         step = Step(self, name)
         with step:
             yield step
-        self.took[name] = time.monotonic() - began
+        self.durations[name] = time.monotonic() - began
         self.say(f"{name}{': ' + step.detail if step.detail else ''}")
 
 

@@ -67,14 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status
 
 
-def _terminated(number: int, _: object) -> NoReturn:
+def _exit_on_signal(number: int, _: object) -> NoReturn:
     """Exit through an exception, so that temporary directories are deleted and the engine stops."""
     sys.exit(128 + number)
 
 
 if __name__ == "__main__":
     for handled in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(handled, _terminated)
+        signal.signal(handled, _exit_on_signal)
     # The process runs for seconds, and garbage collection would take a fifth of the import time.
     gc.disable()
     sys.exit(main())

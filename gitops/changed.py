@@ -35,7 +35,7 @@ _PROGRAM: Final = (
     *("__main__.py", "Pulumi.yaml", "requirements.txt"),
     *("infra/", "kube/", "policies/", "training/", "inference/", "workload/"),
 )
-_OWN_RULES: Final = "policies/config/"
+_STACK_RULES: Final = "policies/config/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,17 +58,17 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     stacks = [stack for stack in known_stacks(PROJECT) if stack not in options.skip]
     files = _changed_files(PROJECT, options.base)
-    removed_stacks = _removed(PROJECT, files or [])
+    removed_stacks = _deleted_environments(PROJECT, files or [])
     for removed in removed_stacks:
         sys.stderr.write(
             f"the environment {removed} was removed, but its stack still exists: destroy "
             f"it with `pulumi destroy --stack {removed}` (docs/destroying.md)\n"
         )
-    found = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
-    found.sort(key=lambda stack: (stack == options.last, stack))
+    affected = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
+    affected.sort(key=lambda stack: (stack == options.last, stack))
     kind = options.gitlab
     # JSON is YAML, and needs no package.
-    output = found if kind is None else child_pipeline(kind, found, removed_stacks)
+    output = affected if kind is None else child_pipeline(kind, affected, removed_stacks)
     sys.stdout.write(json.dumps(output) + "\n")
     return 0
 
@@ -116,14 +116,14 @@ def known_stacks(project: Path) -> list[str]:
 
 def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
     """Return whether one of the changed files affects a stack."""
-    own = {f"Pulumi.{stack}.yaml", f"{_OWN_RULES}{stack}.json"}
+    own = {f"Pulumi.{stack}.yaml", f"{_STACK_RULES}{stack}.json"}
     text = (project / f"Pulumi.{stack}.yaml").read_text("utf-8", "replace")
     named = _possible_paths(text)
     if "dockerfile:" in text:
         own.add(".dockerignore")
     return any(
         file in own
-        or (file.startswith(_PROGRAM) and not file.startswith(_OWN_RULES))
+        or (file.startswith(_PROGRAM) and not file.startswith(_STACK_RULES))
         or not named.isdisjoint([file, *map(str, PurePosixPath(file).parents)])
         for file in files
     )
@@ -139,10 +139,10 @@ def _possible_paths(configuration: str) -> set[str]:
     return {word.removeprefix("./").rstrip("/") for word in words} - {".", ""}
 
 
-def _removed(project: Path, files: list[str]) -> list[str]:
+def _deleted_environments(project: Path, files: list[str]) -> list[str]:
     """Return the environments whose configuration the change deletes."""
-    found = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
-    return [match[1] for match in found if match and not (project / match[0]).exists()]
+    matches = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
+    return [match[1] for match in matches if match and not (project / match[0]).exists()]
 
 
 def _changed_files(project: Path, base: str) -> list[str] | None:
@@ -151,8 +151,8 @@ def _changed_files(project: Path, base: str) -> list[str] | None:
         raise GitopsError(f"--base {base!r} is not a Git revision")
     if not base or _git(project, "cat-file", "-e", f"{base}^{{commit}}") is None:
         return None
-    found = _git(project, "diff", "--name-only", "-z", f"{base}...HEAD")
-    return None if found is None else [name for name in found.split("\0") if name]
+    names = _git(project, "diff", "--name-only", "-z", f"{base}...HEAD")
+    return None if names is None else [name for name in names.split("\0") if name]
 
 
 def _git(project: Path, *arguments: str) -> str | None:

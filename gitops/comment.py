@@ -44,7 +44,7 @@ environment:
 
 exit status: 0 if the report was posted, 1 if the host rejected it.
 """
-Done = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
+Outcome = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
 _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) -->")
 
 
@@ -83,10 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _stacks(text: str) -> list[str]:
     """Parse a JSON list of names. Raise ValueError if it is invalid; argparse reports it."""
-    found = json.loads(text)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+    stacks = json.loads(text)
+    if not isinstance(stacks, list) or not all(isinstance(name, str) for name in stacks):
         raise ValueError(text)
-    return found
+    return stacks
 
 
 def run(options: argparse.Namespace) -> int:
@@ -125,15 +125,15 @@ def _host(options: argparse.Namespace, environment: Mapping[str, str]) -> "Host"
     return (GitLab if name == "gitlab" else GitHub)(environment, options.number)
 
 
-def put_comment(host: "Host", body: str) -> Done:
+def put_comment(host: "Host", body: str) -> Outcome:
     """Create the comment, or replace the existing one about the same stack."""
-    found = _own(host, host.comments(), _marker_of(body))
-    if found is None:
+    comment = _own_note(host, host.comments(), _marker_of(body))
+    if comment is None:
         host.add_comment(body)
         return "created"
-    if _same(found.body, body):
+    if _are_equal(comment.body, body):
         return "unchanged"
-    host.change_comment(found.number, body)
+    host.change_comment(comment.number, body)
     return "updated"
 
 
@@ -142,7 +142,7 @@ def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> 
 
     Such comments describe updates that will not happen. Return the number of replaced comments.
     """
-    found: list[tuple[int, str]] = []
+    outdated: list[tuple[int, str]] = []
     for note in host.comments():
         marker = note.body.partition("\n")[0].strip()
         marked = _MARKER.fullmatch(marker)
@@ -150,10 +150,10 @@ def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> 
             continue
         headline = f"## Preview of `{marked['stack']}`: no longer affected"
         if headline not in note.body and note.author == host.author():
-            found.append((note.number, _with_commit(f"{marker}\n{headline}\n", commit)))
-    for number, body in found:
+            outdated.append((note.number, _with_commit(f"{marker}\n{headline}\n", commit)))
+    for number, body in outdated:
         host.change_comment(number, body)
-    return len(found)
+    return len(outdated)
 
 
 def _with_commit(body: str, commit: str | None) -> str:
@@ -165,24 +165,24 @@ def _with_commit(body: str, commit: str | None) -> str:
     return "\n".join([*lines[: headline + 1], "", f"Commit {commit}.", *lines[headline + 1 :]])
 
 
-def put_issue(host: "Host", title: str, body: str) -> Done:
+def put_issue(host: "Host", title: str, body: str) -> Outcome:
     """Open an issue, or replace the open one about the same stack."""
-    found = _own(host, host.issues(), _marker_of(body))
-    if found is None:
+    issue = _own_note(host, host.issues(), _marker_of(body))
+    if issue is None:
         host.add_issue(title, body)
         return "created"
-    if _same(found.body, body):
+    if _are_equal(issue.body, body):
         return "unchanged"
-    host.change_issue(found.number, title, body)
+    host.change_issue(issue.number, title, body)
     return "updated"
 
 
-def close_issue(host: "Host", body: str) -> Done:
+def close_issue(host: "Host", body: str) -> Outcome:
     """Close the open issue about the same stack, if there is one."""
-    found = _own(host, host.issues(), _marker_of(body))
-    if found is None:
+    issue = _own_note(host, host.issues(), _marker_of(body))
+    if issue is None:
         return "nothing to close"
-    host.close_issue(found.number)
+    host.close_issue(issue.number)
     return "closed"
 
 
@@ -210,7 +210,7 @@ def _title(body: str) -> str:
     return f"Merged changes of the stack {stack} are not applied"
 
 
-def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
+def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
     """Return the note that has this marker and was written by the token's user."""
     marked = [note for note in notes if note.body.partition("\n")[0].strip() == marker]
     if not marked:
@@ -219,7 +219,7 @@ def _own(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
     return next((note for note in marked if note.author == author), None)
 
 
-def _same(one: str, other: str) -> bool:
+def _are_equal(one: str, other: str) -> bool:
     """Return whether two texts are equal except for trailing spaces and line endings.
 
     GitHub and GitLab may change both.

@@ -37,7 +37,7 @@ class Demand:
 
     workload: str
     run: str
-    """Name of the run, with the step if it has several; without a run, the name of the workload."""
+    """Name of the run, and its step if it has several; outside runs, the workload's name."""
     namespace: str
     queue: str
     role: Role
@@ -58,7 +58,7 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of the sweep if this is the template of its trials; otherwise None."""
     expected_share: Decimal | None = None
-    """Fraction of the total length of a sweep's trials that is expected to be trained."""
+    """Expected fraction of the total length of its trials that a sweep trains."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
@@ -172,6 +172,6 @@ def _labels(selector: Node) -> dict[str, str]:
     return {key: node.text or "" for key, node in selector.fields()}
 
 
-def with_gpus(found: Iterable[Demand]) -> Iterator[Demand]:
+def with_gpus(demands: Iterable[Demand]) -> Iterator[Demand]:
     """Yield the demands with GPUs."""
-    return (demand for demand in found if demand.gpus)
+    return (demand for demand in demands if demand.gpus)

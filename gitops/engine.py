@@ -1,4 +1,4 @@
-"""Calls of the Pulumi CLI for one stack.
+"""Pulumi CLI calls for one stack.
 
 Events are read from the engine's event log, not from the output. Every call uses a separate event
 log in a temporary directory, so several previews of one checkout can run at the same time.
@@ -62,11 +62,11 @@ class Result:
 
     status: int
     output: str
-    out: str = ""
+    stdout: str = ""
 
 
 class Preview:
-    """A preview in the background, as a context manager that stops the engine on an early exit.
+    """Context manager that runs a preview in the background and stops the engine on an early exit.
 
     With `refresh`, it compares the state with the cluster and does not run the program.
     `plan` is the file to which the update plan is written.
@@ -94,7 +94,7 @@ class Preview:
         with self._output.open("wb") as output:
             self._process = _start(
                 stack,
-                [*command, *_common(stack), *options],
+                [*command, *_preview_options(stack), *options],
                 output,
                 {"PULUMI_DEBUG_COMMANDS": "1"},
             )
@@ -118,7 +118,7 @@ class Preview:
 
         def report() -> None:
             while not finished.wait(_TICK_SECONDS):
-                progress(self._processed())
+                progress(self._processed_resources())
 
         reporter = threading.Thread(target=report)
         reporter.start()
@@ -129,7 +129,7 @@ class Preview:
             reporter.join()
         return Result(status, self._output.read_text("utf-8", "replace"))
 
-    def _processed(self) -> int:
+    def _processed_resources(self) -> int:
         return self.log.read_bytes().count(b'"resourcePreEvent"') if self.log.exists() else 0
 
 
@@ -170,7 +170,7 @@ def read_resources(stack: Stack) -> frozenset[str]:
     result = run(stack, "stack", "export", "--stack", stack.name)
     if result.status != 0:
         raise GitopsError(f"`pulumi stack export` failed:\n{result.output.strip()}")
-    resources = json.loads(result.out)["deployment"].get("resources") or []
+    resources = json.loads(result.stdout)["deployment"].get("resources") or []
     return frozenset(each["urn"] for each in resources if each.get("external"))
 
 
@@ -182,7 +182,7 @@ def common(stack: Stack) -> list[str]:
     return chosen
 
 
-def _common(stack: Stack) -> list[str]:
+def _preview_options(stack: Stack) -> list[str]:
     return [*common(stack), "--non-interactive", "--color", "never"]
 
 

@@ -24,14 +24,14 @@ _SEPARATOR: Final = re.compile(r"[=:\s]+")
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
     """Return the plan without the secrets of `hide` and without literals that look secret."""
-    found = plan(events, hide)
-    resources = changes(found.steps)
+    plan_read = plan(events, hide)
+    resources = changes(plan_read.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}
-    return plan(events, hide.and_also(hidden)) if hidden else found
+    return plan(events, hide.and_also(hidden)) if hidden else plan_read
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:
-    """Yield the texts in objects that must not appear in a report."""
+    """Yield the strings in objects that must not appear in a report."""
     for view in views:
         for rule in (no_literal_secrets, no_secrets_in_manifests):
             for violation in rule.violations(view, _DEFAULTS):
@@ -39,30 +39,30 @@ def literals(views: Iterable[View]) -> Iterator[str]:
 
 
 def of_setting(name: str, value: Any) -> Iterator[str]:
-    """Yield the texts in a setting or environment variable that must not appear in a report."""
+    """Yield the parts of a setting or environment variable that must not appear in a report."""
     if isinstance(value, list | tuple):
-        yield from _parts(" ".join(map(str, value)))
+        yield from _sensitive_parts(" ".join(map(str, value)))
     elif isinstance(value, str | int | float) and is_secret(name, str(value)):
         yield from _of_value(str(value))
     elif isinstance(value, str):
-        yield from _parts(value)
+        yield from _sensitive_parts(value)
 
 
 def _of_value(value: Any) -> Iterator[str]:
     """Yield the secrets in arguments and files; yield any other value as a whole."""
     if isinstance(value, list):
-        parts = [*_parts(" ".join(map(str, value)))]
+        parts = [*_sensitive_parts(" ".join(map(str, value)))]
         yield from parts or map(str, value)
         return
     text = str(value)
-    parts = [*_parts(text)]
+    parts = [*_sensitive_parts(text)]
     yield from parts
     if not parts or "\n" not in text:
         yield text
 
 
-def _parts(text: str) -> Iterator[str]:
-    yield from (found.group() for found in VALUE.finditer(text))
+def _sensitive_parts(text: str) -> Iterator[str]:
+    yield from (match.group() for match in VALUE.finditer(text))
     for pattern in (ARGUMENT, SETTING):
-        for found in pattern.finditer(text):
-            yield _SEPARATOR.split(found.group().strip(), maxsplit=1)[-1].strip("\"'")
+        for match in pattern.finditer(text):
+            yield _SEPARATOR.split(match.group().strip(), maxsplit=1)[-1].strip("\"'")

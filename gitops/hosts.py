@@ -18,7 +18,7 @@ _RETRY_DELAYS = (1.0, 4.0)
 """Time (s) before the second and third attempt, unless the response has a Retry-After header."""
 _MAX_DELAY = 60.0
 _MAX_REDIRECTS = 3
-_ACTIONS = "github-actions[bot]"
+_ACTIONS_BOT = "github-actions[bot]"
 """Author of comments and issues written with a workflow's token."""
 
 
@@ -52,15 +52,15 @@ class GitHub:
     def author(self) -> str:
         """Return the author of everything written with the token: a bot or the token's user."""
         if self._environment.get("GITHUB_ACTIONS") == "true":
-            return self._environment.get("GITOPS_AUTHOR") or _ACTIONS
+            return self._environment.get("GITOPS_AUTHOR") or _ACTIONS_BOT
         return str(self._api.get("user")["login"])
 
     def commit(self) -> str | None:
         """Return the commit of the pull request; None outside its workflows."""
         # GITHUB_SHA is a temporary merge commit that readers cannot look up.
         head = self._event().get("head")
-        found = head.get("sha") if isinstance(head, dict) else None
-        return found if isinstance(found, str) else None
+        sha = head.get("sha") if isinstance(head, dict) else None
+        return sha if isinstance(sha, str) else None
 
     def comments(self) -> Iterator[Note]:
         """Yield the comments on the pull request."""
@@ -208,10 +208,10 @@ class _Api:
         next_page: str | None = path
         while next_page is not None:
             response = self._send("GET", next_page)
-            found = _json(response, path)
-            if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-                raise GitopsError(f"GET {path} returned {found!r:.80} instead of a list")
-            yield from found
+            page = _json(response, path)
+            if not isinstance(page, list) or not all(isinstance(item, dict) for item in page):
+                raise GitopsError(f"GET {path} returned {page!r:.80} instead of a list")
+            yield from page
             next_page = response.links.get("next", {}).get("url")
             if next_page is not None and httpx.URL(next_page).host != self._client.base_url.host:
                 raise GitopsError(f"GET {path}: the next page is on another host ({next_page})")
@@ -262,10 +262,10 @@ def _token(environment: Mapping[str, str], name: str) -> str:
 def _pull_request(event: Path) -> dict[str, Any]:
     """Return the pull request in a GitHub event; empty if there is none."""
     try:
-        found = json.loads(event.read_text("utf-8"))
+        content = json.loads(event.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise GitopsError(f"GITHUB_EVENT_PATH ({event}) cannot be read: {error}") from error
-    request = found.get("pull_request") if isinstance(found, dict) else None
+    request = content.get("pull_request") if isinstance(content, dict) else None
     return request if isinstance(request, dict) else {}
 
 
@@ -299,12 +299,12 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 def _message(response: httpx.Response) -> str:
     try:
-        found = response.json()
+        content = response.json()
     except ValueError:
         return response.text[:200]
-    if isinstance(found, dict):
-        return str(found.get("message") or found.get("error") or found)[:200]
-    return str(found)[:200]
+    if isinstance(content, dict):
+        return str(content.get("message") or content.get("error") or content)[:200]
+    return str(content)[:200]
 
 
 def _hint(response: httpx.Response) -> str:

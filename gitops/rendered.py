@@ -37,7 +37,7 @@ _STACK_KEYS = ("config",)
 
 @contextmanager
 def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
-    """Yield a rendered stack whose state is rendered from a Git revision.
+    """Yield a stack for a rendered preview, whose state is that of a Git revision.
 
     The revision is the merge base of the current branch and `base`. Without a base, or if the base
     does not contain the stack, all resources are new.
@@ -63,7 +63,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
                     _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
                     run_or_fail(before, "up", "--yes", "--skip-preview", *common(before))
                 except GitopsError:
-                    # The change may fix the base, so it is previewed anyway.
+                    # The change may fix the base, so preview the change anyway.
                     rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
                     _reset_state(rendered, directory)
         _configure(rendered, stack.file, directory)
@@ -118,14 +118,14 @@ def content_at(file: Path, revision: str) -> bytes | None:
     known = _git(file.parent, "cat-file", "-e", f"{commit}^{{commit}}")
     if known.returncode != 0:
         raise GitopsError(f"the base {revision!r} is not a revision: {known.stderr.decode()}")
-    found = _git(file.parent, "show", f"{commit}:./{file.name}")
-    return found.stdout if found.returncode == 0 else None
+    result = _git(file.parent, "show", f"{commit}:./{file.name}")
+    return result.stdout if result.returncode == 0 else None
 
 
 def _merge_base(project: Path, revision: str) -> str:
     """Return the merge base of the current branch and a revision; without one, the revision."""
-    found = _git(project, "merge-base", revision, "HEAD")
-    return found.stdout.decode().strip() if found.returncode == 0 else revision
+    result = _git(project, "merge-base", revision, "HEAD")
+    return result.stdout.decode().strip() if result.returncode == 0 else revision
 
 
 def _git(project: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -42,9 +42,9 @@ def values(stack: Stack) -> list[str]:
             f"the secrets of stack {stack.name} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE "
             "or log in to its secrets provider, or preview with --rendered:\n"
             # stdout may contain the secrets that could be decrypted.
-            f"{result.output.removeprefix(result.out)}"
+            f"{result.output.removeprefix(result.stdout)}"
         )
-    shown = json.loads(result.out)
+    shown = json.loads(result.stdout)
     return [text for path in paths for text in _texts(_at(shown, path))]
 
 

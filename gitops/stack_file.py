@@ -109,17 +109,17 @@ def document_of(content: bytes, file: str) -> dict[str, Any]:
         GitopsError: If the content is not a mapping. The message names the file.
     """
     try:
-        found = parse(content.decode())
+        value = parse(content.decode())
     except (ValueError, yaml.YAMLError) as error:
         raise GitopsError(f"the configuration {file} cannot be read: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
+    if not isinstance(value, dict) or not isinstance(value.get("config", {}), dict):
         raise GitopsError(
             f"{file} is not the configuration of a stack: it must contain `config:` with its keys"
         )
-    return found
+    return value
 
 
 def section(configuration: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a section of a stack's configuration; empty if it is missing."""
-    found = configuration.get("config", {}).get(f"{PROJECT}:{name}")
-    return found if isinstance(found, dict) else {}
+    value = configuration.get("config", {}).get(f"{PROJECT}:{name}")
+    return value if isinstance(value, dict) else {}

@@ -55,7 +55,7 @@ def sweep_prices(
     from policies.views import View
 
     table = table or DEFAULT
-    prices, found, problems = load(table), {}, list[str]()
+    prices, by_sweep, problems = load(table), {}, list[str]()
     for key, sweep in settings.training.sweeps.items():
         if sweep.budget.money is None:
             continue
@@ -78,10 +78,10 @@ def sweep_prices(
             continue
         price = hourly / sweep.gpus
         problems += _problems(settings, key, sweep, price, prices)
-        found[key] = Price(gpu_hour=float(price), currency=prices.currency)
+        by_sweep[key] = Price(gpu_hour=float(price), currency=prices.currency)
     if problems:
         raise SettingsError(problems)
-    return found
+    return by_sweep
 
 
 def _problems(

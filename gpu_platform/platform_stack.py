@@ -1,4 +1,4 @@
-"""The platform as other stacks use it, read from the outputs of its stack."""
+"""The platform as seen by other stacks, read from the outputs of its own stack."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
@@ -18,7 +18,7 @@ from infra.settings.training.job import TrainingJobSettings
 from infra.settings.types import PinnedImage
 from infra.training_run import TrainingJobArgs
 
-_PINNED: TypeAdapter[str] = TypeAdapter(PinnedImage)
+_PINNED_IMAGE: TypeAdapter[str] = TypeAdapter(PinnedImage)
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Platform:
     ) -> Iterator[Problem]:
         """Yield every key of a job that this platform does not support."""
         if self.queues is not None and job.queue not in self.queues:
-            yield Problem("queue", f"is {job.queue!r}, but {_known('queue', self.queues)}")
+            yield Problem("queue", f"is {job.queue!r}, but {_choice('queue', self.queues)}")
         yield from self._missing_claim("checkpoints", job.checkpoints)
         if job.datasets is not None:
             yield from self._missing_claim("datasets", job.datasets)
@@ -211,7 +211,7 @@ class Platform:
             if volume.claim is not None:
                 yield from self._missing_claim(f"volumes.{name}.claim", volume.claim)
         if not isinstance(image, pulumi.Output):
-            yield from unpinned(image)
+            yield from pinning_problems(image)
         elif image_identity is None:
             yield Problem(
                 "image",
@@ -238,11 +238,11 @@ class Platform:
             yield from self._missing_claim(name, claim)
         for image in images:
             if not isinstance(image, pulumi.Output):
-                yield from unpinned(image)
+                yield from pinning_problems(image)
 
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:
-            yield Problem(key, f"is {claim!r}, but {_known('claim', self.claims)}")
+            yield Problem(key, f"is {claim!r}, but {_choice('claim', self.claims)}")
 
 
 async def _cluster_of(
@@ -255,24 +255,24 @@ async def _cluster_of(
     return uid
 
 
-def _known(noun: str, names: Collection[str]) -> str:
+def _choice(noun: str, names: Collection[str]) -> str:
     if not names:
         return f"the platform has no {noun}s"
     return f"the platform has only the {noun}s {', '.join(sorted(names))}: use one of them"
 
 
-def unpinned(image: object) -> Iterator[Problem]:
+def pinning_problems(image: object) -> Iterator[Problem]:
     """Yield a problem if an image is not pinned by digest."""
     try:
-        _PINNED.validate_python(image)
+        _PINNED_IMAGE.validate_python(image)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             yield Problem("image", f"is {image!r}: it {rule(detail)}")
 
 
 def _raise(key: str, problems: Iterator[Problem]) -> None:
-    if found := [f"  - {problem.key} {problem.reason}." for problem in problems]:
-        raise PlatformError("\n".join([f"the platform does not support {key!r}:", *found]))
+    if lines := [f"  - {problem.key} {problem.reason}." for problem in problems]:
+        raise PlatformError("\n".join([f"the platform does not support {key!r}:", *lines]))
 
 
 def _mismatch(kind: str) -> str:

@@ -60,7 +60,7 @@ class Target:
                 "cluster", render_yaml_to_directory=settings.render_to, kubeconfig=_AMBIENT
             )
             return cls(provider=rendering, settings=settings, runs=pulumi.Output.from_input([]))
-        recorded = _recorded()
+        recorded = _recorded_outputs()
         found = _identity(settings, recorded)
         pulumi.export(OUTPUT, found)
         return cls(
@@ -123,7 +123,7 @@ def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[s
     return [] if moves else list(recorded.get(STARTED_RUNS, []))
 
 
-def _recorded() -> pulumi.Output[Mapping[str, Any]]:
+def _recorded_outputs() -> pulumi.Output[Mapping[str, Any]]:
     """Return the outputs of the stack's last update."""
     stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
     return pulumi.StackReference("recorded-cluster", stack_name=stack_name).outputs

@@ -25,7 +25,7 @@ PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 
 
 def compact(fields: Mapping[str, Any]) -> Manifest:
-    """Return the fields without those that are None or an empty mapping."""
+    """Return the fields, omitting None and empty mappings."""
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
@@ -68,8 +68,8 @@ def _with_metadata(value: Any, added: Mapping[str, Mapping[str, str]]) -> Any:
         return value
     spec = value.get("spec")
     is_pod = isinstance(spec, Mapping) and "containers" in spec
-    found = _add_metadata(value, added) if is_pod else value
-    return {key: _with_metadata(item, added) for key, item in found.items()}
+    result = _add_metadata(value, added) if is_pod else value
+    return {key: _with_metadata(item, added) for key, item in result.items()}
 
 
 def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str]]) -> Manifest:

@@ -184,10 +184,10 @@ def _allow_prometheus(args: MonitoringArgs) -> Manifest:
 
 
 def _metadata(args: MonitoringArgs, name: str) -> Manifest:
-    found = dict(args.monitoring.labels) if args.monitoring.prometheus == "operator" else {}
+    labels = dict(args.monitoring.labels) if args.monitoring.prometheus == "operator" else {}
     return {
         "name": name,
         "namespace": args.namespace,
-        "labels": {**standard_labels("monitoring", name), **found},
+        "labels": {**standard_labels("monitoring", name), **labels},
         "annotations": dict(NOT_AWAITED),
     }

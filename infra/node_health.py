@@ -116,11 +116,11 @@ def _namespace(name: str) -> Manifest:
 
 
 def _ports(health: NodeHealthSettings) -> list[int]:
-    found = list(health.api_ports)
+    ports = list(health.api_ports)
     if health.prometheus is not None:
         url = urlsplit(health.prometheus)
-        found += [*DNS_PORTS, url.port or (443 if url.scheme == "https" else 80)]
-    return found
+        ports += [*DNS_PORTS, url.port or (443 if url.scheme == "https" else 80)]
+    return ports
 
 
 def _options(args: NodeHealthArgs) -> Iterator[str]:

@@ -39,7 +39,7 @@ class GpuNodesOutput(TypedDict):
     resource: Annotated[str, Field(description="Name of the GPU resource.")]
     nodeSelector: Annotated[dict[str, str], Field(description="Labels of the nodes with GPUs.")]
     tolerations: Annotated[
-        list[TolerationOutput], Field(description="Tolerations of their taints.")
+        list[TolerationOutput], Field(description="Tolerations of the nodes' taints.")
     ]
     runtimeClass: NotRequired[
         Annotated[
@@ -157,14 +157,14 @@ PLATFORM_OUTPUTS: Final = TypeAdapter(PlatformOutputs)
 
 def gpu_nodes_output(nodes: GpuNodes) -> GpuNodesOutput:
     """Return the GPU nodes as an output for other stacks."""
-    found: GpuNodesOutput = {
+    output: GpuNodesOutput = {
         "resource": nodes.resource,
         "nodeSelector": dict(nodes.node_selector),
         "tolerations": [cast(TolerationOutput, dict(each)) for each in nodes.tolerations],
     }
     if nodes.runtime_class is not None:
-        found["runtimeClass"] = nodes.runtime_class
-    return found
+        output["runtimeClass"] = nodes.runtime_class
+    return output
 
 
 def gpu_nodes_input(output: GpuNodesOutput) -> GpuNodes:

@@ -21,7 +21,7 @@ KEY: Final = "platform.json"
 class PlatformDescriptionArgs:
     """Data that `python -m gpu_platform run` needs to create the same runs as the stack.
 
-    `labels` and `annotations` are those of the site. The description contains no secret.
+    The stack adds `labels` and `annotations` to every object. The description contains no secret.
     """
 
     shared: SharedResources

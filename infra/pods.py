@@ -327,7 +327,9 @@ def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Mani
     ]
 
 
-def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Manifest:
+def shared_label_affinity(
+    labels: Mapping[str, str], node_label: str, *, required: bool
+) -> Manifest:
     """Return an affinity that keeps the pods on nodes with the same value of `node_label`."""
     term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
     if required:
@@ -336,10 +338,10 @@ def packed(labels: Mapping[str, str], node_label: str, *, required: bool) -> Man
     return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
 
 
-def alone_on_its_node(label: str, exempt: Mapping[str, str]) -> Manifest:
-    """Return an affinity that keeps pods with the label off the node, in any namespace.
+def exclusive_node_affinity(label: str, exempt: Mapping[str, str]) -> Manifest:
+    """Return an affinity that keeps other pods with the label off the node, in all namespaces.
 
-    Pods with the labels `exempt`, which use no GPU, may share it.
+    Pods with the labels `exempt`, which use no GPU, may share the node.
     """
     others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()]
     term = {

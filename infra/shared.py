@@ -13,7 +13,8 @@ class SharedResources:
     """Namespace, queues, claims, GPU nodes and images of a stack.
 
     `images` maps keys to references: strings or Pulumi outputs. `identities` are always known and
-    change only if the author of an image changes it. `claims` maps keys to names in the cluster.
+    change only if the author of an image changes the image. `claims` maps keys to names in the
+    cluster.
     """
 
     namespace: str

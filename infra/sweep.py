@@ -45,7 +45,7 @@ class Sweep:
     args: TrainingJobArgs
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    """Labels and annotations of the site, which all its objects have."""
+    """Labels and annotations that the site requires on every object."""
     price: Price | None = None
 
     @property
@@ -133,21 +133,21 @@ def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
 
 def parse_plan(text: str) -> dict[str, Sweep]:
     """Return the sweeps of a plan; raise ValueError if another version wrote it."""
-    found = {}
+    sweeps = {}
     for key, document in json.loads(text).items():
         settings = SweepSettings.model_validate(document.pop("settings"))
         labels, annotations = document.pop("labels"), document.pop("annotations")
         gpu_nodes = GpuNodes(**document.pop("gpu_nodes"))
         price = document.pop("price")
         args = TrainingJobArgs(key=key, job=settings.job, gpu_nodes=gpu_nodes, **document)
-        found[key] = Sweep(
+        sweeps[key] = Sweep(
             settings=settings,
             args=args,
             labels=labels,
             annotations=annotations,
             price=None if price is None else Price(**price),
         )
-    return found
+    return sweeps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The trials are not resources of the stack, which only limits them. Pulumi does not wait for any.
+    The trials are not resources of the stack, which only limits them. Pulumi does not wait for
+    trials.
     """
 
     def __init__(

@@ -58,10 +58,10 @@ def _run_rules() -> Iterator[Manifest]:
 
 
 def _run_resources() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    resources: dict[str, list[str]] = {}
     for resource in (*RESOURCES, TEMPLATE):
-        found.setdefault(resource.group, []).append(resource.plural)
-    return found
+        resources.setdefault(resource.group, []).append(resource.plural)
+    return resources
 
 
 def _rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Manifest:

@@ -20,8 +20,8 @@ SERVICE_ACCOUNTS: Final = ("training", "inference")
 class TenancyArgs:
     """Settings of the namespace, and the name of the GPU resource that the quota counts.
 
-    `retain` keeps the namespace, with what is retained in it, when the stack is destroyed.
-    `system_namespaces` are those of privileged pods, to which no admission policy applies.
+    With `retain`, the namespace and its retained objects survive the stack's destruction.
+    No admission policy applies in `system_namespaces`, whose pods are privileged.
     """
 
     tenancy: TenancySettings
@@ -64,7 +64,8 @@ class Tenancy(Component):
         if args.login is not None:
             self.create(f"{name}-registry", args.login.secret(self.namespace), inside)
         if args.tenancy.admission != "off":
-            # Imported only here, because the rules make the imports of a program a fifth slower.
+            # Imported only here, because importing the rules makes a program's imports a fifth
+            # slower.
             from infra.admission import Admission, AdmissionArgs
 
             admission = AdmissionArgs(

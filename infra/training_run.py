@@ -16,9 +16,9 @@ from infra.pods import (
     Pod,
     Rdma,
     additional_volumes,
-    alone_on_its_node,
     even_spread,
-    packed,
+    exclusive_node_affinity,
+    shared_label_affinity,
     variables_from,
 )
 from infra.schedule import schedule_objects
@@ -46,7 +46,7 @@ from kube.names import (
 from kube.shared_memory import default_shm
 from training.config import flag_of
 
-_UNDISTURBED: Final = {
+_AUTOSCALER_ANNOTATIONS: Final = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
@@ -86,7 +86,7 @@ class TrainingJobArgs:
         *,
         isolated: bool = False,
     ) -> Self:
-        """Build the arguments of a job from what the stack shares."""
+        """Build the arguments of a job from the stack's shared resources."""
         return cls(
             key=key,
             job=job,
@@ -193,7 +193,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
         service_account=args.service_account,
         grace_seconds=job.grace_seconds,
         labels={**job.labels, **labels},
-        annotations={**_UNDISTURBED, **_scrape_annotations(job), **job.annotations},
+        annotations={**_AUTOSCALER_ANNOTATIONS, **_scrape_annotations(job), **job.annotations},
         ports=_metrics_port(job),
         env=_environment(job, run),
         mounts=_mounts(job, args.claims),
@@ -280,15 +280,15 @@ def _step_program(
     run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the prefix of a command that needs `workload.step`, or an empty list."""
-    given = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
-    if not options and not given:
+    arguments = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
+    if not options and not arguments:
         return []
     return [
         *("python3", "-m", "workload.step"),
         f"--run={CHECKPOINTS_PATH}/{run}",
         f"--name={name}",
         *options,
-        *given,
+        *arguments,
         "--",
     ]
 
@@ -377,7 +377,9 @@ def _mounts(job: TrainingJobSettings, claims: Mapping[str, Any]) -> list[Mount]:
 def _affinity(job: TrainingJobSettings, run: str) -> Manifest:
     affinity: Manifest = {}
     if job.pack is not None:
-        affinity |= packed({RUN_LABEL: run}, job.pack.label, required=job.pack.required)
+        affinity |= shared_label_affinity(
+            {RUN_LABEL: run}, job.pack.label, required=job.pack.required
+        )
     if job.whole_node:
-        affinity |= alone_on_its_node(WORKLOAD_LABEL, LAUNCHER_LABEL)
+        affinity |= exclusive_node_affinity(WORKLOAD_LABEL, LAUNCHER_LABEL)
     return affinity

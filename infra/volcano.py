@@ -142,7 +142,7 @@ async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
 
 # Volcano's webhook rejects jobs of a queue that the controllers have not opened yet. Any state is
 # accepted, because a queue may be closed.
-_AWAITED: Final = {
+_WAIT_ANNOTATIONS: Final = {
     "pulumi.com/waitFor": "jsonpath={.status.state}",
     "pulumi.com/timeoutSeconds": "120",
 }
@@ -153,7 +153,7 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
-        "metadata": {"name": name, "annotations": _AWAITED},
+        "metadata": {"name": name, "annotations": _WAIT_ANNOTATIONS},
         "spec": compact(
             {
                 "weight": settings.weight,
@@ -216,7 +216,7 @@ def priority_class(name: str, settings: PriorityClassSettings) -> Manifest:
     }
 
 
-_PACKED: Final = 10
+_BINPACK_WEIGHT: Final = 10
 """Weight of binpack relative to the scores of nodeorder, whose weights are 1 to 3."""
 
 
@@ -226,7 +226,8 @@ def scheduler_configuration(
     """Return the text of `volcano-scheduler.conf`.
 
     `hierarchical` is True if queues have parents, `topology` if Volcano has the network topology
-    plugin. The names are those of Volcano's `pkg/scheduler/conf`, the same from 1.10 to 1.15.
+    plugin. The names are defined in Volcano's `pkg/scheduler/conf` and are the same from 1.10 to
+    1.15.
     """
     # All plugins that select victims are in one tier. With several tiers, the first one that
     # selects any decides alone, and a queue would lose pods within its share
@@ -239,7 +240,7 @@ def scheduler_configuration(
         },
         "conformance": {},
         "overcommit": _overcommit(settings),
-        # Its selection of victims ignores priorities.
+        # drf's selection of victims ignores priorities.
         "drf": {"enablePreemptable": False} if settings.drf else None,
         "predicates": {},
         settings.share: {"enableHierarchy": True} if hierarchical else {},
@@ -273,7 +274,8 @@ def _overcommit(settings: SchedulerSettings) -> dict[str, Any] | None:
 
 
 def _sla(settings: SlaSettings) -> dict[str, Any]:
-    # In a tier before all others, so that its vote counts; priorities still order the jobs.
+    # The tier precedes all others, so that the plugin's vote counts; priorities still order the
+    # jobs.
     return {
         "name": "sla",
         "enableJobOrder": False,
@@ -284,7 +286,7 @@ def _sla(settings: SlaSettings) -> dict[str, Any]:
 
 def _node_order(settings: SchedulerSettings) -> dict[str, Any]:
     # By default, nodeorder prefers the emptiest node, the opposite of binpack.
-    least = 0 if settings.placement == "binpack" else _PACKED
+    least = 0 if settings.placement == "binpack" else _BINPACK_WEIGHT
     return {"arguments": {"leastrequested.weight": least}}
 
 
@@ -296,4 +298,4 @@ def _binpack(settings: SchedulerSettings) -> dict[str, Any] | None:
     basic = {f"binpack.{name}": weights.pop(name, 0) for name in ("cpu", "memory")}
     devices = {"binpack.resources": ", ".join(weights)} if weights else {}
     each = {f"binpack.resources.{name}": weight for name, weight in weights.items()}
-    return {"arguments": {"binpack.weight": _PACKED, **basic, **devices, **each}}
+    return {"arguments": {"binpack.weight": _BINPACK_WEIGHT, **basic, **devices, **each}}

@@ -1,4 +1,4 @@
-"""Names that several parts of the platform write or read: labels, annotations, volumes, paths."""
+"""Labels, annotations, volume names and paths that several parts of the platform use."""
 
 from typing import Final
 

@@ -2,7 +2,7 @@
 
 The grammar is that of the API's `resource.Quantity`: a signed decimal number followed by a binary
 suffix (`Ki` to `Ei`), a decimal suffix (`n` to `E`) or a decimal exponent (`e3`). Values are
-`Decimal`, so that no comparison of two quantities depends on rounding.
+`Decimal`, so comparisons are exact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 MEBIBYTE: Final = 2**20
 LARGEST: Final = 2**63 - 1
-"""The API accepts larger quantities and caps them to this one."""
+"""Maximum quantity. The API accepts larger ones and caps them to it."""
 
 _PATTERN = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"

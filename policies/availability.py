@@ -1,4 +1,4 @@
-"""Effect of labels, disruption budgets and spread constraints on replicas."""
+"""Effects of labels, disruption budgets and spread constraints on replicas."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ from kube.workloads import WORKLOAD_KINDS
 from policies.catalogue import RULES
 from policies.configuration import (
     ALL_DISABLED,
-    CHECKED,
     CLUSTER,
-    RECORDED,
+    KIND_RECORDS,
+    KNOWN_NAMES,
     SYSTEM,
     cluster_settings,
     system_workloads,
@@ -48,7 +48,7 @@ from policies.views import Stack, View
 
 
 @dataclass(frozen=True)
-class _Exempted:
+class _ExemptedViolation:
     """A violation that an exemption covers, and the exemption."""
 
     rule: str
@@ -56,13 +56,13 @@ class _Exempted:
     exemption: Exemption
 
 
-class _Call(threading.local):
+class _ResourceState(threading.local):
     """State of the current resource; the engine may check several concurrently."""
 
     def __init__(self) -> None:
         self.properties: Any = None
         self.view: View | None = None
-        self.exempted: list[_Exempted] = []
+        self.exempted: list[_ExemptedViolation] = []
 
 
 class Binding:
@@ -73,7 +73,7 @@ class Binding:
     ) -> None:
         self._names = {rule.name for rule in rules}
         self._declared: dict[str, View] = {}
-        self._call = _Call()
+        self._call = _ResourceState()
         self._stack = Stack([])
         self._stack_properties: list[Any] = []
         self._misconfigured: set[str] = set()
@@ -95,13 +95,13 @@ class Binding:
         self._existing = _existing_objects(config)
         self._exemptions = Exemptions(config.get(KEY), self._names)
         values = plain(config)
-        self._problems = {CHECKED.name: unknown_rules(config, self._names)}
+        self._problems = {KNOWN_NAMES.name: unknown_rules(config, self._names)}
         self._problems[REJECTED.name] = self._exemptions.rejected
         with self._reporting(SYSTEM):
             self._shared["system_workloads"] = system_workloads(values)
         with self._reporting(CLUSTER):
             self._shared |= cluster_settings(values)
-        with self._reporting(RECORDED):
+        with self._reporting(KIND_RECORDS):
             self._kinds = configured_kinds(values)
 
     @contextmanager
@@ -127,7 +127,7 @@ class Binding:
         return [
             *(
                 EverywherePolicy(partial(self._report_problems, rule), **metadata(rule))
-                for rule in (CHECKED, SYSTEM, CLUSTER, RECORDED, REJECTED)
+                for rule in (KNOWN_NAMES, SYSTEM, CLUSTER, KIND_RECORDS, REJECTED)
             ),
             EverywherePolicy(self._report_used, **metadata(USED)),
             EverywherePolicy(self._report_unused, **metadata(UNUSED)),
@@ -197,12 +197,12 @@ class Binding:
         report: ReportViolation,
         subject: str,
     ) -> None:
-        """Report every violation. A failure of the rule itself counts as one, too."""
+        """Report every violation. A failure of the rule itself counts as a violation, too."""
         try:
             for violation in evaluate():
                 resource = violation.resource
                 if exemption := self._exemptions.covering(rule.name, resource):
-                    self._call.exempted.append(_Exempted(rule.name, violation, exemption))
+                    self._call.exempted.append(_ExemptedViolation(rule.name, violation, exemption))
                 else:
                     report(rule.describe(violation), resource.urn if resource else None)
         except ConfigurationError as error:

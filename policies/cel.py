@@ -1,8 +1,8 @@
 """Rules in CEL, the language of ValidatingAdmissionPolicies.
 
-A rule that can be evaluated on one object has, in addition to its Python, a CEL expression that
-returns the violating parts of the object. `policies.admission` turns it into a policy of the API
-server. `policies.cel_objects` contains the parts that expressions share.
+A rule that can be evaluated on one object has, in addition to its Python function, a CEL expression
+that returns the violating parts of the object. `policies.admission` turns it into a policy of the
+API server. `policies.cel_objects` contains the parts that expressions share.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Cel:
         """Return `exempt`, `violations` and the variables that they use, with settings inserted."""
         defined = {"exempt": exempt, "violations": self.violations}
         known = {**VARIABLES, **self.variables, **defined}
-        names = dict.fromkeys(name for last in defined for name in _needed(last, known))
+        names = dict.fromkeys(name for last in defined for name in _dependencies(last, known))
         return {
-            name: _SETTING.sub(lambda match: _setting(match, settings), known[name])
+            name: _SETTING.sub(lambda match: _setting_literal(match, settings), known[name])
             for name in names
         }
 
@@ -115,7 +115,7 @@ class Variables:
         return names
 
     def manifests(self) -> list[Manifest]:
-        """Return the variables of the policy, each before those that use it."""
+        """Return the variables of the policy, each before the variables that use it."""
         return [{"name": name, "expression": text} for name, text in self._defined.items()]
 
 
@@ -127,20 +127,20 @@ def pod(**violations: str) -> Cel:
 
 def containers(violation: str, **variables: str) -> Cel:
     """Return the rule that reports each container `c` of a pod for which a condition is true."""
-    found = f"variables.containers.filter(c, {violation}).map(c, 'container ' + c.name)"
-    return Cel(found, variables=variables)
+    names = f"variables.containers.filter(c, {violation}).map(c, 'container ' + c.name)"
+    return Cel(names, variables=variables)
 
 
 def gpu_containers(violation: str, **variables: str) -> Cel:
     """Return the rule that reports each container `c` with GPUs for which a condition is true."""
-    found = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
-    return Cel(found, variables=variables)
+    names = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
+    return Cel(names, variables=variables)
 
 
 def volumes(violation: str, **variables: str) -> Cel:
     """Return the rule that reports each volume `v` of a pod for which a condition is true."""
-    found = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
-    return Cel(found, variables=variables)
+    names = f"variables.volumes.filter(v, {violation}).map(v, 'volume ' + v.name)"
+    return Cel(names, variables=variables)
 
 
 def images(violation: str, **variables: str) -> Cel:
@@ -148,9 +148,11 @@ def images(violation: str, **variables: str) -> Cel:
     return Cel(f"variables.images.filter(i, {violation})", variables=variables)
 
 
-def _needed(name: str, known: Mapping[str, str]) -> list[str]:
+def _dependencies(name: str, known: Mapping[str, str]) -> list[str]:
     """Return a variable after the variables that it uses, in the order of evaluation."""
-    used = [each for other in _REFERENCE.findall(known[name]) for each in _needed(other, known)]
+    used = [
+        each for other in _REFERENCE.findall(known[name]) for each in _dependencies(other, known)
+    ]
     return [*used, name]
 
 
@@ -166,7 +168,7 @@ def _wildcard(character: str) -> str:
     return {"*": ".*", "?": "."}.get(character) or re.escape(character)
 
 
-def _setting(match: re.Match[str], settings: Mapping[str, Any]) -> str:
+def _setting_literal(match: re.Match[str], settings: Mapping[str, Any]) -> str:
     value = settings[match[2]]
     if match[1] == "pattern":
         return literal(pattern(value))

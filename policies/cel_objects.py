@@ -1,4 +1,4 @@
-"""API objects in CEL: targets of policies, variables and conditions that several rules use."""
+"""Targets of policies, and the CEL variables and conditions that several rules use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kube.accelerators import DEVICE_CLASS_PREFIX
 
 Manifest = dict[str, Any]
 
-_CHANGED: Final = "dyn(object).spec != dyn(oldObject).spec"
+_SPEC_CHANGED: Final = "dyn(object).spec != dyn(oldObject).spec"
 _TEMPLATE: Final = (
     "(request.resource.resource == 'pods' ? dyn({0})"
     " : request.resource.resource == 'podtemplates' ? dyn({0}).template"
@@ -94,7 +94,7 @@ PROMOTED_MODELS: Final = Target(
     "dyn(object).?data != dyn(oldObject).?data",
     named=(promoted_models.NAME,),
 )
-SERVICES: Final = Target("services", {"": ("services",)}, _CHANGED)
+SERVICES: Final = Target("services", {"": ("services",)}, _SPEC_CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
 """Matches only creations: the source is immutable, and binding a volume updates it."""
 CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
@@ -191,4 +191,4 @@ VARIABLES: Final = {
         " + o.name.substring(0, o.name.lastIndexOf('-')))"
     ),
 }
-"""Variables that any expression may use; a policy contains those that it needs."""
+"""Variables that any expression may use; a policy contains only the ones that it needs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from policies.configuration import Configuration
 from policies.custom_rules import with_custom_rules
 from policies.documents import Document, DocumentError
-from policies.evaluation import applied, evaluate
+from policies.evaluation import applicable_rules, evaluate
 from policies.inputs import (
     STDIN,
     UnusableInputError,
@@ -81,26 +81,26 @@ def _without_collection() -> Iterator[None]:
 def _check(options: argparse.Namespace) -> int:
     try:
         configuration = read_configuration(options.config, with_custom_rules(options.rules))
-        found = read_manifests(options.files)
+        manifests = read_manifests(options.files)
         if options.fix or options.dry_run:
-            problems = _fix(found.documents, configuration, options.dry_run)
+            problems = _fix(manifests.documents, configuration, options.dry_run)
             if options.dry_run:
                 return _VIOLATED if problems else _CLEAN
-            found = read_manifests(options.files)
+            manifests = read_manifests(options.files)
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _UNUSABLE
     whole_stack = not options.no_stack_rules
-    rules = [rule for rule, _, _ in applied(configuration, whole_stack=whole_stack)]
-    left_out = 0 if whole_stack else len(applied(configuration, whole_stack=True)) - len(rules)
+    rules = [rule for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)]
+    left_out = len(applicable_rules(configuration, whole_stack=True)) - len(rules)
     report = Report(
-        evaluate(found.documents, configuration, whole_stack=whole_stack),
-        found.sources,
-        len(found.documents),
+        evaluate(manifests.documents, configuration, whole_stack=whole_stack),
+        manifests.sources,
+        len(manifests.documents),
         rules,
         left_out,
         configuration.disabled,
-        found.skipped,
+        manifests.skipped,
         options.fail_on,
         options.verbose,
     )

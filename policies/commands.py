@@ -1,4 +1,4 @@
-"""Shell commands of probes and hooks: whether they can fail, and how long they sleep."""
+"""Shell commands of probes and hooks: possible failures, and duration of sleeps."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from policies.rule import (
 from policies.rules import simulated
 from policies.settings import ClusterConfig, SystemNames
 
-CHECKED = declared_rule(
+KNOWN_NAMES = declared_rule(
     name="configuration",
     description="The configuration names only rules that exist.",
     reason="A misspelt name would leave a rule at its default.",
@@ -67,7 +67,7 @@ CLUSTER = declared_rule(
     remediation="Correct the setting in the pack's configuration file.",
     config=ClusterConfig,
 )
-RECORDED = declared_rule(
+KIND_RECORDS = declared_rule(
     name=KINDS,
     description="The records of kinds in the configuration are well formed.",
     reason="A record that cannot be read would leave its kind unknown.",
@@ -76,7 +76,13 @@ RECORDED = declared_rule(
     remediation="Correct the record in the pack's configuration file.",
     config=RuleConfig,
 )
-DECLARED_RULES: list[Rule[Any]] = [CHECKED, SYSTEM, CLUSTER, RECORDED, *exemptions.DECLARED_RULES]
+DECLARED_RULES: list[Rule[Any]] = [
+    KNOWN_NAMES,
+    SYSTEM,
+    CLUSTER,
+    KIND_RECORDS,
+    *exemptions.DECLARED_RULES,
+]
 """Rules about the configuration, which the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*DECLARED_RULES, *simulated.DECLARED_RULES)))
@@ -144,14 +150,14 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     """Return the configuration for parsed values; raise `ConfigurationError` with every problem."""
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
-    shared = _shared(values, problems)
+    shared = _pack_settings(values, problems)
     registry = _registry(values, problems)
     levels, settings = {}, {}
     for name, value in values.items():
         if name in (SYSTEM.name, CLUSTER.name, KINDS):
             continue
         levels[name], settings[name] = _split(name, value, problems)
-    found: dict[bool, list[tuple[Rule[Any], bool, RuleConfig]]] = {True: [], False: []}
+    enabled: dict[bool, list[tuple[Rule[Any], bool, RuleConfig]]] = {True: [], False: []}
     disabled = []
     for rule in (*by_name.values(), *simulated.DECLARED_RULES):
         level = levels.get(rule.name) or levels.get(_ALL) or rule.level.value
@@ -161,7 +167,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
             problems.append(str(error))
             continue
         if level != _DISABLED:
-            found[rule.name in by_name].append((rule, level != "advisory", config))
+            enabled[rule.name in by_name].append((rule, level != "advisory", config))
         elif rule.name in by_name:
             disabled.append(rule.name)
     if len(disabled) == len(by_name):
@@ -169,7 +175,7 @@ def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configur
     if problems:
         raise ConfigurationError("; ".join(problems))
     exempted = Exemptions(settings.get(KEY), by_name)
-    return Configuration(found[True], exempted, disabled, registry, found[False])
+    return Configuration(enabled[True], exempted, disabled, registry, enabled[False])
 
 
 def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:
@@ -180,7 +186,7 @@ def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:
         return WORKLOAD_KINDS
 
 
-def _shared(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def _pack_settings(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the settings of the whole pack that rules receive."""
     try:
         return {"system_workloads": system_workloads(values), **cluster_settings(values)}

@@ -1,7 +1,7 @@
 """Properties of a whole workload: gang, queue, retries, and whether Pulumi waits for it.
 
-Each controller has different fields for these. The registry of kinds contains their paths, so that
-a rule reads `queue` regardless of the kind.
+Each controller has different fields for these properties. The registry of kinds contains their
+paths, so that a rule reads `queue` regardless of the kind.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kube.names import (
 )
 from kube.workloads.control import Job
 from kube.workloads.record import WorkloadKind, steps
-from policies.counts import counted
+from policies.counts import value_near_pod
 from policies.pod_search import find_all_pods
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
 from policies.workloads import Pod
 
-_UNRECORDED: Final = WorkloadKind(group="", kind="")
+_NO_RECORD: Final = WorkloadKind(group="", kind="")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Workload:
 
     @property
     def _record(self) -> Job:
-        return (self.resource.record or _UNRECORDED).job
+        return (self.resource.record or _NO_RECORD).job
 
     def _field(self, path: str) -> Node:
         return self._job.at(path)
@@ -65,7 +65,7 @@ class Workload:
     @property
     def completed(self) -> bool:
         """True if an object of another kind completes and runs its pods."""
-        return (self.resource.record or _UNRECORDED).completed
+        return (self.resource.record or _NO_RECORD).completed
 
     @property
     def counts_each_pod(self) -> bool:
@@ -74,7 +74,7 @@ class Workload:
 
     @property
     def least_retries(self) -> int:
-        """The smallest retry limit that the controller takes literally."""
+        """The smallest retry limit that the controller applies as is."""
         return self._record.least
 
     @property
@@ -98,7 +98,7 @@ class Workload:
 
     def _is_complete(self) -> bool:
         """Return whether all lists and objects around the pods are known."""
-        for location in (self.resource.record or _UNRECORDED).pods:
+        for location in (self.resource.record or _NO_RECORD).pods:
             keys = steps(location.at)
             stars = [index for index, key in enumerate(keys) if key == "*"]
             for index in (*stars, len(keys)):
@@ -118,8 +118,8 @@ class Workload:
         if self._record.annotations:
             annotations = pod.metadata["annotations"]
             locations += [annotations[QUEUE_ANNOTATION], self.resource.labels[QUEUE_LABEL]]
-        found = next((location for location in locations if not location.absent), None)
-        return found or self.local_queue(pod) or locations[0]
+        present = next((location for location in locations if not location.absent), None)
+        return present or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
         """Return Kueue's queue: a label on the pod, the object or a template between them.
@@ -140,7 +140,7 @@ class Workload:
     def joins_pod_group(self, pod: Pod) -> bool:
         """Return whether the pod belongs to a PodGroup that is declared elsewhere with its queue.
 
-        Controllers that create PodGroups themselves also set the annotation themselves.
+        Controllers that create PodGroups also set the annotation.
         """
         if not self._record.annotations:
             return False
@@ -183,9 +183,9 @@ class Workload:
             yield from nodes_at(self._job, steps(self._record.claims))
 
     def restart_policy(self, pod: Pod) -> Node:
-        """Return the restart policy; that of Kubeflow's replicas overrides the pod's."""
+        """Return the restart policy; the policy of a Kubeflow replica overrides the pod's."""
         if pod.location.restart:
-            policy = counted(self.resource.root, pod.location.restart, pod.steps)
+            policy = value_near_pod(self.resource.root, pod.location.restart, pod.steps)
             if not policy.absent:
                 return policy
         policy = pod.spec["restartPolicy"]
@@ -194,8 +194,8 @@ class Workload:
 
     @property
     def awaited_flag(self) -> Node | None:
-        """The annotation that makes Pulumi not wait, or None if it never waits for the kind."""
-        record = self.resource.record or _UNRECORDED
+        """The annotation that stops Pulumi from waiting; None if it never waits for the kind."""
+        record = self.resource.record or _NO_RECORD
         return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if record.awaited else None
 
 
@@ -206,7 +206,7 @@ def find_workloads(resource: Resource) -> list[Workload]:
     machines = [pod for pod in found if pod.location.machine]
     if not found:
         return []
-    job = (resource.record or _UNRECORDED).job
+    job = (resource.record or _NO_RECORD).job
     nodes = list(nodes_at(resource.root, steps(job.at)))
     if len(nodes) == 1:
         return [Workload(resource, pods, nodes[0], machines)]

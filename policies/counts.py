@@ -14,7 +14,7 @@ from policies.values import Key, Node
 UNLIMITED: Final = Decimal("Infinity")
 
 
-def counted(root: Node, path: str, pod: Sequence[Key]) -> Node:
+def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
     """Return the value at a path next to a pod; `*` stands for the items in the pod's path."""
     node, same = root, True
     for index, key in enumerate(steps(path)):
@@ -30,32 +30,32 @@ def counted(root: Node, path: str, pod: Sequence[Key]) -> Node:
 
 def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
     """Return a number as the manifest requests it, or None if it is unknown."""
-    nodes = [counted(root, path, pod) for path in count.paths]
-    stated = next((node for node in nodes if not node.absent), None)
-    if stated is None and count.elsewhere:
+    nodes = [value_near_pod(root, path, pod) for path in count.paths]
+    present = next((node for node in nodes if not node.absent), None)
+    if present is None and count.elsewhere:
         return None
-    if stated is None:
+    if present is None:
         return Decimal(1 if count.default is None else count.default)
-    if not stated.known:
+    if not present.known:
         return None
-    return _adjusted(root, count, pod, _number(stated, count) or Decimal(1))
+    return _adjusted(root, count, pod, _number(present, count) or Decimal(1))
 
 
 def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
     """Return the maximum number that an object may ever have, or None if it is unknown."""
-    applies = not count.enabled or counted(root, count.enabled, pod).value is True
-    maxima = [counted(root, path, pod) for path in count.maxima] if applies else []
-    nodes = [*(counted(root, path, pod) for path in count.paths), *maxima]
+    applies = not count.enabled or value_near_pod(root, count.enabled, pod).value is True
+    maxima = [value_near_pod(root, path, pod) for path in count.maxima] if applies else []
+    nodes = [*(value_near_pod(root, path, pod) for path in count.paths), *maxima]
     if not all(node.known for node in nodes):
         return None
-    stated = [number for node in nodes if (number := _number(node, count)) is not None]
+    numbers = [number for node in nodes if (number := _number(node, count)) is not None]
     limits = [number for node in maxima if (number := _number(node, count))]
     unlimited = (count.default is None and count.maxima) or (count.enabled and applies)
-    if (unlimited and not limits) or (count.default is None and not stated):
+    if (unlimited and not limits) or (count.default is None and not numbers):
         return UNLIMITED
-    if not stated:
+    if not numbers:
         return None if count.elsewhere else Decimal(count.default or 0)
-    return _adjusted(root, count, pod, max(stated))
+    return _adjusted(root, count, pod, max(numbers))
 
 
 def _number(node: Node, count: Count) -> Decimal | None:
@@ -65,11 +65,11 @@ def _number(node: Node, count: Count) -> Decimal | None:
 
 def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> Decimal:
     if count.divisor:
-        divisor = quantity_or_none(counted(root, count.divisor, pod).value)
+        divisor = quantity_or_none(value_near_pod(root, count.divisor, pod).value)
         number = number / divisor if divisor else number
-    if count.less_with and not counted(root, count.less_with, pod).absent:
+    if count.less_with and not value_near_pod(root, count.less_with, pod).absent:
         number -= 1
-    limit = quantity_or_none(counted(root, count.limit, pod).value) if count.limit else None
+    limit = quantity_or_none(value_near_pod(root, count.limit, pod).value) if count.limit else None
     return number if limit is None else min(number, limit)
 
 
@@ -96,10 +96,10 @@ def copies(root: Node, rollout: Rollout) -> Decimal:
 def _is_double(root: Node, rollout: Rollout) -> bool:
     if not rollout.double:
         return False
-    stated = root.at(rollout.double)
-    if not stated.known:
+    double = root.at(rollout.double)
+    if not double.known:
         return False
-    return stated.value not in rollout.single if rollout.single else not stated.absent
+    return double.value not in rollout.single if rollout.single else not double.absent
 
 
 def structural_counts(spec: Node) -> Iterator[Node]:

@@ -40,7 +40,7 @@ class Demand:
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the maximum number of such pods that may ever run, autoscalers included.
+    """Return the maximum number of these pods that may ever run, including autoscaling.
 
     With `surge`, the additional pods of a rolling update are included.
     """
@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators of a pod that exceed those of its runtime."""
+    """Return the accelerators of a pod beyond the accelerators of its runtime."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:
@@ -123,11 +123,11 @@ def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
 
 def _nodes(stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None) -> Decimal:
     """Return the number of nodes in an object or its runtime, else `number`, else 1."""
-    stated = quantity_or_none(job.root.at(run.nodes).value)
+    nodes = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)
-    if stated is None and runtime is not None:
-        stated = quantity_or_none(runtime.root.at(run.nodes_default).value)
-    return _or_one(number if stated is None else stated)
+    if nodes is None and runtime is not None:
+        nodes = quantity_or_none(runtime.root.at(run.nodes_default).value)
+    return _or_one(number if nodes is None else nodes)
 
 
 def _or_one(number: Decimal | None) -> Decimal:

@@ -71,7 +71,7 @@ def read(
             node = loader.get_node()
             location = f"{source}, document {number}"
             value = _plain(loader.construct_document(node), location)
-            foreign = _foreign(value)
+            foreign = _skip_reason(value)
             if foreign and skip is not None:
                 skip(f"{location}: {foreign}")
             else:
@@ -88,7 +88,7 @@ def read(
             loader.dispose()
 
 
-def _foreign(value: Any) -> str | None:
+def _skip_reason(value: Any) -> str | None:
     """Return the reason why a document is not a Kubernetes object, or None if it is one."""
     if not isinstance(value, dict):
         return None

@@ -28,13 +28,13 @@ def embedded(resource: Resource) -> Iterator[Resource]:
     for path in record.generators if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):
             if _is_object(node.value):
-                yield resource.inside(Node(_generated(node.value), node.parent, node.key))
+                yield resource.inside(Node(_generated_object(node.value), node.parent, node.key))
     for path in record.texts if record is not None else ():
         for node in nodes_at(resource.root, steps(path)):
             yield from _in_text(resource, node)
 
 
-def _generated(value: dict[str, Any]) -> dict[str, Any]:
+def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object of a generator, whose kind and name are next to `data` with its fields."""
     data = value.get("data")
     fields = data if isinstance(data, dict) else {}

@@ -40,26 +40,26 @@ def evaluate(
     Pulumi itself are always skipped.
     """
     granted = configuration.exemptions
-    found = [_reported(exemptions.REJECTED, problem) for problem in granted.rejected]
+    found = [_configuration_finding(exemptions.REJECTED, problem) for problem in granted.rejected]
     views = [View(resource_of(document.manifest, configuration.kinds)) for document in documents]
     origin = {id(view.resource): document for view, document in zip(views, documents, strict=True)}
-    rules = applied(configuration, whole_stack=whole_stack)
+    rules = applicable_rules(configuration, whole_stack=whole_stack)
     for view in views:
         for rule, mandatory, config in rules:
             if rule.scope != "stack":
-                violations = _guarded(rule, rule.violations(view, config), view.resource)
+                violations = _with_rule_failure(rule, rule.violations(view, config), view.resource)
                 found += _findings(violations, rule, mandatory, configuration, origin)
     stack = Stack(views)
     for rule, mandatory, config in rules:
         if rule.scope == "stack":
-            violations = _guarded(rule, rule.check(stack, config), None)
+            violations = _with_rule_failure(rule, rule.check(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
     # For a part of a stack, it is unknown what else needs an exemption.
     unused = granted.unused([rule.name for rule, _, _ in rules]) if whole_stack else ()
-    return [*found, *(_reported(exemptions.UNUSED, problem) for problem in unused)]
+    return [*found, *(_configuration_finding(exemptions.UNUSED, problem) for problem in unused)]
 
 
-def applied(
+def applicable_rules(
     configuration: Configuration, *, whole_stack: bool
 ) -> list[tuple[Rule[Any], bool, RuleConfig]]:
     """Return the rules that apply without Pulumi."""
@@ -76,7 +76,7 @@ def resource_of(manifest: dict[str, Any], kinds: Registry = WORKLOAD_KINDS) -> R
     return Resource(token, manifest, kinds=kinds)
 
 
-def _guarded(
+def _with_rule_failure(
     rule: Rule[Any], violations: Iterable[Violation], resource: Resource | None
 ) -> Iterator[Violation | str]:
     """Yield the violations, and the failure of the rule itself as text."""
@@ -118,7 +118,7 @@ def _findings(
             yield Finding(used.name, False, rule.severity, message, used.remediation, **location)
 
 
-def _reported(rule: Rule[Any], problem: str) -> Finding:
+def _configuration_finding(rule: Rule[Any], problem: str) -> Finding:
     """Return a finding about the configuration."""
     mandatory = rule.level is Level.MANDATORY
     return Finding(rule.name, mandatory, rule.severity, problem, rule.remediation)

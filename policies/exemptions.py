@@ -5,7 +5,7 @@ They are part of the pack's configuration file, so that a review of that file sh
     "exemptions": {"workloads": [{"workload": "ml/Job/old", "rule": "no-host-path",
                                   "reason": "moves to a claim with #12", "expires": "2027-01-31"}]}
 
-Incomplete or expired exemptions are rejected and exempt nothing. Unused ones are reported.
+Incomplete or expired exemptions are rejected and have no effect. Unused ones are reported.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ USED = declared_rule(
 UNUSED = declared_rule(
     name="exemption-unused",
     description="Every exemption is needed.",
-    reason="An unused exemption hides the next violation, or its address is misspelt.",
+    reason="An unused exemption is obsolete and would hide a new violation, or its address is "
+    "misspelt.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
     remediation="Remove the exemption, or correct its address.",
@@ -110,9 +111,9 @@ class Exemptions:
                 continue
             names = tuple(_rules(entry))
             expires = date.fromisoformat(entry["expires"])
-            held = Exemption(location, entry["workload"], names, entry["reason"], expires)
+            exemption = Exemption(location, entry["workload"], names, entry["reason"], expires)
             for name in names:
-                self._in_force.setdefault(name, []).append(held)
+                self._in_force.setdefault(name, []).append(exemption)
 
     def _entries(self, values: Any) -> list[Any]:
         values = {} if values is None else values
@@ -133,18 +134,18 @@ class Exemptions:
         """Return the valid exemption of a resource from a rule, if there is one."""
         if resource is None:
             return None
-        found = [held for held in self.of(rule) if held.covers(resource.address)]
-        self._used |= {(exemption.location, rule) for exemption in found}
-        return found[0] if found else None
+        exemptions = [each for each in self.of(rule) if each.covers(resource.address)]
+        self._used |= {(exemption.location, rule) for exemption in exemptions}
+        return exemptions[0] if exemptions else None
 
     def covers(self, rule: str, resource: Resource) -> bool:
         """Return whether a resource has a valid exemption from a rule, without using it."""
-        return any(held.covers(resource.address) for held in self.of(rule))
+        return any(each.covers(resource.address) for each in self.of(rule))
 
     def unused(self, rules: Collection[str]) -> Iterator[str]:
         """Yield a message for each exemption that no violation of these rules needed."""
-        for rule, held in self._in_force.items():
-            for exemption in held if rule in rules else ():
+        for rule, exemptions in self._in_force.items():
+            for exemption in exemptions if rule in rules else ():
                 if (exemption.location, rule) not in self._used:
                     yield f"{exemption.location}: {exemption.workload} does not violate {rule}"
 

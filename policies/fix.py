@@ -1,4 +1,4 @@
-"""Application of rules' remediations to manifest files.
+"""Applies the remediations of rules to manifest files.
 
 Comments, order and all other text are kept. A file is written only if parsing it yields exactly the
 remediated objects.
@@ -22,7 +22,7 @@ from ruamel.yaml.error import YAMLError
 
 from policies.configuration import Configuration
 from policies.documents import Document, DocumentError, read
-from policies.evaluation import applied, resource_of
+from policies.evaluation import applicable_rules, resource_of
 from policies.remediation import apply_edits
 from policies.views import View
 from policies.violations import Edit
@@ -57,7 +57,7 @@ class Fix:
 
 
 @dataclass(frozen=True)
-class _Changed:
+class _RemediatedObject:
     """An object with its edits, and its manifest after them."""
 
     document: Document
@@ -68,18 +68,18 @@ class _Changed:
 
 def fixes(documents: Sequence[Document], configuration: Configuration) -> Iterator[Fix | str]:
     """Yield the files to write, and a message about each file that cannot be fixed."""
-    by_source: dict[str, list[_Changed]] = {}
+    by_source: dict[str, list[_RemediatedObject]] = {}
     for document in documents:
-        by_source.setdefault(document.source, []).append(_remediated(document, configuration))
+        by_source.setdefault(document.source, []).append(_remediate(document, configuration))
     for source, objects in by_source.items():
         if any(item.edits for item in objects):
             yield _fix(Path(source), objects)
 
 
-def _remediated(document: Document, configuration: Configuration) -> _Changed:
+def _remediate(document: Document, configuration: Configuration) -> _RemediatedObject:
     """Apply the remediations in order, because each may depend on earlier ones."""
-    changed = _Changed(document, copy.deepcopy(document.manifest), [], [])
-    for rule, _, config in applied(configuration, whole_stack=False):
+    changed = _RemediatedObject(document, copy.deepcopy(document.manifest), [], [])
+    for rule, _, config in applicable_rules(configuration, whole_stack=False):
         if rule.remedy is None:
             continue
         resource = resource_of(changed.manifest)
@@ -92,14 +92,14 @@ def _remediated(document: Document, configuration: Configuration) -> _Changed:
     return changed
 
 
-def _fix(path: Path, objects: Sequence[_Changed]) -> Fix | str:
+def _fix(path: Path, objects: Sequence[_RemediatedObject]) -> Fix | str:
     before = path.read_bytes().decode("utf-8-sig")
     expected = [item.manifest for item in objects]
     rules = sorted({name for item in objects for name in item.rules})
-    for edit in (_minimally_changed, _rewritten):
+    for edit in (_edit_changed_lines, _rewrite_documents):
         try:
             after = edit(before, objects)
-            if [found.manifest for found in read(str(path), after, _skip)] == expected:
+            if [document.manifest for document in read(str(path), after, _skip)] == expected:
                 return Fix(path, before, after, rules)
         except (DocumentError, YAMLError, LookupError, TypeError, AttributeError):
             continue
@@ -111,28 +111,28 @@ def _skip(_: str) -> None:
     """Ignore documents that are not objects."""
 
 
-def _minimally_changed(text: str, objects: Sequence[_Changed]) -> str:
+def _edit_changed_lines(text: str, objects: Sequence[_RemediatedObject]) -> str:
     """Return the text with as few changed lines as possible."""
-    return _edited(text, objects, keep=True)
+    return _edit_text(text, objects, keep=True)
 
 
-def _rewritten(text: str, objects: Sequence[_Changed]) -> str:
+def _rewrite_documents(text: str, objects: Sequence[_RemediatedObject]) -> str:
     """Return the text with every changed document rewritten."""
-    return _edited(text, objects, keep=False)
+    return _edit_text(text, objects, keep=False)
 
 
-def _edited(text: str, objects: Sequence[_Changed], *, keep: bool) -> str:
+def _edit_text(text: str, objects: Sequence[_RemediatedObject], *, keep: bool) -> str:
     line, result = 1, []
     for part in _SEPARATOR.split(text):
         end = line + part.count("\n")
         lines = range(line, end if part.endswith("\n") else end + 1)
         within = [item for item in objects if item.edits and item.document.line() in lines]
-        result.append(_edited_part(part, within, keep) if within else part)
+        result.append(_edit_part(part, within, keep) if within else part)
         line = end
     return "".join(result)
 
 
-def _edited_part(part: str, objects: Sequence[_Changed], keep: bool) -> str:
+def _edit_part(part: str, objects: Sequence[_RemediatedObject], keep: bool) -> str:
     if part.lstrip().startswith("{"):
         value = json.loads(part)
         _apply(value, objects)
@@ -144,7 +144,7 @@ def _edited_part(part: str, objects: Sequence[_Changed], keep: bool) -> str:
     before = _dump(style, value)
     _apply(value, objects)
     after = _dump(style, value)
-    lines = _transplanted(text.removesuffix("\n").split("\n"), before, after) if keep else after
+    lines = _transfer_changes(text.removesuffix("\n").split("\n"), before, after) if keep else after
     return "".join(f"{line}{newline}" for line in lines)
 
 
@@ -183,7 +183,7 @@ def _dump(style: YAML, value: Any) -> list[str]:
     return stream.getvalue().removesuffix("\n").split("\n")
 
 
-def _apply(value: Any, objects: Sequence[_Changed]) -> None:
+def _apply(value: Any, objects: Sequence[_RemediatedObject]) -> None:
     for item in objects:
         holder = value
         for step in item.document.base:
@@ -191,7 +191,7 @@ def _apply(value: Any, objects: Sequence[_Changed]) -> None:
         apply_edits(holder, copy.deepcopy(item.edits))
 
 
-def _transplanted(original: list[str], before: list[str], after: list[str]) -> list[str]:
+def _transfer_changes(original: list[str], before: list[str], after: list[str]) -> list[str]:
     """Return the original lines with the changes from `before` to `after`.
 
     Raise `LookupError` if the changed lines are not contiguous in the original.

@@ -42,14 +42,14 @@ def read_configuration(path: str | Path | None, rules: Iterable[Rule[Any]]) -> C
 
 def read_manifests(names: Sequence[str]) -> Manifests:
     """Return the objects in files, in directories, and in stdin (`-`)."""
-    found = Manifests([], [], [])
+    manifests = Manifests([], [], [])
     for source, text in _texts(names):
-        found.sources.append(source)
-        found.documents.extend(read(source, text, found.skipped.append))
-    if not found.documents:
-        problem = "; ".join([f"no object found in {', '.join(names)}", *found.skipped])
+        manifests.sources.append(source)
+        manifests.documents.extend(read(source, text, manifests.skipped.append))
+    if not manifests.documents:
+        problem = "; ".join([f"no object found in {', '.join(names)}", *manifests.skipped])
         raise UnusableInputError(f"{problem}: nothing was checked")
-    return found
+    return manifests
 
 
 def _texts(names: Sequence[str]) -> Iterator[tuple[str, bytes]]:

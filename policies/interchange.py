@@ -111,16 +111,16 @@ def junit(report: Report) -> str:
     failed = {finding.rule for finding in report.findings if report.fails(finding)}
     suite = ET.Element("testsuite", name=TOOL, failures=str(len(failed)))
     for rule in report.reportable:
-        found = [finding for finding in report.findings if finding.rule == rule.name]
+        findings = [finding for finding in report.findings if finding.rule == rule.name]
         case = ET.SubElement(suite, "testcase", classname=rule.topic, name=rule.name)
-        failing = [finding for finding in found if report.fails(finding)]
+        failing = [finding for finding in findings if report.fails(finding)]
         if failing:
             text = "\n".join(map(_line, failing))
             failure = ET.SubElement(
                 case, "failure", message=_xml(rule.description), type="violation"
             )
             failure.text = _xml(f"{text}\n{rule.remediation}")
-        if others := [finding for finding in found if not report.fails(finding)]:
+        if others := [finding for finding in findings if not report.fails(finding)]:
             ET.SubElement(case, "system-out").text = _xml("\n".join(map(_line, others)))
     for name in report.disabled:
         case = ET.SubElement(suite, "testcase", classname="disabled", name=name)

@@ -20,7 +20,7 @@ import yaml
 _PREFIX = "tag:yaml.org,2002:"
 _PLAIN = "!plain"
 _MERGE = f"{_PREFIX}merge"
-_WORDS: dict[str, bool | None] = (
+_BOOLEANS: dict[str, bool | None] = (
     dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True)
     | dict.fromkeys(["n", "N", "no", "No", "NO"], False)
     | dict.fromkeys(["false", "False", "FALSE", "off", "Off", "OFF"], False)
@@ -47,14 +47,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
 @lru_cache(maxsize=100_000)
 def scalar(text: str) -> Any:
     """Return the value of a scalar without quotes."""
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
     if text[:1] not in ".+-0123456789":
         return text
     number = text.replace("_", "")
     for pattern, base in _INTEGERS:
-        if found := pattern.fullmatch(number):
-            value = int(found[1] + found[2], base)
+        if match := pattern.fullmatch(number):
+            value = int(match[1] + match[2], base)
             if _SMALLEST <= value <= _LARGEST:
                 return value
     decimal = float(number) if _FLOAT.fullmatch(number) else math.inf
@@ -149,7 +149,7 @@ def _plain(_: Any, node: Any) -> Any:
     return scalar(node.value)
 
 
-def _typed(_: Any, node: Any) -> Any:
+def _construct_typed(_: Any, node: Any) -> Any:
     """Return a value with an explicit type, such as `!!int`."""
     name = node.tag.removeprefix(_PREFIX)
     value = scalar(node.value)
@@ -167,9 +167,9 @@ def _binary(_: Any, node: Any) -> str:
 
 
 # Kubernetes does not support the other types (dates, sets, pairs).
-_KNOWN = (None, *(f"{_PREFIX}{name}" for name in ("map", "seq", "str")))
-Loader.yaml_constructors = {tag: yaml.CSafeLoader.yaml_constructors[tag] for tag in _KNOWN} | {
+_KNOWN_TAGS = (None, *(f"{_PREFIX}{name}" for name in ("map", "seq", "str")))
+Loader.yaml_constructors = {tag: yaml.CSafeLoader.yaml_constructors[tag] for tag in _KNOWN_TAGS} | {
     _PLAIN: _plain,
     f"{_PREFIX}binary": _binary,
-    **{f"{_PREFIX}{name}": _typed for name in _TYPES},
+    **{f"{_PREFIX}{name}": _construct_typed for name in _TYPES},
 }

@@ -47,8 +47,8 @@ class LayeredNode(Node):
 
     def every(self, key: Key) -> list[Node]:
         """Return the field of the object and of each default that sets it."""
-        found = [super().__getitem__(key), *(default[key] for default in self._defaults)]
-        return [node for node in found if node.value is not None]
+        nodes = [super().__getitem__(key), *(default[key] for default in self._defaults)]
+        return [node for node in nodes if node.value is not None]
 
 
 class JoinedNode(Node):
@@ -117,9 +117,9 @@ class ContainerNode(Node):
         return self._with_devices(found) if key == "resources" and self._limits else found
 
     def _with_devices(self, resources: Node) -> Node:
-        stated = resources.value if isinstance(resources.value, dict) else {}
-        limits = {**(stated.get("limits") or {}), **self._limits}
-        return Node({**stated, "limits": limits}, self, resources.key, self.partial)
+        devices = resources.value if isinstance(resources.value, dict) else {}
+        limits = {**(devices.get("limits") or {}), **self._limits}
+        return Node({**devices, "limits": limits}, self, resources.key, self.partial)
 
 
 def _image(container: Node, image: Node) -> Node:
@@ -140,8 +140,8 @@ def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerK
     for key, kind in LISTS:
         for node in spec[key].items():
             restarts = kind == "init" and node["restartPolicy"].value == "Always"
-            found = ContainerNode(node, location, {}) if location.supplied else node
-            yield found, "sidecar" if restarts else kind
+            container = ContainerNode(node, location, {}) if location.supplied else node
+            yield container, "sidecar" if restarts else kind
     limits = dict(devices_at(spec, location.devices))
     for path in location.containers:
         keys = steps(path)

@@ -1,4 +1,4 @@
-"""Search for the pods of a resource, at the paths in the registry and by structure."""
+"""Finds the pods of a resource at the paths in the registry and by structure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from kube.workloads.record import Pods, WorkloadKind, steps
-from policies.counts import counted
+from policies.counts import value_near_pod
 from policies.pod_parts import LayeredNode, containers_at, structural_specs
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
-from policies.workloads import ANYWHERE, UNRECORDED, Pod
+from policies.workloads import ANYWHERE, NO_RECORD, Pod
 
 
 def find_pods(resource: Resource) -> list[Pod]:
@@ -20,28 +20,28 @@ def find_pods(resource: Resource) -> list[Pod]:
 
 def find_all_pods(resource: Resource) -> list[Pod]:
     """Return the pod specifications of a resource, and everything else that requests devices."""
-    record = resource.record or UNRECORDED
+    record = resource.record or NO_RECORD
     if not resource.is_manifest or resource.listed or "" in record.patterns:
         return []
-    pods = list(_recorded(resource, record))
+    pods = list(_pods_from_record(resource, record))
     known = {pod.spec.steps for pod in pods if not pod.location.machine}
     listed = {c.node.steps for pod in pods if pod.location.containers for c in pod.containers}
     embedded = (*record.patterns, *record.objects)
     for node in structural_specs(resource.root, embedded):
-        if node.steps not in known and not _is_listed(node, listed):
+        if node.steps not in known and not _is_recorded(node, listed):
             pods.append(Pod(resource, node))
     for pod in pods:
         pod.siblings = pods
     return pods
 
 
-def _is_listed(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
+def _is_recorded(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
     """Return whether all containers of what looks like a pod belong to a recorded pod."""
     containers = [node for node, _ in containers_at(spec, ANYWHERE)]
     return bool(containers) and all(node.steps in listed for node in containers)
 
 
-def _recorded(resource: Resource, record: WorkloadKind) -> Iterator[Pod]:
+def _pods_from_record(resource: Resource, record: WorkloadKind) -> Iterator[Pod]:
     seen = set()
     for location in record.pods:
         for node in nodes_at(resource.root, steps(location.at)):
@@ -53,14 +53,14 @@ def _recorded(resource: Resource, record: WorkloadKind) -> Iterator[Pod]:
 
 
 def _pod_at(resource: Resource, node: Node, location: Pods) -> Pod | None:
-    """Return the pod at a path; only a patch or a pod specification may have no containers."""
+    """Return the pod at a path, or None if the kind's containers are missing there."""
     if not isinstance(node.value, dict):
         return (
             Pod(resource, node, location) if resource.is_patch and not location.containers else None
         )
     partial = resource.is_partial or (location.partial and "containers" not in node.value)
     own = node.steps[len(resource.root.steps) :]
-    stated = [counted(resource.root, path, own) for path in location.defaults]
+    stated = [value_near_pod(resource.root, path, own) for path in location.defaults]
     defaults = [default for default in stated if isinstance(default.value, dict)]
     if location.supplied:
         defaults.append(Node(dict.fromkeys(location.supplied, UNKNOWN)))

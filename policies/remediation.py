@@ -1,4 +1,4 @@
-"""Application of the edits of remediations to plain data."""
+"""Applies the edits of remediations to plain data."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from policies.values import Key
 from policies.violations import Edit
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 def apply_edits(
-    properties: Any, edits: Iterable[Edit], unwrap: Callable[[Any], Any] = _itself
+    properties: Any, edits: Iterable[Edit], unwrap: Callable[[Any], Any] = _identity
 ) -> None:
     """Apply the edits in place and in order, and create missing objects on their paths.
 

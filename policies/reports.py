@@ -55,8 +55,8 @@ class Report:
     @property
     def passed(self) -> list[Rule[Any]]:
         """Rules without findings."""
-        found = {finding.rule for finding in self.findings}
-        return [rule for rule in self.rules if rule.name not in found]
+        violated = {finding.rule for finding in self.findings}
+        return [rule for rule in self.rules if rule.name not in violated]
 
     @property
     def listed(self) -> list[Rule[Any]]:
@@ -140,12 +140,12 @@ def as_json(report: Report) -> str:
         "failed": report.failed,
     }
     passed = {"passed": [rule.name for rule in report.passed]} if report.verbose else {}
-    found = [_finding(finding, report.rule(finding)) for finding in report.findings]
-    document = {"summary": summary, **passed, "findings": found}
+    findings = [_finding_fields(finding, report.rule(finding)) for finding in report.findings]
+    document = {"summary": summary, **passed, "findings": findings}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _finding(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
+def _finding_fields(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
     resource = finding.resource
     file, line = position(finding) or (None, None)
     return {
@@ -171,7 +171,7 @@ def github(report: Report) -> str:
         properties = {"title": f"{finding.rule} ({finding.severity.value})"}
         if location := position(finding):
             properties |= {"file": location[0], "line": str(location[1])}
-        listed = ",".join(f"{key}={_escaped(text)}" for key, text in properties.items())
+        listed = ",".join(f"{key}={_escape(text)}" for key, text in properties.items())
         text = f"{finding.message}. {finding.remediation}"
         lines.append(f"::{kind} {listed}::{text.translate(_COMMAND)}")
     lines += [f"::notice title=passed::{rule.name}" for rule in report.listed]
@@ -180,5 +180,5 @@ def github(report: Report) -> str:
     return "\n".join([*lines, *summary]) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.translate(_PROPERTY)

@@ -47,10 +47,10 @@ def _without_anchors(value: Any) -> Any:
 class Resource:
     """A Kubernetes object as it was declared.
 
-    `pulumi_type` is the engine's type token, `properties` plain data (see `policies.properties`),
-    `protected` whether Pulumi refuses to delete it. `existing` lists address patterns of objects
-    that exist already, so that patches do not create them. `kinds` is the registry, and `node` the
-    location of an object that is part of another one.
+    `pulumi_type` is the engine's type token, and `properties` is plain data (see
+    `policies.properties`). If `protected` is true, Pulumi rejects a deletion. `existing` lists
+    address patterns of objects that exist already, so that patches do not create them. `kinds` is
+    the registry, and `node` the location of an object that is part of another one.
     """
 
     def __init__(

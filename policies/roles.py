@@ -30,7 +30,7 @@ from policies.counts import UNLIMITED, product
 if TYPE_CHECKING:
     from policies.workloads import Pod
 
-_UNRECORDED: Final = WorkloadKind(group="", kind="")
+_NO_RECORD: Final = WorkloadKind(group="", kind="")
 _SMALL: Final[tuple[Role, ...]] = ("batch", "interactive")
 
 
@@ -60,7 +60,7 @@ class RoleSettings(Protocol):
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
     """Return the role of a pod."""
-    record = pod.resource.record or _UNRECORDED
+    record = pod.resource.record or _NO_RECORD
     accelerators, small = settings.accelerators, settings.small_gpus
     wants_gpu = bool(pod.gpu_containers(accelerators))
     roles = list(record.roles)
@@ -79,7 +79,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
         together = _total(pod.siblings, accelerators)
     if wants_gpu and "training" in roles and together > small:
         roles = [role for role in roles if role not in _SMALL]
-    chosen = _labelled(pod, settings)
+    chosen = _role_from_labels(pod, settings)
     if chosen in roles:
         return chosen
     if not wants_gpu and not record.always:
@@ -87,7 +87,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     return "batch" if record.ends is None and ends and "batch" in roles else roles[0]
 
 
-def _labelled(pod: Pod, settings: RoleSettings) -> Role | None:
+def _role_from_labels(pod: Pod, settings: RoleSettings) -> Role | None:
     for labels in (pod.metadata["labels"], pod.resource.labels):
         for label in settings.component_labels:
             role = settings.component_roles.get(labels[label].text or "")

@@ -155,18 +155,18 @@ class Rule(Generic[C]):
     def configure(self, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> C:
         """Validate the rule's configuration; raise `ConfigurationError` if it is invalid.
 
-        `shared` are settings of the whole pack, to which those of the rule are added.
+        `shared` contains settings of the whole pack, which the rule's settings extend.
         """
         config = validated(self.config, self.name, values)
         merged = {
-            name: _merged(value, getattr(config, name), name in config.model_fields_set)
+            name: _merge(value, getattr(config, name), name in config.model_fields_set)
             for name, value in (shared or {}).items()
             if name in self.config.model_fields
         }
         return config.model_copy(update=merged) if merged else config
 
     def describe(self, violation: Violation) -> str:
-        """Return the message of a violation: resource, path, what was found and what to write."""
+        """Return the message of a violation: resource, path, value and correction."""
         subject = violation.resource.title if violation.resource else "The stack"
         return f"{subject}: {violation.text}\n{self.remediation}"
 
@@ -194,9 +194,9 @@ class Rule(Generic[C]):
         return [edit for part in self._parts(view, config) for edit in self.remedy(part, config)]
 
 
-def _merged(shared: Any, own: Any, stated: bool) -> Any:
-    """Return a setting of the pack, extended by that of a rule if it is set."""
-    if not stated:
+def _merge(shared: Any, own: Any, is_set: bool) -> Any:
+    """Return a setting of the pack, extended by the rule's setting if it is set."""
+    if not is_set:
         return shared
     return {**shared, **own} if isinstance(own, dict) else [*shared, *own]
 

@@ -31,7 +31,7 @@ class Scalings:
         for resource in resources:
             record = resource.record
             if record is not None and record.scaler is not None:
-                key, scaling = _scaling(resource, record.scaler)
+                key, scaling = _entry(resource, record.scaler)
                 self._found[key].append(scaling)
 
     def of(self, target: Resource) -> list[Scaling]:
@@ -48,7 +48,7 @@ class Scalings:
         return max(limits, default=None)
 
 
-def _scaling(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, str], Scaling]:
+def _entry(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, str], Scaling]:
     target = resource.root.at(scaler.target)
     kind = target["kind"].text or scaler.target_kind
     limits = [

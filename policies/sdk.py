@@ -1,4 +1,4 @@
-"""Check of the installed policy SDK, before the pack replaces some of its internals.
+"""Checks the installed policy SDK before the pack replaces some of its internals.
 
 `servicer`, `properties` and `pack` depend on internals of one version of pulumi-policy. With
 another version, rules could silently be skipped, so the pack refuses to start.
@@ -18,7 +18,7 @@ PACKAGE = "pulumi-policy"
 OLDEST, BELOW = (1, 21, 0), (1, 22)
 """Range of supported versions; pyproject.toml has the same."""
 # Maps each internal to its number of parameters, if it is called or replaced.
-_PARTS: dict[str, int | None] = {
+_INTERNALS: dict[str, int | None] = {
     "policy:_PolicyAnalyzerServicer.Analyze": 3,
     "policy:_PolicyAnalyzerServicer.AnalyzeStack": 3,
     "policy:_PolicyAnalyzerServicer.Remediate": 3,
@@ -40,25 +40,25 @@ _PARTS: dict[str, int | None] = {
 def check() -> None:
     """Exit with a message unless the installed SDK is a supported one."""
     if problems := list(_problems()):
-        wanted = f"{PACKAGE}>={_text(OLDEST)},<{_text(BELOW)}"
-        sys.exit(f"gpu-platform: {'; '.join(problems)}; install {wanted}")
+        required = f"{PACKAGE}>={_version_text(OLDEST)},<{_version_text(BELOW)}"
+        sys.exit(f"gpu-platform: {'; '.join(problems)}; install {required}")
 
 
 def _problems() -> Iterator[str]:
     try:
-        found = version(PACKAGE)
+        installed = version(PACKAGE)
     except PackageNotFoundError:
         yield f"{PACKAGE} is not installed"
         return
-    numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:3])
+    numbers = tuple(int(number) for number in re.findall(r"\d+", installed)[:3])
     if not OLDEST <= numbers < BELOW:
-        yield f"found {PACKAGE} {found}, whose internals this pack does not support"
+        yield f"found {PACKAGE} {installed}, whose internals this pack does not support"
         return
-    changed = [part for part, parameters in _PARTS.items() if not _fits(part, parameters)]
+    changed = [part for part, parameters in _INTERNALS.items() if not _fits(part, parameters)]
     if changed:
-        yield f"found {PACKAGE} {found} without the expected {', '.join(changed)}"
+        yield f"found {PACKAGE} {installed} without the expected {', '.join(changed)}"
     elif not _unwraps():
-        yield f"found {PACKAGE} {found}, whose properties cannot be unwrapped"
+        yield f"found {PACKAGE} {installed}, whose properties cannot be unwrapped"
 
 
 def _fits(part: str, parameters: int | None) -> bool:
@@ -86,5 +86,5 @@ def _unwraps() -> bool:
     return bool(read and editable(proxied) == values)
 
 
-def _text(numbers: tuple[int, ...]) -> str:
+def _version_text(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))

@@ -1,9 +1,9 @@
-"""Responses to the engine: the SDK's servicer, which reads each resource once for all policies.
+"""Servicer of the SDK that reads each resource once for all policies.
 
 The SDK's loop converts the same protobuf message to the same proxies again for every policy. With
 sixty rules, that costs as much as the rules themselves. Here a resource is passed on as
-`Properties`, which `policies.binding` converts to plain data once for all rules; resources of the
-stack that were checked before are not converted at all.
+`Properties`, which `policies.binding` converts to plain data once for all rules; resources that
+have already been checked are not converted again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from policies.properties import Properties
 from policies.rule import ConfigurationError
 
 Listener = Callable[[dict[str, Any], list[str]], None]
-_SDKS: Any = sdk._PolicyAnalyzerServicer
+_SDK_SERVICER: Any = sdk._PolicyAnalyzerServicer
 _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """No rule reads tags of the stack."""
-_REPORTED = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
+_REPORTING_LEVELS = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
 """Levels at which policies report the remaining violations after the remediation."""
 
 
-class Servicer(_SDKS):  # type: ignore[misc] # a private class
+class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
     """Servicer whose policies share the properties; no policy is asynchronous or raises.
 
     `listener` is called with all settings and the disabled policies when the engine sends them. If
@@ -120,7 +120,7 @@ class Servicer(_SDKS):  # type: ignore[misc] # a private class
         if kind not in self._enabled:
             policies = [policy for policy in self._policies if isinstance(policy, kind)]
             levels = [
-                (policy, _REPORTED.get(level, level), self._get_policy_config(policy.name))
+                (policy, _REPORTING_LEVELS.get(level, level), self._get_policy_config(policy.name))
                 for policy in policies
                 if (level := self._get_enforcement_level(policy)) is not EnforcementLevel.DISABLED
             ]

@@ -14,7 +14,7 @@ from policies.catalogue import RULES
 from policies.configuration import Configuration
 from policies.custom_rules import with_custom_rules
 from policies.documents import DocumentError, read
-from policies.evaluation import applied, evaluate
+from policies.evaluation import applicable_rules, evaluate
 from policies.inputs import UnusableInputError, add_rule_arguments, manifests_in, read_configuration
 from policies.rule import ConfigurationError, Rule
 
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         common = read_configuration(options.config, rules)
         cases = list(_cases(Path(options.directory), {rule.name for rule in rules}))
         found = [
-            _violated(case, _configuration(case, common, rules), whole_stack) for case in cases
+            _violated_rules(case, _configuration(case, common, rules), whole_stack)
+            for case in cases
         ]
     except (UnusableInputError, ConfigurationError, DocumentError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -121,7 +122,7 @@ def _configuration(case: _Case, common: Configuration, rules: list[Rule[Any]]) -
     return read_configuration(own, rules) if own.exists() else common
 
 
-def _violated(
+def _violated_rules(
     case: _Case, configuration: Configuration, whole_stack: bool
 ) -> tuple[set[str], set[str]]:
     """Return the mandatory rules and all rules that a case violates."""
@@ -129,7 +130,7 @@ def _violated(
         documents = list(read(str(case.path), case.path.read_bytes()))
     except OSError as error:
         raise UnusableInputError(f"{case.path}: {error.strerror}") from error
-    ran = {rule.name for rule, _, _ in applied(configuration, whole_stack=whole_stack)}
+    ran = {rule.name for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)}
     if missing := case.expected - ran:
         raise UnusableInputError(
             f"{case.path}: expects {', '.join(sorted(missing))}, which these options skip"
@@ -139,9 +140,9 @@ def _violated(
     return mandatory, {finding.rule for finding in findings}
 
 
-def _problem(case: _Case, mandatory: set[str], found: set[str]) -> str | None:
+def _problem(case: _Case, mandatory: set[str], violated: set[str]) -> str | None:
     """Return the difference between the violations of a case and its expectation, or None."""
-    missing = case.expected - found
+    missing = case.expected - violated
     surplus = set() if case.others else mandatory - case.expected
     texts = [f"does not violate {', '.join(sorted(missing))}"] if missing else []
     texts += [f"violates {', '.join(sorted(surplus))}"] if surplus else []

@@ -73,7 +73,7 @@ class Node:
 
     @property
     def partial(self) -> bool:
-        """True if the other part of the manifest is elsewhere."""
+        """True if another part of the manifest is elsewhere."""
         return self._partial
 
     @property

@@ -91,25 +91,25 @@ class Stack:
 
     @cached_property
     def _by_kind(self) -> dict[tuple[str, str], list[Resource]]:
-        found: dict[tuple[str, str], list[Resource]] = defaultdict(list)
+        by_kind: dict[tuple[str, str], list[Resource]] = defaultdict(list)
         for resource in self.resources:
-            found[resource.group, resource.kind.lower()].append(resource)
-        return found
+            by_kind[resource.group, resource.kind.lower()].append(resource)
+        return by_kind
 
     @cached_property
     def _by_name(self) -> dict[tuple[str, str, str | None, str], Resource]:
-        found: dict[tuple[str, str, str | None, str], Resource] = {}
+        by_name: dict[tuple[str, str, str | None, str], Resource] = {}
         for item in self.resources:
-            found.setdefault((item.group, item.kind.lower(), item.namespace, item.name), item)
-        return found
+            by_name.setdefault((item.group, item.kind.lower(), item.namespace, item.name), item)
+        return by_name
 
     @cached_property
     def _runs(self) -> dict[int, list[Resource]]:
-        found: dict[int, list[Resource]] = defaultdict(list)
+        runs: dict[int, list[Resource]] = defaultdict(list)
         for resource in self.resources:
             if (runtime := self.runtime_of(resource)) is not None:
-                found[id(runtime)].append(resource)
-        return found
+                runs[id(runtime)].append(resource)
+        return runs
 
     def runs_of(self, runtime: Resource) -> list[Resource]:
         """Return the objects, such as TrainJobs, that run the pods of `runtime`."""
@@ -122,8 +122,8 @@ class Stack:
             return None
         kind = resource.root.at(run.kind).text or run.kind_default
         name = resource.root.at(run.name).text or ""
-        found = (item for item in self.of_kind(resource.group, kind) if item.name == name)
-        return next((item for item in found if _may_reference(resource, item)), None)
+        runtimes = (item for item in self.of_kind(resource.group, kind) if item.name == name)
+        return next((item for item in runtimes if _may_reference(resource, item)), None)
 
     def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
         """Return the objects of some kinds of an API group."""

@@ -29,12 +29,12 @@ class Violation:
     @property
     def text(self) -> str:
         """The violation without the resource's name."""
-        found = self.found if self.found is not None else show(self.node.value)
+        value = self.found if self.found is not None else show(self.node.value)
         path = f"{self.node.path}: " if self.node.path else ""
         advice = f"write {self.write}"
         if self.write.startswith("nothing"):
             advice = f"remove it{self.write.removeprefix('nothing')}"
-        return f"{path}found {found}; {advice}"
+        return f"{path}found {value}; {advice}"
 
 
 @dataclass(frozen=True)

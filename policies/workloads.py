@@ -13,11 +13,11 @@ from kube.workloads.record import Pods, Role, WorkloadKind
 from policies.containers import Container
 from policies.counts import (
     copies,
-    counted,
     largest,
     product,
     requested,
     structural_counts,
+    value_near_pod,
     with_surge,
 )
 from policies.pod_parts import JoinedNode, LayeredNode, containers_at, devices_at, images_at
@@ -25,7 +25,7 @@ from policies.resources import Resource
 from policies.roles import RoleSettings, role_of
 from policies.values import Key, Node
 
-UNRECORDED: Final = WorkloadKind(group="", kind="")
+NO_RECORD: Final = WorkloadKind(group="", kind="")
 ANYWHERE: Final = Pods(at="")
 
 
@@ -51,7 +51,7 @@ class Pod:
     def metadata(self) -> Node:
         """Metadata of the template, or of the Pod itself."""
         if self.location.metadata:
-            return counted(self.resource.root, self.location.metadata, self.steps)
+            return value_near_pod(self.resource.root, self.location.metadata, self.steps)
         holder = self.spec.parent
         found = (holder if holder is not None else self.spec)["metadata"]
         return Node(found.value, found.parent, found.key, partial=True) if self.partial else found
@@ -64,8 +64,8 @@ class Pod:
     @cached_property
     def containers(self) -> list[Container]:
         """All containers: main, init, sidecars (restartable init containers) and ephemeral."""
-        found = containers_at(self.spec, self.location)
-        return [Container(node, kind, self) for node, kind in found]
+        nodes = containers_at(self.spec, self.location)
+        return [Container(node, kind, self) for node, kind in nodes]
 
     @cached_property
     def images(self) -> list[Node]:
@@ -83,14 +83,14 @@ class Pod:
 
     @cached_property
     def replicas(self) -> Decimal | None:
-        """Number of such pods that the resource requests; None if unknown."""
+        """Number of these pods that the resource requests; None if unknown."""
         if self.location is ANYWHERE:
             return self._structural_replicas()
         root, steps = self.resource.root, self.steps
         return product(requested(root, count, steps) for count in self.location.count)
 
     def replicas_within(self, job: str) -> Decimal | None:
-        """Return the number of such pods that one job at a path requests; None if unknown."""
+        """Return the number of these pods that one job at a path requests; None if unknown."""
         if not self.location.at.startswith(f"{job}."):
             return self.replicas
         counts = [
@@ -102,7 +102,7 @@ class Pod:
         return product(requested(root, count, steps) for count in counts)
 
     def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
-        """Return the maximum number of such pods that may ever run; None if unknown.
+        """Return the maximum number of these pods that may ever run; None if unknown.
 
         `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
         pods of a rolling update are included.
@@ -110,7 +110,7 @@ class Pod:
         if self.location is ANYWHERE:
             return self._structural_replicas()
         root, steps = self.resource.root, self.steps
-        record = self.resource.record or UNRECORDED
+        record = self.resource.record or NO_RECORD
         rollout = record.rollout if surge else None
         factors: list[Decimal | None] = [] if rollout is None else [copies(root, rollout)]
         for count in self.location.count:
@@ -130,22 +130,22 @@ class Pod:
         return product(quantity_or_none(count.value) or Decimal(1) for count in counts)
 
     def replica_counts(self) -> Iterator[Node]:
-        """Yield the numbers that multiply the pod, which must be integers."""
+        """Yield the counts that multiply the pod, which must be integers."""
         if self.location is ANYWHERE:
             yield from structural_counts(self.spec)
             return
         for count in self.location.count:
             for path in (*count.paths, *count.maxima) if not count.words else ():
                 if "annotations" not in path:
-                    yield counted(self.resource.root, path, self.steps)
+                    yield value_near_pod(self.resource.root, path, self.steps)
 
     @cached_property
     def _volumes_by_name(self) -> dict[str, Node]:
-        found: dict[str, Node] = {}
+        volumes: dict[str, Node] = {}
         for volume in self.volumes.items():
             if name := volume["name"].text:
-                found.setdefault(name, volume)
-        return found
+                volumes.setdefault(name, volume)
+        return volumes
 
     def volume(self, name: Node) -> Node | None:
         """Return the volume that a mount names, if it is declared."""

@@ -32,17 +32,17 @@ from kube.kinds.volcano import (
     template_name,
 )
 
-_SECONDS: Final = 10.0
-"""Interval between two polls of the run."""
+_POLL_SECONDS: Final = 10.0
+"""Time (s) between two polls of the run."""
 
-_NOT_COPIED: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
+_OMITTED_ANNOTATIONS: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
 """Prefixes of annotations that describe how the template itself is managed."""
 
 _log = logging.getLogger("attempt")
 
 
-def _resource(known: Resource) -> type[GenericNamespacedResource]:
-    return create_namespaced_resource(known.group, known.version, known.kind, known.plural)
+def _resource(record: Resource) -> type[GenericNamespacedResource]:
+    return create_namespaced_resource(record.group, record.version, record.kind, record.plural)
 
 
 _FLOWS: Final = _resource(FLOW)
@@ -69,7 +69,7 @@ class Attempt:
     api: Client
     job: str
     uid: str
-    wait: Callable[[], object] = lambda: time.sleep(_SECONDS)
+    wait: Callable[[], object] = lambda: time.sleep(_POLL_SECONDS)
 
     @property
     def name(self) -> str:
@@ -114,14 +114,14 @@ class Attempt:
     def _start(self) -> None:
         labels: dict[str, str] = {}
         for step in self.plan.steps:
-            found = self.api.get(_TEMPLATES, template_name(self.plan.run, step))
-            metadata = self._replaced(found["metadata"])
+            template = self.api.get(_TEMPLATES, template_name(self.plan.run, step))
+            metadata = self._renamed(template["metadata"])
             # The first step is the training, which has the labels of the run.
             labels = labels or metadata.get("labels", {})
             annotations = {
                 name: value
                 for name, value in metadata.get("annotations", {}).items()
-                if not name.startswith(_NOT_COPIED)
+                if not name.startswith(_OMITTED_ANNOTATIONS)
             }
             self._create(
                 _TEMPLATES,
@@ -131,7 +131,7 @@ class Attempt:
                     "labels": metadata.get("labels", {}),
                     "annotations": annotations,
                 },
-                self._replaced(found["spec"]),
+                self._renamed(template["spec"]),
             )
         self._create(
             _FLOWS,
@@ -172,7 +172,7 @@ class Attempt:
                 raise AttemptError(f"{self.name}: {step['name']} has failed")
         return FLOW.state({"state": {}, **status}) is State.SUCCEEDED
 
-    def _replaced(self, value: Any) -> Any:
+    def _renamed(self, value: Any) -> Any:
         """Return a copy of a JSON document in which this run's name replaces the template's."""
         return json.loads(json.dumps(value).replace(self.plan.run, self.name))
 

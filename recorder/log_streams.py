@@ -42,7 +42,7 @@ class Tail:
 
     @property
     def lines(self) -> list[str]:
-        """The lines that were kept, oldest first."""
+        """The last lines, oldest first."""
         return list(self._lines)
 
 
@@ -51,7 +51,7 @@ def _size(line: str) -> int:
 
 
 class LogStreams:
-    """Streams container logs, and keeps the last lines of each with their timestamps."""
+    """Streams container logs, and keeps the last lines of each log with their timestamps."""
 
     def __init__(self, connect: Callable[[], AsyncClient], lines: int, size: int) -> None:
         self._connect, self._lines, self._size = connect, lines, size
@@ -61,7 +61,7 @@ class LogStreams:
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
 
     def follow(self, attempt: Attempt) -> None:
-        """Start to stream a container's log, unless it was started before."""
+        """Start streaming a container's log, unless its stream has already been started."""
         if attempt not in self._tasks:
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 

@@ -33,14 +33,14 @@ from lightkube.resources.core_v1 import Event, Node, Pod, PodEviction
 
 from kube.names import RUN_LABEL
 from kube.quantities import parse_quantity
-from recorder.pods import failed, run_of
+from recorder.pods import failed_containers, run_of
 
 MARK: Final = "gpu-platform.dev/gpu-unhealthy"
 """Annotation of nodes cordoned by this program. It contains the fault and the number of GPUs."""
 OPT_OUT: Final = "gpu-platform.dev/node-health"
 """Annotation that excludes a node if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
-CHECKED: Final = "gpu-platform.dev/gpu-checked"
+RETURNED_ANNOTATION: Final = "gpu-platform.dev/gpu-checked"
 """Annotation with the time when a node was uncordoned. Reports and faults before it are ignored."""
 REPORT_HOURS: Final = 24.0
 WATCH_SECONDS: Final = 240.0
@@ -57,7 +57,7 @@ _log = logging.getLogger("node-health")
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits: nodes cordoned at the same time, fault and recovery durations (s), slow reports."""
+    """Limits: cordoned nodes, duration (s) of faults and recoveries, reports of slow nodes."""
 
     max_nodes: int = 1
     fault_seconds: float = 360
@@ -78,7 +78,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node: the GPUs that it has, the GPUs that it offers, and the reported faults."""
+    """State of a node: its GPUs, those that its device plugin offers, and its faults."""
 
     name: str
     ready: bool
@@ -97,9 +97,11 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Action:
-    """A change to a node, with the fault to record. `wait`: too many nodes are already cordoned."""
+    """A change to a node, with the fault to record. `wait`: too many nodes are cordoned."""
 
-    kind: Literal["cordon", "wait", "evict", "evict_reporters", "return", "forget", "condition"]
+    kind: Literal[
+        "cordon", "wait", "evict", "evict_reporting_runs", "uncordon", "clear_mark", "set_condition"
+    ]
     node: NodeState
     fault: Fault | None = None
 
@@ -122,7 +124,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
-        return "SlowInGangs", f"pods reported the node as slow in {node.reports} run starts"
+        return "SlowInGangs", f"reported as slow during {node.reports} starts of runs"
     if node.xids is None:
         return "Unknown", "Prometheus has no Xid series of the node"
     return "Healthy", ""
@@ -146,15 +148,16 @@ def decide(
         since = max(before[1], node.checked) if before and before[0] == healthy else now
         remembered[node.name] = (healthy, since)
         if node.mark is not None:
-            actions += _of_marked(node, state, now - since, policy)
+            actions += _actions_for_marked(node, state, now - since, policy)
         elif state != "Healthy" and state != "Unknown":
-            # A gang that reported a node restarts at once, so waiting would use up its retries.
+            # A gang that reports a slow node restarts immediately, so waiting would use up its
+            # retries.
             lasted = state == "SlowInGangs" or now - since >= policy.fault_seconds
             if not node.cordoned and lasted:
                 fault = Fault(state, message, node.gpus)
                 faulty.append((since, node.name, Action("cordon", node, fault)))
         elif node.condition:
-            actions.append(Action("condition", node))
+            actions.append(Action("set_condition", node))
     faulty.sort(key=lambda each: each[:2])
     capacity = max(0, policy.max_nodes - marked)
     actions += [action for *_, action in faulty[:capacity]]
@@ -162,23 +165,25 @@ def decide(
     return actions, remembered
 
 
-def _of_marked(node: NodeState, state: Health, lasted: float, policy: Policy) -> Iterator[Action]:
+def _actions_for_marked(
+    node: NodeState, state: Health, lasted: float, policy: Policy
+) -> Iterator[Action]:
     """Yield the actions for a node that this program cordoned."""
     mark = node.mark
     if mark is None:
         return
     if not node.cordoned:
         # An operator has checked the node and uncordoned it.
-        yield Action("forget", node)
+        yield Action("clear_mark", node)
     elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
         if lasted >= policy.settle_seconds:
-            yield Action("return", node)
+            yield Action("uncordon", node)
     elif state in ("DevicesUnhealthy", "XidError"):
         yield Action("evict", node)
     elif mark.reason == "SlowInGangs":
-        yield Action("evict_reporters", node)
+        yield Action("evict_reporting_runs", node)
     if node.cordoned and not node.condition:
-        yield Action("condition", node, mark)
+        yield Action("set_condition", node, mark)
 
 
 class SlowReports:
@@ -196,7 +201,7 @@ class SlowReports:
         run, spec = run_of(pod), pod.spec
         if spec is not None and spec.nodeName:
             self._nodes[run][spec.nodeName] = now
-        for termination in failed(pod):
+        for termination in failed_containers(pod):
             for node in _SLOW.findall(termination.message):
                 attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
@@ -217,7 +222,7 @@ class SlowReports:
         self._reports = dict(kept)
 
     def count(self, now: float) -> Counter[str]:
-        """Count, for each node, the starts that reported it within the last `REPORT_HOURS`.
+        """Count, for each node, the starts of runs that reported it in the last `REPORT_HOURS`.
 
         A pod reports at most once per start of its run. Reports about nodes on which the run has no
         pod are ignored.
@@ -232,10 +237,10 @@ class SlowReports:
         for node, run, host, _, _ in self._reports:
             if node in self._nodes.get(run, {}):
                 starts[node, run][host] += 1
-        found: Counter[str] = Counter()
+        counter: Counter[str] = Counter()
         for (node, _), hosts in starts.items():
-            found[node] += max(hosts.values())
-        return found
+            counter[node] += max(hosts.values())
+        return counter
 
 
 @dataclass
@@ -249,7 +254,7 @@ class Controller:
     resource: str = "nvidia.com/gpu"
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
-    again: asyncio.Event = field(default_factory=asyncio.Event)
+    check_soon: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to request another check soon: after a new report, or after a cordon (the check after it
     evicts the pods)."""
     _memory: Memory = field(default_factory=dict)
@@ -257,9 +262,9 @@ class Controller:
 
     async def check(self, now: float) -> None:
         """Read the state of all nodes once, and apply the decisions."""
-        found = [node async for node in self.client.list(Node)]
+        nodes = [node async for node in self.client.list(Node)]
         errors = await self._errors()
-        states = [node_state(node, self.resource, errors) for node in found]
+        states = [node_state(node, self.resource, errors) for node in nodes]
         for state in states:
             self.reports.forget(state.name, state.checked)
         counted = self.reports.count(now)
@@ -269,8 +274,8 @@ class Controller:
             try:
                 await self._apply(action, now)
             except httpx2.HTTPError as error:
-                # This may be a conflict, for example. The next check reads the node again.
-                _log.warning("%s of %s failed: %s", action.kind, action.node.name, error)
+                # For example, the node has changed. The next check reads it again.
+                _log.warning("%s: action %s failed: %s", action.node.name, action.kind, error)
 
     async def watch_pods(self) -> None:
         """Collect reports from pods until the connection is closed, at most for `WATCH_SECONDS`."""
@@ -292,10 +297,10 @@ class Controller:
 
     def _add(self, pod: Pod) -> None:
         if self.reports.add(pod, time.time()):
-            self.again.set()
+            self.check_soon.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return the Xid errors by node: {} if the query fails, None without Prometheus."""
+        """Return the Xid errors by node: {} if the query fails, None without a Prometheus URL."""
         if self.prometheus is None:
             return None
         try:
@@ -314,23 +319,23 @@ class Controller:
             _log.warning(message, node.name, fault.message if fault else "")
         elif action.kind == "evict":
             await self._evict(node.name)
-        elif action.kind == "evict_reporters":
+        elif action.kind == "evict_reporting_runs":
             await self._evict(node.name, self.reports.runs(node.name))
-        elif action.kind == "condition":
+        elif action.kind == "set_condition":
             await self._condition(node, fault)
         else:
             annotations = {MARK: to_annotation(fault)}
             if fault is None:
-                annotations[CHECKED] = datetime.fromtimestamp(now, UTC).isoformat()
+                annotations[RETURNED_ANNOTATION] = datetime.fromtimestamp(now, UTC).isoformat()
             metadata: dict[str, Any] = {"annotations": annotations}
             # The node may have changed since it was read.
             metadata["resourceVersion"] = node.version
             patch: dict[str, Any] = {"metadata": metadata}
-            if action.kind != "forget":
+            if action.kind != "clear_mark":
                 patch["spec"] = {"unschedulable": action.kind == "cordon"}
             await self.client.patch(Node, node.name, patch)
             if action.kind == "cordon":
-                self.again.set()
+                self.check_soon.set()
             await self._condition(node, fault)
             await self._event(node, fault)
 
@@ -384,7 +389,7 @@ class Controller:
             try:
                 await self.client.create(body, name)
             except httpx2.HTTPError as error:
-                # A disruption budget may forbid it, for example. The next check tries again.
+                # For example, a disruption budget forbids it. The next check tries again.
                 _log.warning("eviction of %s failed: %s", name, error)
 
 
@@ -406,10 +411,10 @@ def xid_query(policy: Policy) -> str:
 
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
     """Return the errors by node from Prometheus' response, including nodes without errors."""
-    found: dict[str, set[int]] = defaultdict(set)
+    xids: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
-        found[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
-    return {node: frozenset(errors) for node, errors in found.items()}
+        xids[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}
+    return {node: frozenset(errors) for node, errors in xids.items()}
 
 
 def node_state(
@@ -428,11 +433,11 @@ def node_state(
         gpus=_gpus((status and status.capacity) or {}, resource),
         offered=_gpus((status and status.allocatable) or {}, resource),
         cordoned=bool(spec and spec.unschedulable),
-        mark=_read(annotations[MARK]) if MARK in annotations else None,
+        mark=_parse_mark(annotations[MARK]) if MARK in annotations else None,
         condition=conditions.get(CONDITION) == "True",
         ignored=annotations.get(OPT_OUT) == "ignore",
         xids=frozenset() if errors is None else errors.get(name),
-        checked=_time(annotations.get(CHECKED, "")),
+        checked=_time(annotations.get(RETURNED_ANNOTATION, "")),
         version=(metadata.resourceVersion if metadata else None) or "",
     )
 
@@ -454,10 +459,10 @@ def to_annotation(fault: Fault | None) -> str | None:
     return json.dumps({"reason": fault.reason, "message": fault.message, "gpus": fault.gpus})
 
 
-def _read(text: str) -> Fault:
+def _parse_mark(text: str) -> Fault:
     try:
-        found = json.loads(text)
-        return Fault(found["reason"], str(found["message"]), int(found["gpus"]))
+        fields = json.loads(text)
+        return Fault(fields["reason"], str(fields["message"]), int(fields["gpus"]))
     except (ValueError, KeyError, TypeError):
         return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
 
@@ -473,12 +478,12 @@ async def run(controller: Controller, interval: float) -> None:
     """Check the nodes until cancelled. Outages of the API server do not stop it."""
 
     async def check() -> None:
-        controller.again.clear()
+        controller.check_soon.clear()
         await controller.check(time.time())
         pause = min(interval, _PAUSE_SECONDS)
         await asyncio.sleep(pause)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(controller.again.wait(), interval - pause)
+            await asyncio.wait_for(controller.check_soon.wait(), interval - pause)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_forever(check))

@@ -1,4 +1,4 @@
-"""Pods of runs: their run, claim, running and failed containers, and events."""
+"""Reads a pod's run and claim, its running and failed containers, and its events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,14 +53,14 @@ def claim_of(pod: Pod) -> str | None:
     return None
 
 
-def running(pod: Pod) -> Iterator[Attempt]:
-    """Yield the containers that are running."""
+def running_containers(pod: Pod) -> Iterator[Attempt]:
+    """Yield the running containers."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield _attempt(pod, status, status.restartCount)
 
 
-def failed(pod: Pod) -> Iterator[Termination]:
+def failed_containers(pod: Pod) -> Iterator[Termination]:
     """Yield the containers that failed, including containers that have restarted since."""
     for status in _statuses(pod):
         terminated = status.state.terminated if status.state else None
@@ -71,7 +71,7 @@ def failed(pod: Pod) -> Iterator[Termination]:
             yield _termination(_attempt(pod, status, status.restartCount - 1), before)
 
 
-def deleted(pod: Pod, now: datetime) -> Iterator[Termination]:
+def unobserved_terminations(pod: Pod, now: datetime) -> Iterator[Termination]:
     """Yield the containers of a deleted pod whose end was not observed."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:

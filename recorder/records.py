@@ -19,8 +19,8 @@ from typing import Any, Final
 from recorder.pods import Termination
 
 DIRECTORY: Final = "failures"
-TOGETHER: Final = timedelta(minutes=10)
-"""Containers that terminate within this time of a failure belong to it."""
+SAME_FAILURE: Final = timedelta(minutes=10)
+"""Containers that terminate within this time of a failure's start belong to the failure."""
 
 RESERVE: Final = 64 * 2**20
 """Bytes of a claim that stay free for checkpoints."""
@@ -47,8 +47,8 @@ def write(
 ) -> Path | None:
     """Write one record and remove the oldest failures beyond the limit.
 
-    Return its JSON file, or None if the record exists or its failure already has the maximum number
-    of pods.
+    Return the record's JSON file, or None if the record exists or its failure already has the
+    maximum number of pods.
 
     Raises:
         OSError: If the claim is full or not writable.
@@ -63,7 +63,7 @@ def write(
     if len(list(directory.glob("*.json"))) >= bounds.pods:
         return None
     path = directory / name
-    if shutil.disk_usage(_existing(run_dir)).free < RESERVE:
+    if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVE:
         raise OSError(
             f"{run_dir}: less than {RESERVE // 2**20} MiB are free, which are reserved for "
             "checkpoints"
@@ -79,8 +79,8 @@ def write(
 
 def newest(claims: Path, run: str) -> Path | None:
     """Return the directory of a run's last failure."""
-    found = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
-    return max(found, key=lambda directory: directory.name, default=None)
+    directories = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
+    return max(directories, key=lambda directory: directory.name, default=None)
 
 
 def failure_text(directory: Path) -> Iterator[str]:
@@ -106,20 +106,20 @@ def _directory(failures: Path, termination: Termination) -> Path:
         first = datetime.strptime(directory.name, _STAMP).replace(tzinfo=UTC)
         # Directory names have a resolution of one second, and the container that was observed first
         # may not be the first one that terminated.
-        if start <= first + timedelta(seconds=1) and abs(end - first) <= TOGETHER:
+        if start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE:
             return directory
     return failures / end.strftime(_STAMP)
 
 
 def _failures(run_dir: Path) -> list[Path]:
-    found = []
+    directories = []
     for directory in (run_dir / DIRECTORY).glob("*T*Z"):
         try:
             datetime.strptime(directory.name, _STAMP)
         except ValueError:
             continue  # not written by the recorder
-        found.append(directory)
-    return sorted(found)
+        directories.append(directory)
+    return sorted(directories)
 
 
 def _as_json(termination: Termination) -> dict[str, Any]:
@@ -128,8 +128,8 @@ def _as_json(termination: Termination) -> dict[str, Any]:
         "uid": termination.attempt.uid,
         "container": termination.attempt.container,
         "restarts": termination.attempt.restarts,
-        "started": _text(termination.started),
-        "finished": _text(termination.finished),
+        "started": _format_time(termination.started),
+        "finished": _format_time(termination.finished),
         "exitCode": termination.exit_code,
         "signal": termination.signal,
         "reason": termination.reason,
@@ -137,11 +137,11 @@ def _as_json(termination: Termination) -> dict[str, Any]:
     }
 
 
-def _text(moment: datetime | None) -> str | None:
+def _format_time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _existing(directory: Path) -> Path:
+def _existing_ancestor(directory: Path) -> Path:
     while not directory.exists():
         directory = directory.parent
     return directory

@@ -47,7 +47,7 @@ _ROUTES: Final = {
     for kind in ("HTTPRoute", "GRPCRoute")
 }
 _PROMETHEUS_SECONDS: Final = 5.0
-_RELEASES: Final = 3
+_RELEASE_ATTEMPTS: Final = 3
 """Attempts per evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
 Object = TypeVar("Object")
@@ -121,7 +121,7 @@ class Rollback:
 
     def evaluate(self, now: float) -> None:
         """Evaluate the limits once, and roll back if one is exceeded or was exceeded before."""
-        found = [_existing(partial(self._route, kind)) for kind in self._plan.stable]
+        found = [_get_or_none(partial(self._route, kind)) for kind in self._plan.stable]
         routes = [route for route in found if route is not None]
         for route in routes:
             self._finish(route)
@@ -160,7 +160,7 @@ class Rollback:
         span = int(min(self._plan.window_seconds, served_seconds))
         if span < 1:
             return {}
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         url = f"{self._plan.prometheus.rstrip('/')}/api/v1/query"
         for limit in self._plan.limits:
             try:
@@ -169,13 +169,13 @@ class Rollback:
                 response.raise_for_status()
                 result = response.json()["data"]["result"]
                 if result:
-                    found[limit.name] = float(result[0]["value"][1])
+                    values[limit.name] = float(result[0]["value"][1])
             except (HTTPError, ValueError, LookupError, TypeError) as error:
                 _log.warning("cannot evaluate %s: %s", limit.name, error)
-        return found
+        return values
 
     def _count_unready(self) -> int:
-        found = _existing(partial(self._api.get, Deployment, self._plan.canary))
+        found = _get_or_none(partial(self._api.get, Deployment, self._plan.canary))
         ready = found is not None and found.status is not None and bool(found.status.readyReplicas)
         self._unready_evaluations = 0 if ready else self._unready_evaluations + 1
         return self._unready_evaluations
@@ -220,7 +220,7 @@ class Rollback:
                 self._report(route, reason)
         except HTTPStatusError as error:
             _log.warning("the API server rejected an event: %s", error)
-        for _ in range(_RELEASES):
+        for _ in range(_RELEASE_ATTEMPTS):
             metadata = route["metadata"]
             others = [each for each in metadata["managedFields"] if each.get("manager") != MANAGER]
             version = metadata["resourceVersion"]
@@ -266,7 +266,7 @@ class Rollback:
         )
 
 
-def _existing(get: Callable[[], Object]) -> Object | None:
+def _get_or_none(get: Callable[[], Object]) -> Object | None:
     """Return an object from the API server, or None if it does not exist."""
     try:
         return get()

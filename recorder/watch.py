@@ -28,11 +28,11 @@ from recorder.pods import (
     Attempt,
     Termination,
     claim_of,
-    deleted,
     events_of,
-    failed,
+    failed_containers,
     run_of,
-    running,
+    running_containers,
+    unobserved_terminations,
 )
 from recorder.records import Bounds, write
 
@@ -43,8 +43,8 @@ RETRY_SECONDS: Final = 900.0
 """Time (s) for which a write is retried while the claim is full or unavailable."""
 
 _log = logging.getLogger("recorder")
-_waits = wait_random_exponential(multiplier=0.5, max=30)
-_logged = before_sleep_log(_log, logging.WARNING)
+_retry_wait = wait_random_exponential(multiplier=0.5, max=30)
+_log_retry = before_sleep_log(_log, logging.WARNING)
 
 
 async def watch(claims: Path, bounds: Bounds) -> None:
@@ -62,16 +62,16 @@ class Recorder:
     claims: Path
     bounds: Bounds
     _pods: dict[str, Pod] = field(default_factory=dict)
-    _done: set[Attempt] = field(default_factory=set)
+    _recorded: set[Attempt] = field(default_factory=set)
     _tasks: dict[str, set[asyncio.Task[None]]] = field(default_factory=lambda: defaultdict(set))
     """Unfinished tasks by pod UID."""
 
     def __post_init__(self) -> None:
         self.client = self.connect()
         self.streams = LogStreams(self.connect, self.bounds.lines, self.bounds.size)
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
-    @retry(wait=_waits, retry=retry_if_exception_type(HTTPError), before_sleep=_logged)
+    @retry(wait=_retry_wait, retry=retry_if_exception_type(HTTPError), before_sleep=_log_retry)
     async def observe(self) -> None:
         """List all pods of runs, and watch them for `WATCH_SECONDS`."""
         listed = self.client.list(Pod, labels={RUN_LABEL: exists()})
@@ -101,22 +101,25 @@ class Recorder:
     def update(self, pod: Pod) -> None:
         """Stream the logs of running containers and record failed ones."""
         self._pods[_uid(pod)] = pod
-        for attempt in running(pod):
+        for attempt in running_containers(pod):
             self.streams.follow(attempt)
-        for termination in failed(pod):
-            self._begin(pod, termination)
+        for termination in failed_containers(pod):
+            self._start_record(pod, termination)
 
     def remove(self, pod: Pod) -> None:
         """Record the unfinished containers of a deleted pod, and forget the pod."""
         uid = _uid(pod)
-        for termination in (*failed(pod), *deleted(pod, datetime.now(UTC))):
-            self._begin(pod, termination)
+        for termination in (
+            *failed_containers(pod),
+            *unobserved_terminations(pod, datetime.now(UTC)),
+        ):
+            self._start_record(pod, termination)
         self._pods.pop(uid, None)
         self._spawn(uid, self._forget(uid, set(self._tasks[uid])))
 
-    def _begin(self, pod: Pod, termination: Termination) -> None:
-        if termination.attempt not in self._done:
-            self._done.add(termination.attempt)
+    def _start_record(self, pod: Pod, termination: Termination) -> None:
+        if termination.attempt not in self._recorded:
+            self._recorded.add(termination.attempt)
             self._spawn(_uid(pod), self._record(pod, termination))
 
     def _spawn(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
@@ -127,7 +130,7 @@ class Recorder:
     async def _forget(self, uid: str, records: set[asyncio.Task[None]]) -> None:
         await asyncio.gather(*records, return_exceptions=True)
         self.streams.forget(uid)
-        self._done = {attempt for attempt in self._done if attempt.uid != uid}
+        self._recorded = {attempt for attempt in self._recorded if attempt.uid != uid}
         self._tasks.pop(uid, None)
 
     async def _record(self, pod: Pod, termination: Termination) -> None:
@@ -151,21 +154,21 @@ class Recorder:
             _log.info("%s: %s, recorded in %s", name, termination.reason, path)
 
     @retry(
-        wait=_waits,
+        wait=_retry_wait,
         stop=stop_after_delay(RETRY_SECONDS),
         retry=retry_if_exception_type(OSError),
-        before_sleep=_logged,
+        before_sleep=_log_retry,
         reraise=True,
     )
     async def _write(
         self, run_dir: Path, termination: Termination, lines: list[str], facts: dict[str, Any]
     ) -> Path | None:
         # One at a time, because the pods of a gang fail together and share one directory.
-        async with self._writing:
+        async with self._write_lock:
             return await asyncio.to_thread(write, run_dir, termination, lines, facts, self.bounds)
 
     @retry(
-        wait=_waits,
+        wait=_retry_wait,
         stop=stop_after_delay(60),
         retry=retry_if_exception_type(HTTPError),
         reraise=True,

@@ -110,7 +110,7 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
             _etcd(real=real),
             _api_server(settings),
             _controllers(settings.services, real=real),
-            {"name": "kube-scheduler", "extraArgs": _single()},
+            {"name": "kube-scheduler", "extraArgs": _single_replica_flags()},
             _kwok(),
         ],
     }
@@ -164,7 +164,7 @@ def _aggregation(settings: Settings) -> list[dict[str, object]]:
 
 def _controllers(services: str, *, real: bool) -> dict[str, object]:
     flags = [
-        *_single(),
+        *_single_replica_flags(),
         _flag("service-cluster-ip-range", services),
         # A claim that is created right after its volume may not be bound until the next sync.
         _flag("pvclaimbinder-sync-period", "1s"),
@@ -179,7 +179,7 @@ def _controllers(services: str, *, real: bool) -> dict[str, object]:
     return {"name": "kube-controller-manager", "extraArgs": flags}
 
 
-def _single() -> list[dict[str, object]]:
+def _single_replica_flags() -> list[dict[str, object]]:
     """Return the flags of components with a single replica, which need no leader election.
 
     Without it, they do not wait for the lease of a previous process, and do not exit if they fail

@@ -127,12 +127,12 @@ class ControlPlane:
 
     def component_pids(self) -> dict[int, str]:
         """Return component names by process ID, as recorded by kwokctl."""
-        found = {}
+        pids = {}
         for file in self._pid_files():
             text = file.read_text().strip()
             if text.isdigit():
-                found[int(text)] = file.stem
-        return found
+                pids[int(text)] = file.stem
+        return pids
 
     def _pid_files(self) -> list[Path]:
         return list((self.settings.pki.parent / "pids").glob("*.pid"))

@@ -33,7 +33,7 @@ class Supervisor:
         self.logs = logs
         self.running: dict[int, Service] = {}
         self.on_orphan: Callable[[int], None] | None = None
-        self._down: list[Service] = []
+        self._exited: list[Service] = []
 
     def start(self, service: Service) -> int:
         """Start a service and return its process ID."""
@@ -59,7 +59,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         while True:
             self._handle(*self._wait())
-            if self._down:
+            if self._exited:
                 time.sleep(RESTART_DELAY)
                 self._restart()
 
@@ -78,28 +78,28 @@ class Supervisor:
         if service is not None:
             code = os.waitstatus_to_exitcode(status)
             self._note(service, f"exited with {code} and was restarted")
-            self._down.append(service)
+            self._exited.append(service)
         elif pid and self.on_orphan is not None:
             self.on_orphan(pid)
 
     def _wait(self) -> tuple[int, int]:
         """Return an exited process, or 0 if services have to be restarted first."""
         try:
-            return os.waitpid(-1, os.WNOHANG if self._down else 0)
+            return os.waitpid(-1, os.WNOHANG if self._exited else 0)
         except ChildProcessError:
             time.sleep(RESTART_DELAY)
             return 0, 0
 
     def _restart(self) -> None:
-        """Start services that are down. A service that fails to start is retried later."""
-        down, self._down = self._down, []
-        for service in down:
+        """Start services that exited. A service that fails to start is retried later."""
+        exited, self._exited = self._exited, []
+        for service in exited:
             try:
                 self.start(service)
             except (OSError, subprocess.SubprocessError) as error:
                 # The failure of one service must not terminate process 1 and thus all others.
                 self._note(service, f"could not be restarted: {error}")
-                self._down.append(service)
+                self._exited.append(service)
 
     def _note(self, service: Service, text: str) -> None:
         with (self.logs / f"{service.name}.log").open("a") as log:

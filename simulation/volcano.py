@@ -19,11 +19,11 @@ FLAGS = "scheduler.flags"
 
 
 def apply_definitions(
-    kubeconfig: Path, binaries: Path, definitions: Path, *, again: bool = True
+    kubeconfig: Path, binaries: Path, definitions: Path, *, is_restart: bool = True
 ) -> None:
     """Apply Volcano's CustomResourceDefinitions and namespace; wait until the CRDs are served.
 
-    `again` is true if an earlier start may have applied them.
+    `is_restart` is true if an earlier start may have applied them.
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
@@ -32,7 +32,7 @@ def apply_definitions(
     changed = f"gpu-platform.dev/started={time.time_ns()}"
     commands = [
         ["apply", "--server-side", "--force-conflicts", *files],
-        *([["annotate", "--overwrite", changed, *files]] if again else []),
+        *([["annotate", "--overwrite", changed, *files]] if is_restart else []),
     ]
     for command in commands:
         subprocess.run([*kubectl, *command], check=True, stdout=subprocess.DEVNULL)
@@ -74,7 +74,7 @@ class Webhooks:
             port = int(probe.getsockname()[1])
         authority = base64.b64encode((pki / "ca.crt").read_bytes()).decode()
         configurations = json.loads(file.read_text())
-        for webhook in (each for found in configurations for each in found["webhooks"]):
+        for webhook in (each for entry in configurations for each in entry["webhooks"]):
             path = webhook["clientConfig"]["service"]["path"]
             url = f"https://127.0.0.1:{port}{path}"
             webhook["clientConfig"] = {"url": url, "caBundle": authority}

@@ -103,7 +103,7 @@ class Controller:
         if self._pause_earlier(jobs):
             return False
         if not self._study.is_rebuilt:
-            self._study.rebuild(self._existing(jobs))
+            self._study.rebuild(self._existing_runs(jobs))
         recorded = self._study.trials()
         trials = [self._observe(run, trial, jobs.get(run)) for run, trial in recorded.items()]
         seconds = self._account(trials, jobs)
@@ -137,18 +137,18 @@ class Controller:
 
     def _jobs(self) -> dict[str, Object]:
         labels: dict[str, Any] = {"app.kubernetes.io/name": self._sweep.args.key}
-        found = self._api.list(_Job, namespace=self._sweep.args.namespace, labels=labels)
-        documents = (job.to_dict() for job in found)  # type: ignore[no-untyped-call]
+        jobs = self._api.list(_Job, namespace=self._sweep.args.namespace, labels=labels)
+        documents = (job.to_dict() for job in jobs)  # type: ignore[no-untyped-call]
         return {document["metadata"]["name"]: document for document in documents}
 
-    def _existing(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
+    def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
         """Return the settings (as text) of the runs in the cluster and the exports on the claim."""
-        found = {}
+        runs = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
             with contextlib.suppress(ExportError):
                 settings = read_manifest(path.parent).settings
-                found[path.parts[-3]] = {key: str(value) for key, value in settings.items()}
-        return {**found, **{run: _arguments(job) for run, job in jobs.items()}}
+                runs[path.parts[-3]] = {key: str(value) for key, value in settings.items()}
+        return {**runs, **{run: _arguments(job) for run, job in jobs.items()}}
 
     def _observe(self, run: str, recorded: FrozenTrial, job: Object | None) -> Trial:
         """Return the state of a trial, and record its changes."""
@@ -182,7 +182,7 @@ class Controller:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:
             return {}
-        metric, found = self._sweep.settings.objective.metric, {}
+        metric, values = self._sweep.settings.objective.metric, {}
         for line in text.splitlines():
             event = parse(line)
             if not isinstance(event, (Epoch, Evaluated)):
@@ -191,8 +191,8 @@ class Controller:
             value = {**known, **(event.metrics or {})}.get(metric)
             position = _position(event, self._sweep.settings.unit)
             if value is not None and position is not None:
-                found[position] = value
-        return found
+                values[position] = value
+        return values
 
     def _result(self, run: str) -> float | None:
         """Return the objective of the finished model."""

@@ -143,7 +143,7 @@ def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterato
     promoted = list(_promotions(bounds, trials))
     running = any(trial.occupies_slot(bounds.rungs) for trial in trials)
     if not (promoted or more > 0 or running):
-        promoted = _last(bounds, trials)
+        promoted = _fallback(bounds, trials)
     for trial in promoted[: max(slots, 0)]:
         slots -= 1
         yield Action("grant", trial.run, trial.reached(bounds.rungs))
@@ -165,12 +165,12 @@ def _promotions(bounds: Bounds, trials: Sequence[Trial]) -> Iterator[Trial]:
 def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
     """Return the runs of the best 1/factor of the trials that have reached a rung."""
     rung = bounds.rungs[number]
-    found = [(value, trial.run) for trial in trials if (value := trial.at(rung)) is not None]
-    found.sort(key=lambda each: -each[0])
-    return {run for _, run in found[: len(found) // bounds.factor]}
+    ranked = [(value, trial.run) for trial in trials if (value := trial.at(rung)) is not None]
+    ranked.sort(key=lambda each: -each[0])
+    return {run for _, run in ranked[: len(ranked) // bounds.factor]}
 
 
-def _last(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
+def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
     """Return the best paused trial if no trial has succeeded.
 
     A rung with fewer than `factor` trials promotes no trial, so the sweep would otherwise end

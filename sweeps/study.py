@@ -41,7 +41,7 @@ _DUPLICATES_PER_TRIAL: Final = 5
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-class _OneWriter(JournalFileSymlinkLock):
+class _NoLock(JournalFileSymlinkLock):
     """A lock that does nothing, because the caller already holds the directory's lock."""
 
     def acquire(self) -> bool:
@@ -73,7 +73,7 @@ class Study:
         self._directory, self._sweep = directory, sweep
         journal = directory / JOURNAL
         _drop_torn_line(journal)
-        backend = JournalFileBackend(str(journal), lock_obj=_OneWriter(str(journal)))
+        backend = JournalFileBackend(str(journal), lock_obj=_NoLock(str(journal)))
         self._study = optuna.create_study(
             storage=JournalStorage(backend),
             study_name=_identity(sweep),
@@ -97,8 +97,8 @@ class Study:
     @property
     def started(self) -> float | None:
         """Time of the first trial."""
-        found = self._study.user_attrs.get("started")
-        return None if found is None else float(found)
+        value = self._study.user_attrs.get("started")
+        return None if value is None else float(value)
 
     def trials(self) -> dict[str, FrozenTrial]:
         """Return the trials by the names of their runs, in the order in which they were chosen."""
@@ -197,14 +197,14 @@ class Study:
 
     def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
         """Return a run's searched hyperparameters, or None if a value is not in the space."""
-        found = {}
+        values = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())
             value = _value(parameter, self.distributions[name], texts.get(name, str(default)))
             if value is None:
                 return None
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     @property
     def is_rebuilt(self) -> bool:

@@ -75,7 +75,7 @@ def wait_ready(
         DevclusterError: If the model is not served within `READY_TIMEOUT` seconds.
     """
     deadline = time.monotonic() + READY_TIMEOUT
-    found = ""
+    answer = ""
     # trust_env=False: a proxy from the user's environment could not reach cluster IPs.
     with httpx.Client(base_url=url, timeout=5.0, trust_env=False) as client:
         while True:
@@ -85,17 +85,17 @@ def wait_ready(
                     metadata = dict(response.json())
                     if run in (None, served_run(metadata)):
                         return metadata
-                    found = f"still serving {served_run(metadata)}"
+                    answer = f"still serving {served_run(metadata)}"
                 else:
-                    found = response.text.strip()
+                    answer = response.text.strip()
             except httpx.HTTPError as error:
-                found = type(error).__name__
-            report(found)
+                answer = type(error).__name__
+            report(answer)
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.5)
     raise DevclusterError(
-        f"{url} did not serve {model} of {run or 'any run'} within {READY_TIMEOUT:.0f} s: {found}"
+        f"{url} did not serve {model} of {run or 'any run'} within {READY_TIMEOUT:.0f} s: {answer}"
     )
 
 

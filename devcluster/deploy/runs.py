@@ -155,8 +155,8 @@ def result(progress: Progress | None) -> str:
 
 def _status(cluster: Cluster, snapshot: Snapshot, run: Run) -> RunStatus | None:
     name = (run.namespace, run.name)
-    found = read_runs(cluster, prices.load(), datetime.now(UTC), snapshot=snapshot, name=name)
-    return next(iter(found), None)
+    statuses = read_runs(cluster, prices.load(), datetime.now(UTC), snapshot=snapshot, name=name)
+    return next(iter(statuses), None)
 
 
 def _pods(snapshot: Snapshot, run: Run) -> list[Object]:

@@ -149,8 +149,8 @@ def _explain(command: str, text: str, log: Path) -> str:
     """Return the errors in Pulumi's output, without the resource tree above them."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(("Diagnostics:", "Policies:"))]
-    shown = "\n".join(lines[min(starts) :] if starts else lines[-30:])
-    return f"`pulumi {command}` failed; see the log at {log}\n{shown}"
+    excerpt = "\n".join(lines[min(starts) :] if starts else lines[-30:])
+    return f"`pulumi {command}` failed; see the log at {log}\n{excerpt}"
 
 
 class EventFollower:

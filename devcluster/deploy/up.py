@@ -80,8 +80,8 @@ class Deployment:
             plugin = docker_plugin.install(home, python, variables["PATH"])
             if not plugin.official:
                 self._reporter.say(f"images are built by {plugin.note}")
-        adopting = {**variables, **environment.ADOPTING}
-        target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, adopting)
+        adoption_variables = {**variables, **environment.ADOPTION_VARIABLES}
+        target = stack.Stack(STACKS[cluster.spec.kind], cluster.layout, adoption_variables)
         target.select()
         if recovered := recover(target, cluster.kubectl):
             self._reporter.say(f"recovered {recovered} pending operations of an interrupted update")

@@ -44,8 +44,8 @@ class Docker:
         name = image.image_name
         lines = await self._run(["push", name], f"pushing {name} failed")
         for line in reversed(lines):
-            if found := _DIGEST.search(line):
-                return found[1]
+            if match := _DIGEST.search(line):
+                return match[1]
         raise ImageError(f"docker push {name} reported no digest:\n" + "\n".join(lines))
 
     async def image_id(self, image: Image) -> str:
@@ -197,15 +197,15 @@ def find(path: str) -> str:
     if tried:
         raise ImageError(
             f"{' and '.join(tried)} cannot build with BuildKit: install the buildx plugin "
-            "(Debian: docker-buildx, or docker.io of Debian 12)"
+            "(Debian: docker-buildx, or docker.io from Debian 12)"
         )
     raise ImageError("docker is not on PATH: install it (Debian: apt-get install docker.io)")
 
 
 def _candidates(path: str) -> Iterable[str]:
     for directory in path.split(os.pathsep):
-        if directory and (found := shutil.which("docker", path=directory)):
-            yield found
+        if directory and (program := shutil.which("docker", path=directory)):
+            yield program
 
 
 def _has_buildkit(executable: str) -> bool:

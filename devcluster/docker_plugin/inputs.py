@@ -122,7 +122,7 @@ def with_defaults(properties: Properties) -> Properties:
     context, dockerfile = build["context"], build.get("dockerfile", PropertyValue(rpc.UNKNOWN))
     if not is_unknown(context) and not is_unknown(dockerfile):
         directory = Path(str(context.value))
-        digest = context_digest(directory, _existing(Path(str(dockerfile.value)), directory))
+        digest = context_digest(directory, _dockerfile(Path(str(dockerfile.value)), directory))
         build["contextDigest"] = PropertyValue(digest)
     return properties | {"build": given.with_value(build)}
 
@@ -173,7 +173,7 @@ def _leaves(value: PropertyValue) -> Iterator[object]:
         yield value.value
 
 
-def _existing(dockerfile: Path, context: Path) -> Path:
+def _dockerfile(dockerfile: Path, context: Path) -> Path:
     if dockerfile.is_file():
         return dockerfile
     advice = ""

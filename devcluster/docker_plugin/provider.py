@@ -27,7 +27,7 @@ IMAGE = "docker:index/image:Image"
 INPUTS = "__inputs"
 """State property that stores the inputs, as in the official plugin."""
 
-_NOT_COMPARED = ("buildOnPreview",)
+_IGNORED_INPUTS = ("buildOnPreview",)
 _SETTINGS = {"host": "DOCKER_HOST", "certPath": "DOCKER_CERT_PATH"}
 
 
@@ -99,8 +99,8 @@ class ImageProvider(protocol.Provider):
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
         """Compare with the inputs of the last build, ignoring passwords."""
         kept = request.old_state.get(INPUTS)
-        old = _compared(kept.value if kept and isinstance(kept.value, Mapping) else {})
-        new = _compared(request.new_inputs)
+        old = _comparable(kept.value if kept and isinstance(kept.value, Mapping) else {})
+        new = _comparable(request.new_inputs)
         changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         detailed = {
             key: protocol.PropertyDiff(protocol.PropertyDiffKind.UPDATE, input_diff=True)
@@ -210,8 +210,8 @@ def _relative(dockerfile: PropertyValue | None, context: PropertyValue | None) -
     return dockerfile.with_value(os.path.relpath(str(dockerfile.value), str(context.value)))
 
 
-def _compared(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
-    compared = {k: v for k, v in inputs.plain(properties).items() if k not in _NOT_COMPARED}
+def _comparable(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
+    compared = {k: v for k, v in inputs.plain(properties).items() if k not in _IGNORED_INPUTS}
     if isinstance(compared.get("registry"), dict):
         compared["registry"] = compared["registry"].get("server")
     return compared

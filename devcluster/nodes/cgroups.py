@@ -77,12 +77,12 @@ def delegate(directory: Path) -> None:
 
 def processes(directories: list[Path]) -> set[int]:
     """Return the processes in the groups and in their children."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for directory in directories:
         for file in directory.rglob("cgroup.procs"):
             with contextlib.suppress(OSError):
-                found.update(int(line) for line in file.read_text().split())
-    return found
+                pids.update(int(line) for line in file.read_text().split())
+    return pids
 
 
 def remove(directories: list[Path], timeout: float = 5.0) -> list[Path]:

@@ -123,14 +123,14 @@ def _read_faults(file: Path, count: int) -> dict[int, dict[Field, float]]:
     if not file.exists():
         return {}
     try:
-        found = _FAULTS.validate_json(file.read_bytes())
+        faults = _FAULTS.validate_json(file.read_bytes())
     except ValidationError as error:
         raise DevclusterError(f"{file} does not map GPU indices to fields: {error}") from error
-    if unknown := found.keys() - set(range(count)):
+    if unknown := faults.keys() - set(range(count)):
         raise DevclusterError(
             f"{file}: GPU {min(unknown)} does not exist; use an index from 0 to {count - 1}"
         )
-    return found
+    return faults
 
 
 def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:

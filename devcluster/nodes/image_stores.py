@@ -29,7 +29,7 @@ MINIMUM_FREE: Final = 3 * GIB
 DOCKER: Final = "/usr/bin/docker"
 """Debian's CLI. Another CLI on the PATH may not match the engine."""
 
-_LINKED: Final = "base-images"
+_LINKED_IMAGES_FILE: Final = "base-images"
 """File with the names of the base images in the stores, one per line."""
 
 _CONTAINERD: Final = Path("/var/lib/containerd")
@@ -47,7 +47,7 @@ def free_space(layout: Layout) -> str:
     free = shutil.disk_usage(layout.cache).free
     if free < MINIMUM_FREE:
         reason = f"only {free / GIB:.1f} GiB were free"
-    elif _linked(layout) != [PYTORCH.name]:
+    elif _linked_images(layout) != [PYTORCH.name]:
         reason = "the base image has changed"
     else:
         return ""
@@ -61,16 +61,16 @@ def link_base(layout: Layout, spec: ClusterSpec, reference: str) -> None:
 
     `reference` is the image's name in the registry. Raise CalledProcessError if a command fails.
     """
-    linked = _linked(layout)
+    linked = _linked_images(layout)
     if PYTORCH.name in linked:
         return
     trees = _fill_nodes(layout, spec, Image(layout.images / PYTORCH.name))
     _link_docker(layout, layout.node_store(spec.control_plane.name), reference, trees)
-    (layout.node_stores / _LINKED).write_text("\n".join([*linked, PYTORCH.name]) + "\n")
+    (layout.node_stores / _LINKED_IMAGES_FILE).write_text("\n".join([*linked, PYTORCH.name]) + "\n")
 
 
-def _linked(layout: Layout) -> list[str]:
-    file = layout.node_stores / _LINKED
+def _linked_images(layout: Layout) -> list[str]:
+    file = layout.node_stores / _LINKED_IMAGES_FILE
     return file.read_text().split() if file.exists() else []
 
 
@@ -106,9 +106,9 @@ class _Containerd:
     def trees(self, name: str) -> list[Path]:
         """Return the directories of the layers of a snapshot, starting with the lowest."""
         view = f"{name}-view"
-        found = list(self._directories("view", view, name))
+        directories = list(self._directories("view", view, name))
         _run([*self.command, "remove", view])
-        return found[::-1]
+        return directories[::-1]
 
     def _directories(self, command: str, key: str, parent: str) -> Iterator[Path]:
         """Create a snapshot and yield its writable directory or, for a view, its read-only ones."""
@@ -138,8 +138,8 @@ def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Pa
     docker = [DOCKER, f"--host=unix://{layout.docker_socket}"]
     _run([*docker, "pull", "--quiet", reference])
     template = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
-    found = _run([*docker, "image", "inspect", f"--format={template}", reference]).stdout
-    for tree, inside in zip(reversed(trees), found.strip().split(":"), strict=True):
+    output = _run([*docker, "image", "inspect", f"--format={template}", reference]).stdout
+    for tree, inside in zip(reversed(trees), output.strip().split(":"), strict=True):
         directory = store / "docker" / Path(inside).relative_to(_DOCKER_HOME)
         linked, old = directory.with_name("linked"), directory.with_name("old")
         _copy(tree, linked)

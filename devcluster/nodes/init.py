@@ -80,8 +80,8 @@ class Node:
         are running, the gang would never be restarted.
         """
         names = [node.name for node in self.spec.real_nodes]
-        found = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")
-        for node in json.loads(found or "{}").get("items", ()):
+        output = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")
+        for node in json.loads(output or "{}").get("items", ()):
             name, resources = node["metadata"]["name"], node["status"].get("capacity", {})
             devices = dict.fromkeys(resource for resource in resources if "/" in resource)
             status = json.dumps({"status": {"capacity": devices, "allocatable": devices}})

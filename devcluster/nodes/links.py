@@ -88,11 +88,11 @@ def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
 def _drop_stale_link(name: str, switch_namespace: int) -> None:
     # The kernel needs a moment to destroy the namespace of a killed node and its link.
     for _ in range(50):
-        found = subprocess.run(
+        result = subprocess.run(
             ["nsenter", f"--net=/proc/self/fd/{switch_namespace}", "ip", "link", "del", name],
             capture_output=True,
             pass_fds=(switch_namespace,),
         )
-        if found.returncode != 0:
+        if result.returncode != 0:
             return
         time.sleep(0.02)

@@ -22,7 +22,7 @@ Versions = dict[str, str]
 
 def built_together() -> list[Path]:
     """Return the directories of the modules that share packages."""
-    return [module.folder for module in pins.load().modules if module.shared]
+    return [module.directory for module in pins.load().modules if module.shared]
 
 
 def versions(directory: Path) -> Versions:
@@ -63,11 +63,11 @@ def _option(path: str, version: str) -> str:
 
 def align() -> None:
     """Raise every shared dependency to its highest version until no two modules disagree."""
-    while found := disagreements():
+    while different := disagreements():
         for directory in built_together():
             raised = [
                 _option(path, max(by_module.values(), key=order))
-                for path, by_module in found.items()
+                for path, by_module in different.items()
                 if directory.name in by_module
             ]
             if not raised:
@@ -75,7 +75,7 @@ def align() -> None:
             for command in (["mod", "edit", *raised], ["mod", "tidy", "-e"]):
                 environment = go.environment() | {"GOFLAGS": "-mod=mod"}
                 subprocess.run(["go", *command], cwd=directory, env=environment, check=True)
-        print(f"{len(found)} dependencies raised", file=sys.stderr)
+        print(f"{len(different)} dependencies raised", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class Builder:
         """Prepare a module and download its dependencies; return the packages to compile."""
         module = order.module
         work, log = self._work(module), self._log(module)
-        shutil.copytree(module.folder, work)
+        shutil.copytree(module.directory, work)
         log.unlink(missing_ok=True)
         status = f"downloading the modules of {module.title}"
         self._report(status)

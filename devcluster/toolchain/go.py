@@ -31,7 +31,7 @@ _OVERRIDDEN = {
     "GOFLAGS": "-mod=readonly -modcacherw -trimpath -buildvcs=false",
     "GOWORK": "off",
 }
-_REMOVED = ("GOOS", "GOARCH", "GOEXPERIMENT", "GOBIN")
+_UNSET_VARIABLES = ("GOOS", "GOARCH", "GOEXPERIMENT", "GOBIN")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Package:
 
 def environment() -> dict[str, str]:
     """Return the environment of every Go command, with the user's module and build caches."""
-    kept = {key: value for key, value in os.environ.items() if key not in _REMOVED}
+    kept = {key: value for key, value in os.environ.items() if key not in _UNSET_VARIABLES}
     return kept | _OVERRIDDEN | compiler_memory(psutil.virtual_memory().total, os.cpu_count() or 1)
 
 
@@ -84,26 +84,26 @@ class Go:
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
-        self._removed.mkdir(exist_ok=True)
-        self.caches.rename(tempfile.mkdtemp(dir=self._removed))
+        self._removed_caches.mkdir(exist_ok=True)
+        self.caches.rename(tempfile.mkdtemp(dir=self._removed_caches))
         self.resume_removal()
 
     def resume_removal(self) -> None:
         """Delete leftovers of an earlier removal in the background."""
-        if self._removed.exists():
+        if self._removed_caches.exists():
             program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
             # Do not inherit the standard streams: the reader of a pipe would wait for the process.
             silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
             os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-c", program, str(self._removed)],
+                [sys.executable, "-I", "-c", program, str(self._removed_caches)],
                 os.environ,
                 setsid=True,
                 file_actions=silent,
             )
 
     @property
-    def _removed(self) -> Path:
+    def _removed_caches(self) -> Path:
         return self.caches.with_name(f"{self.caches.name}.removed")
 
     def remove_archives(self) -> None:
@@ -128,12 +128,12 @@ class Go:
             capture_output=True,
             text=True,
         )
-        found = re.search(r"go(\d+)\.(\d+)", answer.stdout)
-        if found is None:
+        match = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+        if match is None:
             raise DevclusterError(f"`go env GOVERSION` failed: {answer.stderr.strip()}")
-        if (int(found[1]), int(found[2])) < (int(needed[1]), int(needed[2])):
+        if (int(match[1]), int(match[2])) < (int(needed[1]), int(needed[2])):
             raise DevclusterError(
-                f"{requirement}, but {found[0]} is on the PATH: install a newer version from "
+                f"{requirement}, but {match[0]} is on the PATH: install a newer version from "
                 "https://go.dev/dl/, or let Go 1.21 or newer download it with GOTOOLCHAIN=auto"
             )
 
@@ -160,12 +160,12 @@ class Go:
         try:
             command = ["list", *flags, "-deps", fields, *packages]
             output = self._download(command, work, log, tick)
-        except _FailedError as error:
+        except _CommandError as error:
             raise DevclusterError(f"{self._damage(work)}{error}") from error
         return [
-            Package(found["ImportPath"], _size(Path(found["Dir"]), found.get("GoFiles", [])))
-            for found in _objects(output)
-            if found.get("Stale") and "Dir" in found
+            Package(package["ImportPath"], _size(Path(package["Dir"]), package.get("GoFiles", [])))
+            for package in _objects(output)
+            if package.get("Stale") and "Dir" in package
         ]
 
     def build(
@@ -187,7 +187,7 @@ class Go:
         options = ["-v", "-json", *flags, "-o", f"{out}/"]
         try:
             self._run(["build", *options, *packages], work, log, lambda: tick(events), events)
-        except _FailedError as error:
+        except _CommandError as error:
             messages = compiler_messages(events)
             raise DevclusterError(
                 f"{self._damage(work)}{messages or error.messages}\n"
@@ -199,7 +199,7 @@ class Go:
     ) -> str:
         """Run a Go command that downloads modules, with retries; return its output."""
         attempts = Retrying(
-            retry=retry_if_exception_type(_FailedError),
+            retry=retry_if_exception_type(_CommandError),
             stop=stop_after_attempt(DOWNLOAD_ATTEMPTS),
             wait=wait_fixed(RETRY_SECONDS),
             reraise=True,
@@ -213,11 +213,11 @@ class Go:
         )
         if done.returncode == 0:
             return ""
-        found = (done.stdout + done.stderr).strip()
+        output = (done.stdout + done.stderr).strip()
         directory = self.caches / "mod"
         return (
             f"the module cache is damaged; remove it with `rm -rf {directory}` and rerun the "
-            f"command:\n{found}\n"
+            f"command:\n{output}\n"
         )
 
     def _run(
@@ -261,11 +261,11 @@ class Go:
                 printed = lines.read()
             if arguments[:2] == ["mod", "download"]:
                 printed += _download_error(answers)
-            raise _FailedError(arguments, log, printed)
+            raise _CommandError(arguments, log, printed)
         return answers.read_text()
 
 
-class _FailedError(DevclusterError):
+class _CommandError(DevclusterError):
     """A failed Go command, with its output."""
 
     def __init__(self, arguments: Sequence[str], log: Path, output: str) -> None:
@@ -278,7 +278,7 @@ class _FailedError(DevclusterError):
 
 def _download_error(answers: Path) -> str:
     """Return the error of `go mod download -json`, which is part of its output."""
-    return "\n".join(found["Error"] for found in _objects(answers.read_text()) if "Error" in found)
+    return "\n".join(reply["Error"] for reply in _objects(answers.read_text()) if "Error" in reply)
 
 
 def compiler_messages(events: Path) -> str:
@@ -321,8 +321,8 @@ def _events(file: Path) -> Iterable[dict[str, Any]]:
 def _objects(text: str) -> Iterable[dict[str, Any]]:
     decoder, at = json.JSONDecoder(), 0
     while (at := text.find("{", at)) >= 0:
-        found, at = decoder.raw_decode(text, at)
-        yield found
+        value, at = decoder.raw_decode(text, at)
+        yield value
 
 
 def _size(directory: Path, files: Sequence[str]) -> int:

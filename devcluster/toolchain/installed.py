@@ -24,7 +24,7 @@ def find(programs: Iterable[Program], cache: Path, cache_file: Path) -> dict[str
     programs = list(programs)
     answers = files.read_json(cache_file)
     known = len(answers)
-    found: dict[str, Path] = {}
+    programs_found: dict[str, Path] = {}
     for program in programs:
         if program.plugin:
             file = _plugin(program.plugin, program.name, cache)
@@ -33,10 +33,10 @@ def find(programs: Iterable[Program], cache: Path, cache_file: Path) -> dict[str
         else:
             continue
         if file:
-            found[program.name] = file
+            programs_found[program.name] = file
     if len(answers) > known:
         files.write(cache_file, json.dumps(answers, indent=1))
-    return found | _companions(programs, found)
+    return programs_found | _companions(programs, programs_found)
 
 
 def search_path(cache: Path) -> str:
@@ -46,14 +46,14 @@ def search_path(cache: Path) -> str:
 
 
 def _on_path(program: Program, cache: Path, answers: dict[str, bool]) -> Path | None:
-    found = shutil.which(program.name, path=search_path(cache))
-    if found is None:
+    path = shutil.which(program.name, path=search_path(cache))
+    if path is None:
         return None
-    stat = Path(found).stat()
-    key = f"{found} {stat.st_size} {stat.st_mtime_ns} {program.answer}"
+    stat = Path(path).stat()
+    key = f"{path} {stat.st_size} {stat.st_mtime_ns} {program.answer}"
     if key not in answers:
-        answers[key] = _has_pinned_version(found, program)
-    return Path(found) if answers[key] else None
+        answers[key] = _has_pinned_version(path, program)
+    return Path(path) if answers[key] else None
 
 
 def _has_pinned_version(executable: str, program: Program) -> bool:
@@ -81,10 +81,10 @@ def _plugin(plugin: str, name: str, cache: Path) -> Path | None:
     return file
 
 
-def _companions(programs: Iterable[Program], found: dict[str, Path]) -> dict[str, Path]:
+def _companions(programs: Iterable[Program], main_programs: dict[str, Path]) -> dict[str, Path]:
     """Return the companion programs, if all of them are in the directory of their main program."""
     companions: dict[str, Path] = {}
-    for name, main in found.items():
+    for name, main in main_programs.items():
         directory = main.resolve().parent
         paths = {p.name: directory / p.name for p in programs if p.beside == name}
         if all(os.access(file, os.X_OK) for file in paths.values()):

@@ -53,7 +53,7 @@ class VolcanoFiles:
     def make(self, module: Module, go: Go, scratch: Path, log: Path) -> None:
         """Copy the files from the Go module. Raise DevclusterError if the download fails."""
         work = scratch / "volcano.module"
-        shutil.copytree(module.folder, work)
+        shutil.copytree(module.directory, work)
         source = go.module_directory("volcano.sh/volcano", work, log)
         staged = VolcanoFiles(scratch / "volcano.files")
         staged.charts.mkdir(parents=True)
@@ -119,14 +119,14 @@ class OperatorFiles:
         )
 
     @property
-    def folders(self) -> Sequence[Path]:
+    def directories(self) -> Sequence[Path]:
         """Directories for `kubectl apply --kustomize`, one per program."""
         return [self.root / manifests.name for manifests in self.module.manifests]
 
     def make(self, go: Go, scratch: Path, log: Path) -> None:
         """Copy the files from the Go modules. Raise DevclusterError if a download fails."""
         work = scratch / f"{self.module.name}.module"
-        shutil.copytree(self.module.folder, work)
+        shutil.copytree(self.module.directory, work)
         staged = scratch / f"{self.module.name}.files"
         for manifests in self.module.manifests:
             source = go.module_directory(manifests.module, work, log) / manifests.folder
@@ -136,7 +136,7 @@ class OperatorFiles:
             for copied in directory.rglob("*"):
                 copied.chmod(0o755 if copied.is_dir() else 0o644)
             shutil.copyfile(
-                self.module.folder / f"{manifests.name}.yaml", directory / "kustomization.yaml"
+                self.module.directory / f"{manifests.name}.yaml", directory / "kustomization.yaml"
             )
         self.root.parent.mkdir(parents=True, exist_ok=True)
         staged.rename(self.root)

@@ -133,7 +133,7 @@ class Module(_Pin):
     ]
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """Directory with go.mod, go.sum and, for a main package of this project, its source."""
         return HERE / "modules" / self.name
 
@@ -167,15 +167,15 @@ class Module(_Pin):
         """Return a digest (12 hexadecimal digits) of all inputs of the programs' builds."""
         sha = hashlib.sha256(f"{sys.platform} {platform.machine()} ".encode())
         sha.update(self.model_dump_json(exclude=_NOT_BUILT_FROM).encode())
-        for file in sorted(path for path in self.folder.rglob("*") if path.is_file()):
-            name = file.relative_to(self.folder).as_posix()
+        for file in sorted(path for path in self.directory.rglob("*") if path.is_file()):
+            name = file.relative_to(self.directory).as_posix()
             sha.update(name.encode() + b"\0" + file.read_bytes())
         return sha.hexdigest()[:12]
 
     def needed_by(self, group: Group, extras: Collection[Extra] = ()) -> list[Program]:
         """Return the programs of this module that belong to a group or one of the extras."""
-        wanted = {*GROUPS[: GROUPS.index(group) + 1], *extras}
-        return [p for p in self.programs if (p.group or self.group) in wanted]
+        groups = {*GROUPS[: GROUPS.index(group) + 1], *extras}
+        return [p for p in self.programs if (p.group or self.group) in groups]
 
 
 class Pins(_Pin):

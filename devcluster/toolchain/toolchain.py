@@ -52,7 +52,7 @@ def ensure(
     cache = cache.resolve()
     go = Go(cache / "go")
     go.resume_removal()
-    found = _find(group, cache, extras)
+    inventory = _find(group, cache, extras)
     charts = VolcanoFiles.of(_volcano(), cache)
     manifests = {
         str(module.group): OperatorFiles.of(module, cache)
@@ -62,17 +62,17 @@ def ensure(
     files_missing = (group != "engine" and not charts.root.exists()) or any(
         not operator.root.exists() for operator in manifests.values()
     )
-    if found.missing or files_missing:
+    if inventory.missing or files_missing:
         store = Store(cache / "tools")
         with store.scratch_directory(report) as scratch:
-            found = _find(group, cache, extras)
-            orders = _orders(found.missing)
+            inventory = _find(group, cache, extras)
+            orders = _orders(inventory.missing)
             for order in orders:
-                go.check(order.module.folder)
+                go.check(order.module.directory)
             if orders:
                 names = [program.name for order in orders for program in order.programs]
                 minutes = sum(order.module.cpu_minutes for order in orders)
-                (announce or report)(announcement(names, found.installed, minutes))
+                (announce or report)(announcement(names, inventory.installed, minutes))
                 Builder(go, store, scratch, cache / "logs", report).build(orders)
             if group != "engine" and not charts.root.exists():
                 charts.make(_volcano(), go, scratch, cache / "logs" / "volcano.log")
@@ -80,12 +80,12 @@ def ensure(
                 if not operator.root.exists():
                     operator.make(go, scratch, cache / "logs" / f"{name}.log")
             go.remove_caches()
-        found = _find(group, cache, extras)
+        inventory = _find(group, cache, extras)
     # Keep the requested order, because an operator may depend on an earlier one.
     directories: dict[str, Sequence[Path]] = {
-        name: manifests[name].folders for name in extras if name in manifests
+        name: manifests[name].directories for name in extras if name in manifests
     }
-    return _arrange(found, charts, directories, cache)
+    return _arrange(inventory, charts, directories, cache)
 
 
 def _volcano() -> Module:
@@ -98,7 +98,7 @@ def missing(group: Group, cache: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Inventory:
     pinned: list[tuple[Module, Program]]
     installed: dict[str, Path]
     built: dict[str, Path]
@@ -109,12 +109,12 @@ class _Found:
         return [(module, p) for module, p in self.pinned if p.name not in existing]
 
 
-def _find(group: Group, cache: Path, extras: Collection[Extra] = ()) -> _Found:
+def _find(group: Group, cache: Path, extras: Collection[Extra] = ()) -> _Inventory:
     store = Store(cache / "tools")
     pinned = pins.load().group(group, extras)
     found = installed.find((p for _, p in pinned), cache, store.root / "installed.json")
     paths = {p.name: store.path(m, p) for m, p in pinned if p.name not in found}
-    return _Found(pinned, found, {name: path for name, path in paths.items() if path.exists()})
+    return _Inventory(pinned, found, {name: path for name, path in paths.items() if path.exists()})
 
 
 def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
@@ -125,7 +125,7 @@ def _orders(missing: list[tuple[Module, Program]]) -> list[Order]:
 
 
 def _arrange(
-    found: _Found,
+    inventory: _Inventory,
     charts: VolcanoFiles,
     manifests: Mapping[str, Sequence[Path]],
     cache: Path,
@@ -133,10 +133,10 @@ def _arrange(
     tools = cache / "tools"
     bin_directory = tools / f"bin-{pins.load().digest()}"
     home = cache / "pulumi-home"
-    for _, program in found.pinned:
-        built = program.name not in found.installed
-        source = (found.built if built else found.installed)[program.name]
+    for _, program in inventory.pinned:
+        built = program.name not in inventory.installed
+        source = (inventory.built if built else inventory.installed)[program.name]
         directory = home / "plugins" / program.plugin if program.plugin else bin_directory
         files.put(source, directory / program.name, built=built)
-    installed_names = tuple(found.installed)
+    installed_names = tuple(inventory.installed)
     return Toolchain(bin_directory, home, charts.charts, charts, installed_names, manifests)

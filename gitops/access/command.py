@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="GROUP",
-            help=f"groups that {task}, named as the API server sees them",
+            help=f"groups that {task}, as named by the API server",
         )
 
 

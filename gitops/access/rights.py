@@ -4,7 +4,7 @@ A server-side dry run needs the same verbs as the change itself, so RBAC alone c
 from writing. An admission policy does: it rejects requests of these groups that are not dry runs.
 The API server exempts admission policies and webhooks from admission policies
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
-may only read those.
+may only read policies and webhooks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _VERBS: Final[dict[Purpose, tuple[str, ...]]] = {
     "preview": ("get", "create", "patch"),
     "update": ("get", "list", "watch", "create", "patch", "update", "delete"),
 }
-_UNNAMED: Final = frozenset({"create", "list", "watch"})
-_AWAITED: Final = {
+_VERBS_WITHOUT_NAMES: Final = frozenset({"create", "list", "watch"})
+_WATCHED: Final = {
     "": ("pods", "events", "endpoints"),
     "apps": ("replicasets", "controllerrevisions"),
     "discovery.k8s.io": ("endpointslices",),
@@ -77,14 +77,16 @@ def access(
     all_objects = sorted(objects)
     if previewers := groups.get("preview"):
         yield from _dry_run_only(f"gpu-platform-preview-{name}", previewers)
-    for purpose, bound in groups.items():
-        if not bound:
+    for purpose, members in groups.items():
+        if not members:
             continue
         title = f"gpu-platform-{purpose}-{name}"
-        subjects = _subjects(bound)
+        subjects = _subjects(members)
         for namespace in sorted({"", *(each.namespace for each in all_objects)}):
             inside = [each for each in all_objects if each.namespace == namespace]
-            yield from _bound(title, namespace, _rules(inside, namespace, purpose), subjects)
+            yield from _role_and_binding(
+                title, namespace, _rules(inside, namespace, purpose), subjects
+            )
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
@@ -96,9 +98,9 @@ def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]
     rules = [_rule(group, found, ("list",)) for group, found in kinds.items()]
     rules.append(_rule("", ["pods/log"], ("get",)))
     subjects = _subjects(groups)
-    yield from _bound("gpu-platform-snapshot", "", rules, subjects)
+    yield from _role_and_binding("gpu-platform-snapshot", "", rules, subjects)
     settings = [_rule("", ["configmaps"], ("list",))]
-    yield from _bound("gpu-platform-snapshot", namespace, settings, subjects)
+    yield from _role_and_binding("gpu-platform-snapshot", namespace, settings, subjects)
 
 
 def _subjects(groups: Sequence[str]) -> list[dict[str, str]]:
@@ -120,7 +122,7 @@ def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[
     elif purpose == "update":
         rules += [
             _rule(group, resources, ("get", "list", "watch"))
-            for group, resources in _AWAITED.items()
+            for group, resources in _WATCHED.items()
         ]
     return rules
 
@@ -138,8 +140,8 @@ def _resource_rules(
         return
     # The rules name the objects. Otherwise, the group could read other Secrets, extend other Roles
     # and delete objects of other teams. RBAC cannot limit `create`, `list` and `watch` by name.
-    unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _UNNAMED)]
-    yield _rule(group, [resource], [v for v in verbs if v not in _UNNAMED], names)
+    unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _VERBS_WITHOUT_NAMES)]
+    yield _rule(group, [resource], [v for v in verbs if v not in _VERBS_WITHOUT_NAMES], names)
     if unnamed:
         yield _rule(group, [resource], unnamed)
     if group == _RBAC and resource in {"roles", "clusterroles"}:
@@ -153,7 +155,7 @@ def _rule(
     return rule | ({"resourceNames": sorted(names)} if names else {})
 
 
-def _bound(
+def _role_and_binding(
     name: str, namespace: str, rules: list[dict[str, Any]], subjects: list[dict[str, str]]
 ) -> Iterator[dict[str, Any]]:
     scope = "" if namespace else "Cluster"

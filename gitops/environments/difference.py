@@ -145,7 +145,7 @@ def _visible(path: Steps, value: Any) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """Return the first values of an entry that only one environment has."""
+    """Return the first values of an entry that exists in only one environment."""
     if isinstance(value, BaseModel):
         written = value.model_dump(exclude_unset=True)
         scalars = [

@@ -30,13 +30,13 @@ def run(options: argparse.Namespace) -> int:
     from gitops.environments.difference import differences, settings_of
     from infra.settings import SettingsError
 
-    found = []
+    differing = []
     for name in (options.one, options.other):
         try:
-            found.append(settings_of(_file(name)))
+            differing.append(settings_of(_file(name)))
         except SettingsError as error:
             raise GitopsError(f"{name}: {error}") from None
-    all_differences = differences(found[0], found[1])
+    all_differences = differences(differing[0], differing[1])
     section = ""
     for item in all_differences:
         if item.section != section:

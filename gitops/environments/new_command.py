@@ -76,7 +76,7 @@ _QUESTIONS: Final = (
     _Question("namespace", "namespace of the workloads", lambda answers: f"ml-{answers['name']}"),
     _Question("team", "name of the first team's queue", _constant("research")),
     _Question("nodes", "nodes with GPUs", _constant(1), _count),
-    _Question("gpus_per_node", "GPUs of each node", _constant(8), _count),
+    _Question("gpus_per_node", "GPUs per node", _constant(8), _count),
     _Question(
         "storage",
         "shared storage: nfs or cephfs (creates a class), or existing (the cluster has one)",

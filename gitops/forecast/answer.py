@@ -30,7 +30,7 @@ class Range(_Model):
 class GangAnswer(_Model):
     """Verdict on a gang. Times are seconds since the snapshot.
 
-    After several simulations, single times are taken from the most typical one.
+    With several simulations, single times come from the most typical one.
     """
 
     namespace: str
@@ -74,7 +74,7 @@ class GangAnswer(_Model):
 class Victim(_Model):
     """Eviction of all or some pods of a gang.
 
-    After several simulations, it contains the earliest time and the maximum pods and GPU-hours.
+    With several simulations, `at_seconds` is the earliest time; `pods` and `gpu_hours` are maxima.
     """
 
     namespace: str
@@ -97,7 +97,7 @@ class Victim(_Model):
         return f"{self.namespace}/{self.name}"
 
     @property
-    def lost(self) -> str:
+    def lost_hours(self) -> str:
         """GPU-hours as text; a range if simulations differ."""
         if self.gpu_hours is None:
             return "unknown"
@@ -159,7 +159,7 @@ def render(answer: Answer, width: int = 160) -> str:
     console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(
         f"Snapshot of {answer.taken.isoformat()}, {duration(answer.age_seconds)} old; "
-        f"{answer.ends} ends simulated, covering {duration(answer.horizon_seconds)}."
+        f"simulated {duration(answer.horizon_seconds)}, in which {answer.ends} gangs finished."
     )
     rows = [
         (
@@ -183,13 +183,13 @@ def render(answer: Answer, width: int = 160) -> str:
                 victim.title,
                 str(victim.pods),
                 duration(victim.at_seconds),
-                victim.lost,
+                victim.lost_hours,
                 *([f"{victim.simulations} of {answer.simulations}"] if answer.varies else []),
             )
             for victim in answer.victims
         ]
         counts = ["SIMULATIONS"] if answer.varies else []
-        heads = ("PREEMPTED OR RECLAIMED", "PODS", "AFTER", "GPU H AT MOST", *counts)
+        heads = ("PREEMPTED OR RECLAIMED", "PODS", "AFTER", "MAX GPU-HOURS LOST", *counts)
         console.print(_table(heads, lost))
     shares = [(q.queue, str(q.before), str(q.after), str(q.at_horizon)) for q in answer.queues]
     console.print(_table(("QUEUE", "GPUS BEFORE", "AFTER", "AT HORIZON"), shares))
@@ -218,9 +218,9 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // _HOUR)}h{int(seconds % _HOUR // 60):02}m"
 
 
-def durations(found: Range | None) -> str:
+def durations(span: Range | None) -> str:
     """Return a range as `30m to 2h05m`, one duration if both ends are equal, or `-` for None."""
-    if found is None:
+    if span is None:
         return "-"
-    least, most = duration(found.least), duration(found.most)
+    least, most = duration(span.least), duration(span.most)
     return least if least == most else f"{least} to {most}"

@@ -1,4 +1,4 @@
-"""Free resources of nodes, and how many pods fit on them."""
+"""Free resources of nodes, and the number of pods that fit on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -40,25 +40,25 @@ def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
 
     Without shapes, return 0.
     """
-    wanted = [amounts(shape.requests) for shape in shapes]
-    if not wanted:
+    requests = [amounts(shape.requests) for shape in shapes]
+    if not requests:
         return 0
-    return free_devices({n: each for n, each in left.items() if not _count(each, wanted)})
+    return free_devices({n: each for n, each in left.items() if not _count(each, requests)})
 
 
 def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
     """Return False if `pods` pods of these shapes certainly do not fit."""
-    wanted = [amounts(shape.requests) for shape in shapes]
-    return sum(_count(each, wanted) for each in left.values()) >= pods
+    requests = [amounts(shape.requests) for shape in shapes]
+    return sum(_count(each, requests) for each in left.values()) >= pods
 
 
-def _count(left: Mapping[str, Decimal], wanted: Iterable[Mapping[str, Decimal]]) -> int:
+def _count(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]]) -> int:
     """Return the number of pods of the smallest shape that fit on a node."""
     counts = (
         min(
-            (left.get(name, _ZERO) / amount for name, amount in each.items() if amount),
+            (free.get(name, _ZERO) / amount for name, amount in each.items() if amount),
             default=_MANY,
         )
-        for each in wanted
+        for each in shapes
     )
     return max(int(max(counts)), 0)

@@ -61,7 +61,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
         (run.namespace, run.name): run
         for run in read_runs(cluster, Prices(currency="-"), now, snapshot=snapshot)
     }
-    gangs = [*_groups(snapshot, runs, now), *_suspended(snapshot, now)]
+    gangs = [*_groups(snapshot, runs, now), *_suspended_gangs(snapshot, now)]
     return State(
         taken=now,
         volcano=version,
@@ -156,7 +156,7 @@ def _groups(
         )
 
 
-def _suspended(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
+def _suspended_gangs(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
     """Yield suspended Volcano Jobs. Suspended jobs of other kinds do not define their gang."""
     for job in snapshot.all(volcano.JOB.name):
         shapes = job_shapes(job)
@@ -208,14 +208,14 @@ def _deadline(pods: Iterable[Object], job: Object | None) -> float | None:
         spec = job["spec"]
         specs += [spec, spec.get("runPolicy") or {}]
         specs += [task["template"]["spec"] for task in spec.get("tasks", ())]
-    found = [float(spec[_DEADLINE]) for spec in specs if spec.get(_DEADLINE)]
-    return min(found, default=None)
+    deadlines = [float(spec[_DEADLINE]) for spec in specs if spec.get(_DEADLINE)]
+    return min(deadlines, default=None)
 
 
 def _scheduler(cluster: Cluster) -> tuple[str | None, str | None]:
     """Return the version and the configuration of Volcano's scheduler."""
-    found = cluster.read("deployments", "--all-namespaces", "--selector=app=volcano-scheduler")
-    for deployment in found or ():
+    items = cluster.read("deployments", "--all-namespaces", "--selector=app=volcano-scheduler")
+    for deployment in items or ():
         pod = deployment["spec"]["template"]["spec"]
         image = str(pod["containers"][0]["image"])
         version = image.partition("@")[0].rpartition("/")[2].partition(":")[2] or None

@@ -56,13 +56,13 @@ def _victims(answers: Sequence[Answer]) -> list[Victim]:
 
     Evictions that occur in more simulations come first.
     """
-    found: dict[tuple[str, int], list[Victim]] = defaultdict(list)
+    by_gang: dict[tuple[str, int], list[Victim]] = defaultdict(list)
     for answer in answers:
         seen: Counter[str] = Counter()
         for victim in answer.victims:
-            found[victim.title, seen[victim.title]].append(victim)
+            by_gang[victim.title, seen[victim.title]].append(victim)
             seen[victim.title] += 1
-    return sorted(map(_victim, found.values()), key=lambda victim: -victim.simulations)
+    return sorted(map(_victim, by_gang.values()), key=lambda victim: -victim.simulations)
 
 
 def _victim(outcomes: Sequence[Victim]) -> Victim:

@@ -1,4 +1,4 @@
-"""Gantt chart of a simulation: the time at which each gang runs, with and without the change.
+"""Gantt chart of a simulation: when each gang runs, with and without the change.
 
 If several simulations differ, the chart shows the most typical one.
 """
@@ -88,14 +88,14 @@ def _short(text: str) -> str:
 
 
 def _bars(answer: Answer, gang: GangAnswer, until: float) -> list[_Bar]:
-    found = []
+    bars = []
     if answer.compared and not gang.added:
         start, end = gang.start_without_seconds, gang.end_without_seconds
-        found.append(_bar(start, end, until, "without", f"{gang.title} without the change"))
+        bars.append(_bar(start, end, until, "without", f"{gang.title} without the change"))
     evicted = any(victim.title == gang.title for victim in answer.victims)
     css = "evicted" if evicted else "runs" if gang.verdict == "runs" else "new"
-    found.append(_bar(gang.start_seconds, gang.end_seconds, until, css, gang.title))
-    return [bar for bar in found if bar is not None]
+    bars.append(_bar(gang.start_seconds, gang.end_seconds, until, css, gang.title))
+    return [bar for bar in bars if bar is not None]
 
 
 def _bar(start: float | None, end: float | None, until: float, css: str, title: str) -> _Bar | None:

@@ -69,7 +69,7 @@ def node(spec: Node) -> Manifest:
 def group(name: str, gang: Gang) -> Manifest:
     """Return the PodGroup of a gang."""
     total: dict[str, Decimal] = {}
-    for shape in list(_each(gang))[: gang.minimum]:
+    for shape in list(_pod_shapes(gang))[: gang.minimum]:
         total = add(total, amounts(shape.requests))
     spec: Manifest = {
         "minMember": gang.minimum,
@@ -86,16 +86,16 @@ def group(name: str, gang: Gang) -> Manifest:
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
     """Return the pods of a gang. Pods of its first attempt are on the nodes of the snapshot."""
-    found: list[Manifest] = []
+    items: list[Manifest] = []
     for shape in gang.pods:
         nodes = shape.nodes if attempt == 0 else []
         for number in range(shape.count):
             node_name = nodes[number] if number < len(nodes) else ""
-            found.append(_pod(f"{name}-{attempt}-{len(found)}", name, gang, shape, node_name))
-    return found
+            items.append(_pod(f"{name}-{attempt}-{len(items)}", name, gang, shape, node_name))
+    return items
 
 
-def _each(gang: Gang) -> Iterator[PodShape]:
+def _pod_shapes(gang: Gang) -> Iterator[PodShape]:
     for shape in gang.pods:
         for _ in range(shape.count):
             yield shape
@@ -133,7 +133,7 @@ def _pod(pod: str, name: str, gang: Gang, shape: PodShape, node_name: str) -> Ma
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def amounts(found: Mapping[str, Any] | Amounts) -> dict[str, Decimal]:
+def amounts(quantities: Mapping[str, Any] | Amounts) -> dict[str, Decimal]:
     """Return quantities as numbers; omit quantities that cannot be parsed."""
-    parsed = {name: quantity_or_none(value) for name, value in found.items()}
+    parsed = {name: quantity_or_none(value) for name, value in quantities.items()}
     return {name: value for name, value in parsed.items() if value is not None}

@@ -24,14 +24,14 @@ _JOB_FLOW: Final = "flow.volcano.sh"
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedGangs:
     """Gangs that are created immediately, and titles of objects whose pods are not simulated."""
 
     gangs: Sequence[Gang]
     omitted: Sequence[str]
 
 
-def planned(views: Iterable[View], created: datetime) -> Planned:
+def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
     """Return the gangs in manifests that Volcano schedules.
 
     Three kinds of pods are omitted: steps of JobFlows (they start after other steps), pods of
@@ -47,7 +47,7 @@ def planned(views: Iterable[View], created: datetime) -> Planned:
             gangs += _gangs(stack, workload, pods, created)
         elif any("/" in name for pod in workload.pods for name in pod_shape_of(pod, 1).requests):
             omitted.append(resource.title)
-    return Planned(gangs, omitted)
+    return PlannedGangs(gangs, omitted)
 
 
 def not_simulated(title: str) -> str:
@@ -101,19 +101,19 @@ def pod_shape_of(pod: Pod, count: int) -> PodShape:
 
 
 def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
-    stated: Decimal | None = None
+    minimum: Decimal | None = None
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
     if name and workload.joins_pod_group(pod):
         resource = workload.resource
         group = stack.find("scheduling.volcano.sh", "PodGroup", resource.namespace, name)
-        stated = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
+        minimum = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
     elif workload.gang is not None:
-        stated = quantity_or_none(workload.gang.minimum.value)
+        minimum = quantity_or_none(workload.gang.minimum.value)
         # Volcano's webhook defaults the minimum of its own jobs to all pods.
         needs_all = workload.gang.defaults_to_all or workload.resource.group == _BATCH
-        if not stated and needs_all:
+        if not minimum and needs_all:
             return size
-    return max(int(stated or 1), 1)
+    return max(int(minimum or 1), 1)
 
 
 def _priority_class(workload: Workload, pods: Sequence[Pod]) -> str:

@@ -23,11 +23,11 @@ def redact(state: State) -> State:
     """
     classes = (c.name for c in state.priority_classes if not c.name.startswith(_KEPT_CLASSES))
     hidden = {
-        **_numbered("namespace", (gang.namespace for gang in state.gangs)),
-        **_numbered("priority", classes),
-        **_numbered("queue", (q.name for q in state.queues if q.name not in _KEPT_QUEUES)),
-        **_numbered("run", (gang.name for gang in state.gangs)),
-        **_numbered("node", (node.name for node in state.nodes)),
+        **_pseudonyms("namespace", (gang.namespace for gang in state.gangs)),
+        **_pseudonyms("priority", classes),
+        **_pseudonyms("queue", (q.name for q in state.queues if q.name not in _KEPT_QUEUES)),
+        **_pseudonyms("run", (gang.name for gang in state.gangs)),
+        **_pseudonyms("node", (node.name for node in state.nodes)),
     }
     shapes = (shape for gang in state.gangs for shape in gang.pods)
     referenced = set(_keys([shape.constraints for shape in shapes]))
@@ -39,11 +39,11 @@ def redact(state: State) -> State:
     for shape in (shape for gang in document["gangs"] for shape in gang["pods"]):
         shape["labels"] = {k: v for k, v in shape["labels"].items() if k in referenced}
     for part in ("nodes", "queues", "gangs", "priority_classes"):
-        document[part] = _replaced(document[part], hidden)
+        document[part] = _replace_names(document[part], hidden)
     return State.model_validate({**document, "redacted": True})
 
 
-def _numbered(prefix: str, names: Iterable[str]) -> dict[str, str]:
+def _pseudonyms(prefix: str, names: Iterable[str]) -> dict[str, str]:
     return {name: f"{prefix}-{n}" for n, name in enumerate(dict.fromkeys(names), 1)}
 
 
@@ -64,12 +64,12 @@ def _keys(value: Any) -> Iterator[str]:
             yield from _keys(child)
 
 
-def _replaced(value: Any, names: dict[str, str]) -> Any:
+def _replace_names(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, dict):
         return {
-            key: child if key in _NEVER_NAMES else _replaced(child, names)
+            key: child if key in _NEVER_NAMES else _replace_names(child, names)
             for key, child in value.items()
         }
     if isinstance(value, list):
-        return [_replaced(child, names) for child in value]
+        return [_replace_names(child, names) for child in value]
     return names.get(value, value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Replay of a snapshot: real Volcano places the gangs, and time jumps to the next gang's end."""
+"""Replay of a snapshot: Volcano itself places the gangs, and time jumps from end to end."""
 
 import time
 from collections import Counter, defaultdict
@@ -111,7 +111,7 @@ class Replay:
     def start(self) -> None:
         """Load the snapshot with its pending gangs, and let the scheduler decide."""
         self._sandbox.load(self.state)
-        with self._sandbox.before_the_scheduler():
+        with self._sandbox.scheduler_paused():
             self._submit(self.runs)
         for run in self.runs:
             if run.gang.state == "running":
@@ -140,10 +140,10 @@ class Replay:
 
     def used_by_queue(self) -> Counter[str]:
         """Return the devices of placed pods by queue."""
-        found: Counter[str] = Counter()
+        used: Counter[str] = Counter()
         for run in self.runs:
-            found[run.gang.queue] += run.used
-        return found
+            used[run.gang.queue] += run.used
+        return used
 
     def _submit(self, runs: list[SimulatedGang]) -> None:
         self._sandbox.create_groups([objects.group(run.name, run.gang) for run in runs])
@@ -239,12 +239,12 @@ class Replay:
         A gang below its minimum restarts as a whole.
         """
         present = Counter(group_of(pod) for pod in self._all)
-        found = False
+        restarted = False
         for run in self.runs:
             missing = run.gang.size - present[objects.NAMESPACE, run.name]
             if run.end is not None or missing <= 0:
                 continue
-            found = True
+            restarted = True
             self._record_victim(run, missing)
             run.attempt += 1
             again = objects.pods(run.name, run.gang, run.attempt)
@@ -256,12 +256,12 @@ class Replay:
             else:
                 again = again[-missing:]
             self._sandbox.create_pods(again)
-        return found
+        return restarted
 
-    def _unsaved(self, run: SimulatedGang, start: float) -> float | None:
+    def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
         """Return the seconds since the last checkpoint of a running gang; None if unknown."""
         if run.started_before:
-            return run.gang.unsaved(self.state.taken, self.now)
+            return run.gang.unsaved_seconds(self.state.taken, self.now)
         every = run.gang.saves_every_seconds
         return self.now - start if every is None else min(self.now - start, every)
 
@@ -270,7 +270,7 @@ class Replay:
         restarts = len(run.pods) < gang.minimum
         pods = gang.size if restarts else missing
         if run.start is not None:
-            lost = self._unsaved(run, run.start)
+            lost = self._unsaved_seconds(run, run.start)
             hours = None if lost is None else lost / 3600 * run.gpus * pods / gang.size
             self.victims.append(
                 Victim(
@@ -302,10 +302,10 @@ def evicts(configuration: str | None) -> bool:
 def _actions(configuration: str | None) -> list[str]:
     """Return the actions in a scheduler's configuration. Volcano's default does not preempt."""
     try:
-        found = yaml.safe_load(configuration or "")
+        document = yaml.safe_load(configuration or "")
     except yaml.YAMLError:
         return []
-    text = found.get("actions") if isinstance(found, dict) else None
+    text = document.get("actions") if isinstance(document, dict) else None
     return [action.strip() for action in str(text or "").split(",")]
 
 

@@ -59,7 +59,7 @@ class Sandbox:
     ) -> None:
         self.volcano = volcano
         self.generation = 0
-        """Number of times that all gangs were deleted."""
+        """Number of `clear` calls; part of the gangs' names."""
         self._settings = settings
         self._api = api
         self._log = log
@@ -102,8 +102,8 @@ class Sandbox:
         )
 
     @contextmanager
-    def before_the_scheduler(self) -> Iterator[None]:
-        """Pause scheduling during a block. Afterwards, a new scheduler sees all objects at once.
+    def scheduler_paused(self) -> Iterator[None]:
+        """Pause scheduling during a `with` block. Then a new scheduler sees all objects at once.
 
         A running scheduler would decide before all gangs exist.
         """
@@ -115,7 +115,7 @@ class Sandbox:
         process.suspend()
         try:
             yield
-            self._until(self._not_running, "did not start all pods")
+            self._until(self._pods_not_running, "did not start all pods")
         finally:
             completed = self.sessions()
             process.kill()  # the cluster restarts it
@@ -124,7 +124,7 @@ class Sandbox:
             lambda: "" if self.sessions() > completed else down, "did not restart its scheduler"
         )
 
-    def _not_running(self) -> str:
+    def _pods_not_running(self) -> str:
         placed = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
         waiting = sum(pod["status"]["phase"] != "Running" for pod in placed)
         return f"{waiting} of {len(placed)} pods are not running" if waiting else ""
@@ -174,9 +174,9 @@ class Sandbox:
     def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
         """Return and record the objects that are new or have changed since the last call."""
         by_name = {(each["kind"], _name(each)): each for each in objects}
-        found = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
-        self._loaded |= found
-        return [*found.values()]
+        changed = {key: each for key, each in by_name.items() if self._loaded.get(key) != each}
+        self._loaded |= changed
+        return [*changed.values()]
 
     def _all(self, request: Callable[[Manifest], str], objects: Sequence[Manifest]) -> None:
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -215,9 +215,9 @@ class Sandbox:
 
     def _until(self, problem: Callable[[], str], failure: str) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while found := problem():
+        while text := problem():
             if time.monotonic() > deadline:
-                raise GitopsError(f"the simulated cluster {failure}: {found[-600:]}")
+                raise GitopsError(f"the simulated cluster {failure}: {text[-600:]}")
             time.sleep(0.1)
 
 
@@ -257,8 +257,8 @@ def sandbox(configuration: str | None, period: float = PERIOD) -> Iterator[Sandb
 
 def _version(scheduler: Path) -> str:
     done = subprocess.run([scheduler, "--version"], capture_output=True, text=True, check=False)
-    found = re.search(r"^Version: (\S+)", done.stdout, re.MULTILINE)
-    return found[1] if found else "an unknown version"
+    match = re.search(r"^Version: (\S+)", done.stdout, re.MULTILINE)
+    return match[1] if match else "an unknown version"
 
 
 def connect(kubeconfig: Path) -> httpx.Client:

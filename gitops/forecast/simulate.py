@@ -18,7 +18,7 @@ from gitops.runs.snapshot import devices
 HORIZON: Final = 20
 REPETITIONS: Final = 3
 """Default number of simulations if the scheduler evicts pods. Otherwise, the default is 1."""
-_OLD: Final = 3600
+_STALE_SECONDS: Final = 3600
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _answer(replayed: _ReplayResult, without: Replay | None, base: State, now: d
         gpus=sum(devices(node.allocatable).total() for node in state.nodes),
         free=replayed.free,
         fragmented=replayed.fragmented,
-        gangs=[*_verdicts(replay, without), *_suspended(state)],
+        gangs=[*_verdicts(replay, without), *_suspended_answers(state)],
         victims=_victims(replay, without),
         queues=[
             QueueAnswer(
@@ -156,7 +156,7 @@ def _victims(replay: Replay, without: Replay | None) -> list[Victim]:
     ]
 
 
-def _suspended(state: State) -> list[GangAnswer]:
+def _suspended_answers(state: State) -> list[GangAnswer]:
     return [
         GangAnswer(
             namespace=gang.namespace,
@@ -173,36 +173,36 @@ def _suspended(state: State) -> list[GangAnswer]:
 
 def _assumptions(replay: Replay, now: datetime) -> list[str]:
     state = replay.state
-    found = list(state.notes)
-    if (age := state.age(now).total_seconds()) > _OLD:
-        found.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since")
+    notes = list(state.notes)
+    if (age := state.age(now).total_seconds()) > _STALE_SECONDS:
+        notes.append(f"the snapshot is {age / 3600:.1f} h old: gangs may have finished since")
     if not state.nodes:
-        found.append("the snapshot has no nodes, so nothing can start")
+        notes.append("the snapshot has no nodes, so nothing can start")
     if state.scheduler_configuration is None:
-        found.append("the scheduler's configuration is unknown: Volcano's default is used")
+        notes.append("the scheduler's configuration is unknown: Volcano's default is used")
     if state.volcano == replay.volcano:
-        found.append(f"target and simulation run Volcano {replay.volcano}")
+        notes.append(f"target and simulation run Volcano {replay.volcano}")
     else:
         version = "an unknown version of Volcano" if state.volcano is None else state.volcano
-        found.append(f"the target runs {version}, the simulation Volcano {replay.volcano}")
-    found.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
+        notes.append(f"the target runs {version}, the simulation Volcano {replay.volcano}")
+    notes.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
     endless = sum(run.remaining is None for run in replay.runs)
     if endless:
-        found.append(f"{endless} gangs have no known end and run beyond the horizon")
-    found.append(
+        notes.append(f"{endless} gangs have no known end and run beyond the horizon")
+    notes.append(
         "all other gangs end at the times estimated from their logs, or at their deadlines"
     )
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
     if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
-        found.append(
+        notes.append(
             "the checkpoints of some evicted gangs are unknown; their lost GPU-hours are counted "
             "from their start"
         )
-    found.append("quotas, volumes, and new pods outside gangs are not simulated")
+    notes.append("quotas, volumes, and new pods outside gangs are not simulated")
     if replay.evicts:
-        found.append(
+        notes.append(
             "the scheduler chooses among equal gangs at random, so it may evict other gangs"
         )
     if replay.unsettled:
-        found.append("the scheduler reached no stable placement: results may differ in the cluster")
-    return found
+        notes.append("the scheduler reached no stable placement: results may differ in the cluster")
+    return notes

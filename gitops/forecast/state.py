@@ -102,7 +102,7 @@ class Gang(_Model):
         """Number of pods."""
         return sum(shape.count for shape in self.pods)
 
-    def unsaved(self, taken: datetime, later: float) -> float | None:
+    def unsaved_seconds(self, taken: datetime, later: float) -> float | None:
         """Return the time (s) since the last checkpoint, `later` seconds after the snapshot.
 
         The gang is assumed to save checkpoints as often as before. Return None if neither the start
@@ -116,11 +116,11 @@ class Gang(_Model):
 
     def remaining(self, now: datetime) -> float | None:
         """Return the seconds until the estimated end or the deadline; None if neither is known."""
-        found = [] if self.left_seconds is None else [self.left_seconds]
+        limits = [] if self.left_seconds is None else [self.left_seconds]
         if self.deadline_seconds is not None:
             end = (self.started or now) + timedelta(seconds=self.deadline_seconds)
-            found.append(max((end - now).total_seconds(), 0.0))
-        return min(found, default=None)
+            limits.append(max((end - now).total_seconds(), 0.0))
+        return min(limits, default=None)
 
 
 class State(_Model):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitops.errors import GitopsError
-from gitops.forecast.planned import not_simulated, planned
+from gitops.forecast.planned import not_simulated, planned_gangs
 from gitops.forecast.state import Gang, Node, Queue, State
 from policies.documents import DocumentError, read
 from policies.evaluation import resource_of
@@ -35,16 +35,16 @@ class Changes:
         assumptions: list[str] = []
         changed = state.model_copy(update={"gangs": _without(state.gangs, self.remove)})
         for file in self.add:
-            changed, found = with_manifests(changed, _views(file), f"--add: {file}")
-            assumptions += found
+            changed, notes = with_manifests(changed, _views(file), f"--add: {file}")
+            assumptions += notes
         nodes = list(state.nodes)
         if self.nodes:
             more = _copies(state, self.nodes)
             nodes += more
             model = more[0].allocatable
             text = ", ".join(f"{value} {name}" for name, value in model.items() if "/" in name)
-            assumptions.append(f"each added node has {text or 'no devices'}, as most nodes have")
-        queues = _weighted(state.queues, self.queues)
+            assumptions.append(f"each added node has {text or 'no devices'}, like most nodes")
+        queues = _with_weights(state.queues, self.queues)
         return changed.model_copy(update={"nodes": nodes, "queues": queues}), assumptions
 
 
@@ -54,7 +54,7 @@ def _without(gangs: Iterable[Gang], names: Sequence[str]) -> list[Gang]:
         chosen = [g for g in kept if name in (g.name, f"{g.namespace}/{g.name}")]
         if len(chosen) != 1:
             known = ", ".join(sorted(f"{g.namespace}/{g.name}" for g in gangs)[:20]) or "no gangs"
-            problem = "names several gangs" if chosen else "is not in the snapshot"
+            problem = "matches several gangs" if chosen else "is not in the snapshot"
             raise GitopsError(f"--remove {name} {problem}: use one of {known}")
         kept.remove(chosen[0])
     return kept
@@ -79,7 +79,7 @@ def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[St
         GitopsError: If there is no gang, or a gang does not match the snapshot. The message begins
             with `source`.
     """
-    made = planned(views, state.taken)
+    made = planned_gangs(views, state.taken)
     if not made.gangs:
         raise GitopsError(
             f"{source} contains no gang that Volcano schedules: add the manifests of a job"
@@ -134,16 +134,16 @@ def _copies(state: State, change: str) -> list[Node]:
     ]
 
 
-def _weighted(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:
-    found = {queue.name: queue for queue in queues}
+def _with_weights(queues: Sequence[Queue], changes: Sequence[str]) -> list[Queue]:
+    by_name = {queue.name: queue for queue in queues}
     for change in changes:
         match = _WEIGHT.fullmatch(change)
         if match is None:
             raise GitopsError(
                 f"--queue {change} is not a valid change: use a value like vision.weight=3"
             )
-        if (queue := found.get(match["queue"])) is None:
-            raise GitopsError(f"--queue {change}: the snapshot contains only {', '.join(found)}")
+        if (queue := by_name.get(match["queue"])) is None:
+            raise GitopsError(f"--queue {change}: the snapshot contains only {', '.join(by_name)}")
         spec = {**queue.spec, "weight": int(match["weight"])}
-        found[queue.name] = queue.model_copy(update={"spec": spec})
-    return list(found.values())
+        by_name[queue.name] = queue.model_copy(update={"spec": spec})
+    return list(by_name.values())

@@ -1,4 +1,4 @@
-"""Construction of the report of a plan."""
+"""Builds the report of a plan."""
 
 from collections.abc import Iterable, Sequence
 
@@ -33,15 +33,15 @@ def build(
     simulation: Answer | None = None,
 ) -> Report:
     """Return the report of a plan."""
-    found = changes(plan.steps)
+    changed = changes(plan.steps)
     is_drift = mode == "drift"
     # A drift report describes past changes, so there is no state after an update to count.
-    counted = found if plan.complete and not is_drift else []
+    counted = changed if plan.complete and not is_drift else []
     now, later = demands(before(counted)), demands(after(counted))
     gpus = capacity.count_gpus(now, later, prices, stack)
     hosts = capacity.count_hosts(now, later, prices, stack)
-    touched = [change for change in found if change.step.operation != "same"]
-    options, outputs = sorted(option_changes(found)), [*output_changes(*plan.outputs)]
+    touched = [change for change in changed if change.step.operation != "same"]
+    options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(after(counted), later, gpus, prices.environment(stack))
     new, earlier = started(counted), earlier_runs(counted)
     return Report(
@@ -54,8 +54,8 @@ def build(
         currency=prices.currency,
         settings=list(settings),
         simulation=simulation,
-        counts=_counts(found),
-        impacts=missing(found) if is_drift else [impact.text for impact in impacts(found)],
+        counts=_counts(changed),
+        impacts=missing(changed) if is_drift else [impact.text for impact in impacts(changed)],
         resources=[_resource(change) for change in touched],
         options=options,
         outputs=outputs,
@@ -73,7 +73,7 @@ def build(
         unknown=_unknown(touched),
         errors=list(plan.errors),
         warnings=[*plan.warnings, *capacity.uncounted(later, prices, stack)],
-        differences=differences(found),
+        differences=differences(changed),
     )
 
 
@@ -87,10 +87,10 @@ def _status(plan: Plan, touched: Sequence[Change], *, outside_manifests: bool) -
     return "changes" if touched or outside_manifests else "unchanged"
 
 
-def _counts(found: Sequence[Change]) -> dict[str, int]:
+def _counts(changes: Sequence[Change]) -> dict[str, int]:
     operations = [
         "kept" if c.step.operation == "delete" and c.is_retained else c.step.operation
-        for c in found
+        for c in changes
     ]
     names = ("create", "update", "replace", "delete", "kept", "same")
     return {name: operations.count(name) for name in names}
@@ -108,9 +108,9 @@ def _resource(change: Change) -> ResourceChange:
     )
 
 
-def _violations(found: Iterable[PolicyFinding]) -> list[Violation]:
+def _violations(findings: Iterable[PolicyFinding]) -> list[Violation]:
     """Return the violations, mandatory ones first."""
-    return [_violation(finding) for finding in found if finding.rule != exemptions.USED.name]
+    return [_violation(finding) for finding in findings if finding.rule != exemptions.USED.name]
 
 
 def _violation(finding: PolicyFinding) -> Violation:
@@ -125,9 +125,9 @@ def _violation(finding: PolicyFinding) -> Violation:
     )
 
 
-def _exemptions(found: Iterable[PolicyFinding]) -> list[str]:
+def _exemptions(findings: Iterable[PolicyFinding]) -> list[str]:
     """Return the messages of exemptions in use."""
-    used = (finding for finding in found if finding.rule == exemptions.USED.name)
+    used = (finding for finding in findings if finding.rule == exemptions.USED.name)
     return [_message(finding, exemptions.USED.description, "") for finding in used]
 
 

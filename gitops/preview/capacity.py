@@ -1,4 +1,4 @@
-"""GPUs, CPUs and memory by queue, their cost, and the remaining capacity of quotas and queues."""
+"""GPUs, CPUs and memory by queue, with costs and the remaining capacity of quotas and queues."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,9 +79,9 @@ def _count(
     ]
 
 
-def uncounted(found: Iterable[Demand], prices: Prices, stack: str) -> list[str]:
-    """Return a note for each workload that is not counted, as its number of pods is unknown."""
-    unknown = [demand for demand in found if demand.pods is None]
+def uncounted(demands: Iterable[Demand], prices: Prices, stack: str) -> list[str]:
+    """Return a note for each workload that is not counted because its number of pods is unknown."""
+    unknown = [demand for demand in demands if demand.pods is None]
     gpus = {demand.workload for demand in with_gpus(unknown)}
     priced = prices.environment(stack).host is not None
     others = {demand.workload for demand in unknown} - gpus if priced else set[str]()
@@ -95,7 +95,7 @@ def uncounted(found: Iterable[Demand], prices: Prices, stack: str) -> list[str]:
 
 
 def _by_pool(
-    found: Iterable[Demand],
+    demands: Iterable[Demand],
     amounts: Callable[[Demand], Mapping[tuple[str, str], Decimal]],
     prices: Prices,
     stack: str,
@@ -104,7 +104,7 @@ def _by_pool(
     environment = prices.environment(stack)
     minimum: dict[Pool, Decimal] = defaultdict(Decimal)
     maximum: dict[Pool, Decimal] = defaultdict(Decimal)
-    for demand in found:
+    for demand in demands:
         purchase = _purchase(demand, prices, environment)
         for (product, resource), each in amounts(demand).items():
             if not each:
@@ -165,33 +165,33 @@ def _utilisation(row: PoolRow, environment: Environment) -> Decimal:
 
 def limits(
     views: Iterable[View],
-    found: Sequence[Demand],
+    demands: Sequence[Demand],
     rows: Iterable[PoolRow],
     environment: Environment,
 ) -> list[LimitRow]:
     """Return the limits that the stack sets, and the installed GPUs from the price table."""
     stack = Stack(list(views))
-    return [*_quotas(stack, found), *_queues(stack, found), *_installed(list(rows), environment)]
+    return [*_quotas(stack, demands), *_queues(stack, demands), *_gpus(list(rows), environment)]
 
 
-def _limit(what: str, resource: str, asked: Decimal, allowed: Decimal) -> LimitRow:
+def _limit(what: str, resource: str, requested: Decimal, allowed: Decimal) -> LimitRow:
     return LimitRow(
-        what=what, resource=resource, asked=asked, allowed=allowed, left=allowed - asked
+        what=what, resource=resource, asked=requested, allowed=allowed, left=allowed - requested
     )
 
 
-def _quotas(stack: Stack, found: Sequence[Demand]) -> Iterator[LimitRow]:
+def _quotas(stack: Stack, demands: Sequence[Demand]) -> Iterator[LimitRow]:
     for quota in stack.of_kind("", "ResourceQuota"):
-        inside = [demand for demand in found if demand.namespace == quota.namespace]
+        inside = [demand for demand in demands if demand.namespace == quota.namespace]
         for name, node in sorted(quota.root["spec"]["hard"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:
-                requested = _requested(stack, quota.namespace, inside, name)
+                requested = _requested_amount(stack, quota.namespace, inside, name)
                 if requested is not None:
                     yield _limit(f"quota of {quota.namespace}", name, requested, allowed)
 
 
-def _requested(
+def _requested_amount(
     stack: Stack, namespace: str | None, inside: Sequence[Demand], name: str
 ) -> Decimal | None:
     if name == "pods":
@@ -208,17 +208,17 @@ def _requested(
     return None
 
 
-def _queues(stack: Stack, found: Sequence[Demand]) -> Iterator[LimitRow]:
+def _queues(stack: Stack, demands: Sequence[Demand]) -> Iterator[LimitRow]:
     for queue in sorted(stack.of_kind("scheduling.volcano.sh", "Queue"), key=lambda q: q.name):
-        inside = [demand for demand in found if demand.queue == queue.name]
+        inside = [demand for demand in demands if demand.queue == queue.name]
         for name, node in sorted(queue.root["spec"]["capability"].fields()):
             allowed = quantity_or_none(node.value)
             if allowed is not None:
-                asked = sum((d.total(d.requests, name) for d in inside), Decimal(0))
-                yield _limit(f"queue {queue.name}", name, asked, allowed)
+                total = sum((d.total(d.requests, name) for d in inside), Decimal(0))
+                yield _limit(f"queue {queue.name}", name, total, allowed)
 
 
-def _installed(rows: Sequence[PoolRow], environment: Environment) -> Iterator[LimitRow]:
+def _gpus(rows: Sequence[PoolRow], environment: Environment) -> Iterator[LimitRow]:
     for product, number in sorted(environment.installed.items()):
-        asked = sum((row.after for row in rows if row.product == product), Decimal(0))
-        yield _limit("installed GPUs", product, asked, Decimal(number))
+        total = sum((row.after for row in rows if row.product == product), Decimal(0))
+        yield _limit("installed GPUs", product, total, Decimal(number))

@@ -84,19 +84,19 @@ def _is_reported(step: Step) -> bool:
     return not step.type.startswith(_INTERNAL)
 
 
-def before(found: list[Change]) -> Iterator[View]:
+def before(changes: list[Change]) -> Iterator[View]:
     """Yield every Kubernetes object of the stack before the update."""
-    return (c.old for c in found if c.old is not None and c.old.resource.is_manifest)
+    return (c.old for c in changes if c.old is not None and c.old.resource.is_manifest)
 
 
-def after(found: list[Change]) -> Iterator[View]:
+def after(changes: list[Change]) -> Iterator[View]:
     """Yield every Kubernetes object of the stack after the update."""
-    return (c.new for c in found if c.new is not None and c.new.resource.is_manifest)
+    return (c.new for c in changes if c.new is not None and c.new.resource.is_manifest)
 
 
-def differences(found: Iterable[Change]) -> list[Difference]:
+def differences(changes: Iterable[Change]) -> list[Difference]:
     """Return the diffs, sorted by title. A run that replaces an earlier run is compared with it."""
-    changed = [c for c in found if c.step.operation != "same"]
+    changed = [c for c in changes if c.step.operation != "same"]
     created = {_key(c): c for c in changed if c.step.operation == "create"}
     deleted = {_key(c): c for c in changed if c.step.operation == "delete"}
     pairs = created.keys() & deleted.keys()

@@ -7,7 +7,7 @@ from kube.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.values import Node
 
-_LOST = (
+_DATA_LOSS = (
     "Its data is lost unless the reclaim policy of its volume is `Retain`. Pods that mount it must "
     "terminate first."
 )
@@ -18,7 +18,7 @@ def is_claim(resource: Resource) -> bool:
     return resource.is_kind("", "PersistentVolumeClaim")
 
 
-def removed(change: Change) -> str:
+def removal(change: Change) -> str:
     """Describe what happens to the data of a claim that is deleted or replaced."""
     if change.is_retained and change.step.operation == "delete":
         return "Its data is kept, and the stack no longer manages the claim."
@@ -27,7 +27,7 @@ def removed(change: Change) -> str:
         fate = (
             "The current claim and its data stay in the cluster: copy the data if needed."
             if change.is_retained
-            else f"The current claim is deleted. {_LOST}"
+            else f"The current claim is deleted. {_DATA_LOSS}"
         )
         return (
             f"Pods use the new claim `{resource.name}` in `{resource.namespace}`, which is empty "
@@ -38,7 +38,7 @@ def removed(change: Change) -> str:
             "The current claim is kept (`retain`), so the cluster rejects a second one with this "
             "name: change `name` as well, and copy the data."
         )
-    return _LOST
+    return _DATA_LOSS
 
 
 def _has_new_name(change: Change) -> bool:
@@ -48,7 +48,7 @@ def _has_new_name(change: Change) -> bool:
     return len(names) > 1
 
 
-def removed_volume(change: Change, resource: Resource) -> str:
+def volume_removal(change: Change, resource: Resource) -> str:
     """Describe what happens to the data of a volume that is deleted or replaced."""
     if change.is_retained:
         return "The volume and its data are kept."
@@ -78,9 +78,9 @@ def storage(claim: Resource) -> Node:
     return claim.root["spec"]["resources"]["requests"]["storage"]
 
 
-def under_new_keys(found: Iterable[Change]) -> Iterator[str]:
+def under_new_keys(changes: Iterable[Change]) -> Iterator[str]:
     """Yield a warning for each new claim if another claim is deleted: it may have been renamed."""
-    claims = [change for change in found if is_claim(change.resource)]
+    claims = [change for change in changes if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)
     verb = "leaves" if len(leaving) == 1 else "leave"

@@ -189,10 +189,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _pack_configuration(options: argparse.Namespace, stack: Stack) -> Path | None:
     if options.policy_pack_config is not None:
-        given: Path = options.policy_pack_config.resolve()
-        if not given.exists():
-            raise GitopsError(f"the policy pack configuration {given} does not exist")
-        return given
+        file: Path = options.policy_pack_config.resolve()
+        if not file.exists():
+            raise GitopsError(f"the policy pack configuration {file} does not exist")
+        return file
     own = stack.project / "policies" / "config" / f"{stack.name}.json"
     return own if own.exists() else None
 

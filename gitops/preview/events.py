@@ -1,8 +1,8 @@
 """Parser of the engine's event log (one JSON object per line). Its result contains no secrets.
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
-read. They are sorted, because the order of events differs between runs. The engine marks values
-that are not plain with a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets,
+read. The results are sorted, because the order of events differs between runs. The engine marks
+values that are not plain with a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets,
 archives and resource references.
 """
 
@@ -186,7 +186,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     outputs: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     succeeded = reached_end = False
     for raw in events:
-        event = _validated(raw)
+        event = _parse(raw)
         if event.resource is not None:
             if event.resource.metadata.op == "refresh":
                 refreshed.add(event.resource.metadata.urn)
@@ -201,7 +201,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
             findings.add(_finding(event.policy, hide))
         elif event.diagnostic is not None:
             messages = {"error": errors, "warning": warnings}.get(event.diagnostic.severity)
-            if messages is not None and (text := _text(event.diagnostic)):
+            if messages is not None and (text := _diagnostic_text(event.diagnostic)):
                 messages[hide(text)] = None
         elif event.stack_analyzed is not None:
             # Rules about the stack are checked after all resources have been registered.
@@ -210,7 +210,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
             succeeded = event.summary.result == "succeeded"
     for result in results:
         # A refresh reports its result only after it has read the object.
-        step = _refreshed(result, hide) if result.urn in refreshed else None
+        step = _refresh_step(result, hide) if result.urn in refreshed else None
         if step is not None:
             steps[step.urn, step.operation] = step
     return Plan(
@@ -224,7 +224,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     )
 
 
-def _validated(raw: dict[str, Any]) -> _Event:
+def _parse(raw: dict[str, Any]) -> _Event:
     try:
         return _Event.model_validate(raw)
     except ValidationError as error:
@@ -248,7 +248,7 @@ def _step(metadata: _Metadata, hide: Mask) -> Step | None:
     )
 
 
-def _refreshed(metadata: _Metadata, hide: Mask) -> Step | None:
+def _refresh_step(metadata: _Metadata, hide: Mask) -> Step | None:
     step = _step(metadata, hide)
     if step is None or step.old is None or step.operation != "delete":
         return step
@@ -278,7 +278,7 @@ def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
     return PolicyFinding(policy.rule, mandatory, message, urn, policy.severity)
 
 
-def _text(diagnostic: _Diagnostic) -> str:
+def _diagnostic_text(diagnostic: _Diagnostic) -> str:
     name = diagnostic.urn.rpartition("::")[2]
     text = useful(_ADVICE.sub("", diagnostic.message))
     return f"{name}: {text}" if name and text else text
@@ -297,14 +297,14 @@ def useful(output: str) -> str:
 
 def _without_substrings(errors: Iterable[str]) -> Iterator[str]:
     """Yield the errors that are not part of a longer error."""
-    found = [*errors]
-    return (each for each in found if not any(each != o and each in o for o in found))
+    texts = [*errors]
+    return (each for each in texts if not any(each != o and each in o for o in texts))
 
 
 def plain(value: Any) -> Any:
     """Return plain data, with `[secret]` for secrets and `UNKNOWN` for unknown values."""
     if isinstance(value, dict):
-        return _marked(value) if SIGNATURE in value else {k: plain(v) for k, v in value.items()}
+        return _decode(value) if SIGNATURE in value else {k: plain(v) for k, v in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, float) and value.is_integer():
@@ -312,7 +312,7 @@ def plain(value: Any) -> Any:
     return UNKNOWN if value == UNKNOWN_TEXT else value
 
 
-def _marked(value: dict[str, Any]) -> Any:
+def _decode(value: dict[str, Any]) -> Any:
     mark = value[SIGNATURE]
     if mark == _SECRET_MARK or value.get("secret"):
         return HIDDEN
@@ -323,9 +323,9 @@ def _marked(value: dict[str, Any]) -> Any:
 
 def manifest(inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the inputs of a Kubernetes object; the data of a Secret is masked."""
-    shown = {key: value for key, value in plain(inputs).items() if not key.startswith("__")}
-    if shown.get("kind") == "Secret":
+    fields = {key: value for key, value in plain(inputs).items() if not key.startswith("__")}
+    if fields.get("kind") == "Secret":
         for field in _SECRET_FIELDS:
-            if isinstance(shown.get(field), dict):
-                shown[field] = dict.fromkeys(shown[field], HIDDEN)
-    return shown
+            if isinstance(fields.get(field), dict):
+                fields[field] = dict.fromkeys(fields[field], HIDDEN)
+    return fields

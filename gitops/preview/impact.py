@@ -30,27 +30,27 @@ class Impact:
     text: str
 
 
-def impacts(found: Iterable[Change]) -> list[Impact]:
+def impacts(changes: Iterable[Change]) -> list[Impact]:
     """Return the changes that lose data or work, most severe first."""
-    all_changes = list(found)
+    all_changes = list(changes)
     idle = {*_idle_canaries(all_changes)}
     single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}
     renamed = {Impact(_DATA, text) for text in claims.under_new_keys(all_changes)}
-    return sorted(single | renamed | {*_untrained(all_changes)})
+    return sorted(single | renamed | {*_servers_without_models(all_changes)})
 
 
-def missing(found: Iterable[Change]) -> list[str]:
+def missing(changes: Iterable[Change]) -> list[str]:
     """Return a sentence for every object in the state that a refresh did not find."""
-    deleted = (change for change in found if change.step.operation == "delete")
+    deleted = (change for change in changes if change.step.operation == "delete")
     return [f"`{change.title}` is missing from the cluster." for change in deleted]
 
 
-def earlier_runs(found: Iterable[Change]) -> list[Demand]:
+def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
     """Return the demand of runs that leave the stack and may continue in the cluster."""
     # Evaluate all objects together, because a PodGroup may define the queue of its pods.
     staying = [
         change.old
-        for change in found
+        for change in changes
         if change.old is not None
         and change.step.operation == "delete"
         and change.is_retained
@@ -59,17 +59,17 @@ def earlier_runs(found: Iterable[Change]) -> list[Demand]:
     return [demand for demand in demands(staying) if demand.role == "training"]
 
 
-def gpus_by_queue(found: Iterable[Demand]) -> dict[str, Decimal]:
+def gpus_by_queue(demands: Iterable[Demand]) -> dict[str, Decimal]:
     """Return the GPUs of all pods by queue."""
     held: dict[str, Decimal] = defaultdict(Decimal)
-    for demand in found:
+    for demand in demands:
         held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
     return {queue: gpus for queue, gpus in sorted(held.items()) if gpus}
 
 
-def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
-    """Yield the namespace and name of each canary to which its route sends no requests."""
-    for change in found:
+def _idle_canaries(changes: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
+    """Yield the namespace and name of each canary that receives no requests from its route."""
+    for change in changes:
         route = change.resource
         if change.new is not None and route.group == _GATEWAY_API:
             canary = f"{route.name}-canary"
@@ -84,7 +84,9 @@ def _idle_canaries(found: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
 
 def _impact(change: Change, idle: Collection[tuple[str | None, str]]) -> Impact | None:
     if _is_suspension(change):
-        return Impact(_RUNS, f"{_word(change.resource)} `{change.resource.name}` {_SUSPENDED}")
+        return Impact(
+            _RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {_SUSPENDED}"
+        )
     if (text := claims.shrunk(change)) is not None:
         return Impact(_DATA, text)
     if _is_termination(change):
@@ -112,12 +114,12 @@ def _is_termination(change: Change) -> bool:
     return created and is_command and command.root["action"].text == "TerminateJob"
 
 
-def _untrained(found: list[Change]) -> Iterator[Impact]:
+def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
     """Yield a warning for each server that serves a run started by the same change."""
-    created = [c.resource for c in found if c.step.operation == "create"]
+    created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
-    sweeps = {c.resource.name for c in found if _is_changed_sweep(c)}
-    for change in found:
+    sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}
+    for change in changes:
         pods = find_pods(change.resource)
         if change.step.operation == "same" or not any(p.role(_ROLES) == "serving" for p in pods):
             continue
@@ -169,7 +171,7 @@ def _protection(change: Change) -> list[str]:
 
 
 def _head(change: Change, resource: Resource) -> str:
-    name = f"{_word(resource)} `{resource.name}`"
+    name = f"{_display_kind(resource)} `{resource.name}`"
     if change.step.operation == "delete":
         verb = "leaves the stack and stays in the cluster" if change.is_retained else "is deleted"
         return f"{name} {verb}."
@@ -178,7 +180,7 @@ def _head(change: Change, resource: Resource) -> str:
     return f"{name} is replaced{reason}."
 
 
-def _word(resource: Resource) -> str:
+def _display_kind(resource: Resource) -> str:
     words = {
         "PersistentVolumeClaim": "Claim",
         "PersistentVolume": "Volume",
@@ -191,9 +193,9 @@ def _word(resource: Resource) -> str:
 
 def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:
     if claims.is_claim(resource):
-        return _DATA, [claims.removed(change)]
+        return _DATA, [claims.removal(change)]
     if resource.is_kind("", "PersistentVolume"):
-        return _DATA, [claims.removed_volume(change, resource)]
+        return _DATA, [claims.volume_removal(change, resource)]
     if resource.is_kind("", "Namespace"):
         kept = "Its content is kept." if change.is_retained else _NAMESPACE
         return _DATA, [kept]
@@ -251,10 +253,10 @@ def _state(change: Change) -> State | None:
 
 def _has_finished(change: Change) -> bool:
     state = _state(change)
-    return state is not None and state.over
+    return state is not None and state.finished
 
 
 def _gpus(change: Change) -> Decimal:
-    found = demands([change.old] if change.old is not None else [])
-    each = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in found)
+    old = demands([change.old] if change.old is not None else [])
+    each = ((sum(item.gpus.values(), Decimal(0)), item.pods or Decimal(0)) for item in old)
     return sum((gpus * pods for gpus, pods in each), Decimal(0))

@@ -113,8 +113,8 @@ def _errors(report: Report) -> list[str]:
 
 def plain(text: str) -> Markup:
     """Return text in which Markdown, HTML, user mentions and issue references are escaped."""
-    shown = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
-    return _markdown(_REFERENCES.sub("\\1\u200b", shown))
+    escaped = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    return _markdown(_REFERENCES.sub("\\1\u200b", escaped))
 
 
 def sentence(text: str) -> Markup:
@@ -122,10 +122,12 @@ def sentence(text: str) -> Markup:
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return plain(text)
-    return _markdown("".join(code(p) if i % 2 else _kept(p) for i, p in enumerate(parts)))
+    return _markdown(
+        "".join(code(p) if i % 2 else _with_outer_spaces(p) for i, p in enumerate(parts))
+    )
 
 
-def _kept(part: str) -> str:
+def _with_outer_spaces(part: str) -> str:
     """Return escaped text that keeps the spaces next to code spans."""
     before = " " if part[:1].isspace() else ""
     after = " " if part[-1:].isspace() and part.strip() else ""
@@ -134,8 +136,8 @@ def _kept(part: str) -> str:
 
 def code(text: str) -> Markup:
     """Return a code span."""
-    shown = " ".join(text.replace("`", "'").split())
-    return _markdown(f"`{shown}`" if shown else "")
+    line = " ".join(text.replace("`", "'").split())
+    return _markdown(f"`{line}`" if line else "")
 
 
 def cell(text: str) -> Markup:
@@ -218,7 +220,7 @@ def _markdown(text: str) -> Markup:
     return Markup(text)  # noqa: S704  every caller has escaped its input
 
 
-def _escaped(value: object) -> Markup:
+def _escape(value: object) -> Markup:
     return value if isinstance(value, Markup) else plain(str(value))
 
 
@@ -226,7 +228,7 @@ def _template() -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        finalize=_escaped,
+        finalize=_escape,
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,

@@ -1,4 +1,4 @@
-"""Masking of known secrets in reports."""
+"""Masks known secrets in reports."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Runs that an update would start: their cost, and the queues that lack capacity for them."""
+"""Runs that an update would start, their cost, and the queues that lack capacity for them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -14,20 +14,20 @@ _HOUR = 3600
 _RUNS = ("training", "interactive")
 
 
-def started(found: Iterable[Change]) -> list[Demand]:
+def started(changes: Iterable[Change]) -> list[Demand]:
     """Return the demand of the runs and notebooks that an update would start."""
-    new = [c.new for c in found if c.new is not None and c.step.operation in ("create", "replace")]
+    new = [c.new for c in changes if c.new and c.step.operation in ("create", "replace")]
     runs = (demand for demand in demands(new) if demand.role in _RUNS and demand.pods)
     return list(with_gpus(runs))
 
 
-def run_rows(found: Iterable[Demand], prices: Prices, stack: str) -> list[RunRow]:
+def run_rows(demands: Iterable[Demand], prices: Prices, stack: str) -> list[RunRow]:
     """Return the new runs with their cost until the deadline, sorted by name."""
 
     def name(demand: Demand) -> tuple[str, str]:
         return demand.workload, demand.namespace
 
-    grouped = groupby(sorted(found, key=name), key=name)
+    grouped = groupby(sorted(demands, key=name), key=name)
     return [_row(list(pods), prices, stack) for _, pods in grouped]
 
 
@@ -52,9 +52,9 @@ def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
     )
 
 
-def cost_per_hour(found: Iterable[Demand], prices: Prices, stack: str) -> Decimal | None:
+def cost_per_hour(demands: Iterable[Demand], prices: Prices, stack: str) -> Decimal | None:
     """Return the hourly cost of all GPUs, CPUs and memory; None if a price is unknown."""
-    total, pods = Decimal(0), list(found)
+    total, pods = Decimal(0), list(demands)
     for row in [
         *count_gpus([], pods, prices, stack),
         *count_hosts([], pods, prices, stack),

@@ -11,9 +11,9 @@ _MAX_LENGTH: Final = 120
 _MISSING: Final = object()
 
 
-def option_changes(found: Iterable[Change]) -> Iterator[str]:
+def option_changes(changes: Iterable[Change]) -> Iterator[str]:
     """Yield a sentence for each changed option of a resource that stays in the stack."""
-    for change in found:
+    for change in changes:
         old, new = change.step.old, change.step.new
         if old is None or new is None or change.step.operation not in ("same", "update"):
             continue

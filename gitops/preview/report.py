@@ -101,7 +101,7 @@ class RunRow(_Model):
     gpu_hours: Number | None = None
     """GPU-hour budget of a sweep, whose row counts its parallel trials. Null for a run."""
     expected_share: Number | None = None
-    """Fraction of the total length of a sweep's trials that is expected to be trained."""
+    """Expected fraction of the total length of its trials that a sweep trains."""
 
 
 class LimitRow(_Model):

@@ -11,7 +11,7 @@ from gitops.demand import is_suspended
 from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.forecast.answer import Answer, GangAnswer, duration
-from gitops.forecast.planned import not_simulated, planned
+from gitops.forecast.planned import not_simulated, planned_gangs
 from gitops.forecast.state import Gang, PriorityClass, Queue, State, load
 from gitops.forecast.whatif import check
 from gitops.preview.changes import Change, changes
@@ -90,16 +90,16 @@ def _current(stack: Stack) -> State:
     return capture(cluster, datetime.now(UTC).replace(microsecond=0))
 
 
-def _simulate(found: Sequence[Change], state: State, repeat: int | None) -> Answer:
+def _simulate(changes: Sequence[Change], state: State, repeat: int | None) -> Answer:
     from gitops.forecast.simulate import simulate
 
-    changed, assumptions = with_plan(found, state)
+    changed, assumptions = with_plan(changes, state)
     sys.stderr.write("simulating the plan…\n")
     answer = simulate(changed, datetime.now(UTC), base=state, repeat=repeat)
     return answer.model_copy(update={"assumptions": [*assumptions, *answer.assumptions]})
 
 
-def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
+def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]]:
     """Return the snapshot after the plan, and the assumptions made.
 
     Raises:
@@ -110,12 +110,12 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
             "the snapshot is redacted, so its queues and runs cannot be compared with the plan: "
             "take one without --redact"
         )
-    state = state.model_copy(update=_queues_and_classes(found, state))
-    started = [c.new for c in found if c.new and c.step.operation in ("create", "replace")]
-    new = planned(started, state.taken)
+    state = state.model_copy(update=_queues_and_classes(changes, state))
+    started = [c.new for c in changes if c.new and c.step.operation in ("create", "replace")]
+    new = planned_gangs(started, state.taken)
     assumptions = [not_simulated(title) for title in new.omitted]
-    removed, suspended = _removed_gangs(found), set(_suspended_gangs(found))
-    resumed = _resumed_gangs(found, state.taken)
+    removed, suspended = _removed_gangs(changes), set(_suspended_gangs(changes))
+    resumed = _resumed_gangs(changes, state.taken)
     gangs: list[Gang] = []
     for gang in state.gangs:
         if gang.key in removed:
@@ -134,11 +134,11 @@ def with_plan(found: Sequence[Change], state: State) -> tuple[State, list[str]]:
     return state.model_copy(update={"gangs": gangs}), assumptions
 
 
-def _queues_and_classes(found: Iterable[Change], state: State) -> dict[str, Any]:
+def _queues_and_classes(changes: Iterable[Change], state: State) -> dict[str, Any]:
     """Return the queues and PriorityClasses after the plan, including those that it deletes."""
     queues = {queue.name: queue for queue in state.queues}
     classes = {each.name: each for each in state.priority_classes}
-    for change in found:
+    for change in changes:
         if change.new is None:
             continue
         resource = change.new.resource
@@ -155,10 +155,10 @@ def _queues_and_classes(found: Iterable[Change], state: State) -> dict[str, Any]
     return {"queues": [*queues.values()], "priority_classes": [*classes.values()]}
 
 
-def _removed_gangs(found: Iterable[Change]) -> set[tuple[str, str]]:
+def _removed_gangs(changes: Iterable[Change]) -> set[tuple[str, str]]:
     """Return the gangs that the plan deletes, replaces or terminates."""
     removed = set()
-    for change in found:
+    for change in changes:
         if change.old is not None and (
             change.step.operation == "replace"
             or (change.step.operation == "delete" and not change.is_retained)
@@ -175,21 +175,21 @@ def _terminates(resource: Resource) -> bool:
     return is_command and resource.root["action"].text == "TerminateJob"
 
 
-def _suspended_gangs(found: Iterable[Change]) -> Iterator[tuple[str, str]]:
-    for change in found:
+def _suspended_gangs(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
+    for change in changes:
         if change.step.operation == "update" and change.new and is_suspended(change.new.resource):
             yield from _gang_keys([change.new])
 
 
-def _resumed_gangs(found: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
-    changes = [c for c in found if c.step.operation == "update" and c.old and c.new]
-    views = [c.new for c in changes if c.old and is_suspended(c.old.resource)]
-    gangs = planned([view for view in views if view is not None], now).gangs
+def _resumed_gangs(changes: Iterable[Change], now: datetime) -> dict[tuple[str, str], Gang]:
+    updates = [c for c in changes if c.step.operation == "update" and c.old and c.new]
+    views = [c.new for c in updates if c.old and is_suspended(c.old.resource)]
+    gangs = planned_gangs([view for view in views if view is not None], now).gangs
     return {gang.key: gang for gang in gangs if gang.state != "suspended"}
 
 
 def _gang_keys(views: list[View]) -> set[tuple[str, str]]:
-    return {gang.key for gang in planned(views, datetime.now(UTC)).gangs}
+    return {gang.key for gang in planned_gangs(views, datetime.now(UTC)).gangs}
 
 
 def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[str]:
@@ -227,10 +227,10 @@ def _wait(answer: Answer, gang: GangAnswer, limit: float) -> str:
     """Return the longest wait if it is unknown or above the limit, otherwise an empty string."""
     if waiting := gang.verdicts.get("waits", 0):
         return f"longer than {_horizon(answer)}{_count(answer, waiting)}"
-    found = gang.start_range
-    if found is None or found.most <= limit:
+    start = gang.start_range
+    if start is None or start.most <= limit:
         return ""
-    return duration(found.most) if found.least == found.most else f"up to {duration(found.most)}"
+    return duration(start.most) if start.least == start.most else f"up to {duration(start.most)}"
 
 
 def _count(answer: Answer, simulations: int) -> str:

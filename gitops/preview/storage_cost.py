@@ -17,12 +17,12 @@ _GIB = Decimal(2**30)
 _Key = tuple[str, str]
 
 
-def storage_rows(found: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
+def storage_rows(changes: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
     """Return the claims now and after the update, or none if the price table lacks storage."""
-    changes = list(found)
-    now, after = _claims(c.old for c in changes), _claims(c.new for c in changes)
-    declared = Stack(list(before(changes)))
-    retained = {_key(c.old.resource) for c in changes if c.old is not None and c.is_retained}
+    all_changes = list(changes)
+    now, after = _claims(c.old for c in all_changes), _claims(c.new for c in all_changes)
+    declared = Stack(list(before(all_changes)))
+    retained = {_key(c.old.resource) for c in all_changes if c.old is not None and c.is_retained}
     staying = {
         key
         for key, claim in now.items()
@@ -36,8 +36,8 @@ def storage_rows(found: Iterable[Change], prices: Prices, stack: str) -> list[St
 
 
 def _claims(views: Iterable[View | None]) -> dict[_Key, Resource]:
-    found = (view.resource for view in views if view is not None)
-    return {_key(resource): resource for resource in found if is_claim(resource)}
+    resources = (view.resource for view in views if view is not None)
+    return {_key(resource): resource for resource in resources if is_claim(resource)}
 
 
 def _key(claim: Resource) -> _Key:

@@ -1,4 +1,4 @@
-"""Check that the API server can validate a preview, which is incomplete otherwise.
+"""Checks whether the API server can validate a preview. Otherwise, the preview is incomplete.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
 user may not create and patch objects, or the API server does not respond, the provider silently
@@ -15,8 +15,8 @@ from gitops.errors import GitopsError
 from gitops.stack_file import document, section
 from kube.kinds import KINDS
 
-_SECONDS: Final = 20
-_PATH: Final = 256
+_TIMEOUT_SECONDS: Final = 20
+_MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer setting is the content of a kubeconfig."""
 
 Attributes = Mapping[str, str]
@@ -39,9 +39,9 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         return ()
     if reason := _kubectl_problem(configuration):
         return (_unknown(reason),)
-    asked = list(_required_permissions(configuration)) if dry_run else []
+    accesses = list(_required_permissions(configuration)) if dry_run else []
     try:
-        answers = _answers(stack, asked, kubectl_options(configuration))
+        answers = _answers(stack, accesses, kubectl_options(configuration))
     except GitopsError as error:
         if cluster:
             raise
@@ -50,7 +50,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         return (_unknown("`kubectl` is not on the PATH."),)
     denied = ", ".join(
         f"`{each['verb']} {each['resource']}`"
-        for each, allowed in zip(asked, answers, strict=True)
+        for each, allowed in zip(accesses, answers, strict=True)
         if not allowed
     )
     if not denied:
@@ -70,7 +70,9 @@ def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
     if section(configuration, "cluster"):
         return None
     kubeconfig = _provider(configuration, "kubeconfig")
-    if kubeconfig is not None and not (isinstance(kubeconfig, str) and len(kubeconfig) < _PATH):
+    if kubeconfig is not None and not (
+        isinstance(kubeconfig, str) and len(kubeconfig) < _MAX_PATH_LENGTH
+    ):
         return "`kubernetes:kubeconfig` is not a file path."
     if "environment" in configuration:
         return "the cluster may depend on the stack's environment in Pulumi ESC."
@@ -105,8 +107,8 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
 
 
 def _keys(configuration: dict[str, Any], name: str, key: str) -> list[str]:
-    found = section(configuration, name).get(key)
-    return [str(name) for name in found] if isinstance(found, dict) else []
+    value = section(configuration, name).get(key)
+    return [str(name) for name in value] if isinstance(value, dict) else []
 
 
 def _provider(configuration: dict[str, Any], key: str) -> Any:
@@ -117,17 +119,17 @@ def _provider(configuration: dict[str, Any], key: str) -> Any:
 def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     """Return the kubectl options that select the cluster of a stack's configuration."""
     cluster = section(configuration, "cluster")
-    found = []
+    options = []
     for option in ("context", "kubeconfig"):
         # Other projects configure the default Kubernetes provider.
         value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
-            found += [f"--{option}", value]
-    return found
+            options += [f"--{option}", value]
+    return options
 
 
 def _answers(
-    stack: Stack, asked: Sequence[Attributes], options: Sequence[str]
+    stack: Stack, accesses: Sequence[Attributes], options: Sequence[str]
 ) -> list[bool] | None:
     """Return the API server's answers; None if kubectl is not installed."""
     reviews = [
@@ -137,7 +139,7 @@ def _answers(
             "spec": {"resourceAttributes": attributes},
         }
         # Without objects, only check that the API server responds.
-        for attributes in asked or [{"verb": "get", "resource": "namespaces"}]
+        for attributes in accesses or [{"verb": "get", "resource": "namespaces"}]
     ]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
@@ -151,17 +153,17 @@ def _answers(
             input=manifests,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
         )
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired:
-        raise _unreachable(stack, f"no answer in {_SECONDS} seconds") from None
+        raise _unreachable(stack, f"no answer in {_TIMEOUT_SECONDS} seconds") from None
     answers = done.stdout.split()
     if done.returncode != 0 or len(answers) != len(reviews):
         raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())
-    return [answer == "true" for answer in answers][: len(asked)]
+    return [answer == "true" for answer in answers][: len(accesses)]
 
 
 def _unreachable(stack: Stack, reason: str) -> GitopsError:

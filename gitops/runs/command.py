@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stack", metavar="NAME", default="", help="use its GPU model for nodes without a label"
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--watch", "-w", action="store_true", help="refresh until Ctrl-C")
-    shown.add_argument("--json", action="store_true", help="print JSON")
-    shown.add_argument(
+    views = parser.add_mutually_exclusive_group()
+    views.add_argument("--watch", "-w", action="store_true", help="refresh until Ctrl-C")
+    views.add_argument("--json", action="store_true", help="print JSON")
+    views.add_argument(
         "--svg", metavar="FILE", type=Path, help="also write the table as an SVG image"
     )
     parser.add_argument(
@@ -74,18 +74,18 @@ def run(options: argparse.Namespace) -> int:
         return _watch(options, table, product)
     now = datetime.now(UTC)
     cluster = Cluster(kubectl(options), options.namespace)
-    found = read_runs(cluster, table, now, product=product)
+    statuses = read_runs(cluster, table, now, product=product)
     if options.json:
-        document = {"currency": table.currency, "runs": [run.as_json() for run in found]}
+        document = {"currency": table.currency, "runs": [run.as_json() for run in statuses]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         from gitops.runs.table import as_svg, render, terminal
 
         console = terminal(record=options.svg is not None)
-        console.print(render(found, table.currency, now))
+        console.print(render(statuses, table.currency, now))
         if options.svg is not None:
             options.svg.write_text(as_svg(console, "python -m gitops status"))
-    return FAILED if any(run.state is State.FAILED for run in found) else UNCHANGED
+    return FAILED if any(run.state is State.FAILED for run in statuses) else UNCHANGED
 
 
 def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
@@ -104,8 +104,8 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
             try:
                 # Created on each refresh, because CRDs may be installed in the meantime.
                 cluster = Cluster(kubectl(options), options.namespace)
-                found = read_runs(cluster, table, now, product=product)
-                live.update(render(found, table.currency, now), refresh=True)
+                statuses = read_runs(cluster, table, now, product=product)
+                live.update(render(statuses, table.currency, now), refresh=True)
             except GitopsError as error:
                 live.update(f"{error}\nretrying", refresh=True)
             time.sleep(options.every)

@@ -87,23 +87,23 @@ class Progress:
 
 def progress(lines: Iterable[str], now: datetime) -> Progress | None:
     """Return the latest progress in these log lines, or None if they contain none."""
-    found: Progress | None = None
+    current: Progress | None = None
     marks: list[tuple[datetime, float]] = []
     saves: list[datetime] = []
     for at, event in _events(lines):
-        found = (found or Progress()).after(event)
+        current = (current or Progress()).after(event)
         if isinstance(event, Started):
             marks, saves = [(at, event.done_epochs)], [at]
         elif isinstance(event, Checkpointed):
             saves.append(at - timedelta(seconds=event.seconds))
-        elif isinstance(event, Step | Epoch | Evaluated) and found.done_epochs is not None:
-            marks.append((at, found.done_epochs))
-    if found is None:
+        elif isinstance(event, Step | Epoch | Evaluated) and current.done_epochs is not None:
+            marks.append((at, current.done_epochs))
+    if current is None:
         return None
-    found = replace(found, saved=max(saves, default=None), saves_every_seconds=_every(saves))
-    if found.epochs is None:
-        return found
-    return replace(found, left_seconds=_left(marks, found.epochs, now))
+    current = replace(current, saved=max(saves, default=None), saves_every_seconds=_every(saves))
+    if current.epochs is None:
+        return current
+    return replace(current, left_seconds=_remaining(marks, current.epochs, now))
 
 
 def result(messages: Iterable[str]) -> Finished | None:
@@ -128,7 +128,7 @@ def _every(saves: Sequence[datetime]) -> float | None:
     return (max(saves) - min(saves)).total_seconds() / (len(saves) - 1)
 
 
-def _left(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> float | None:
+def _remaining(marks: list[tuple[datetime, float]], epochs: float, now: datetime) -> float | None:
     if len(marks) < 2:
         return None
     (first, before), (last, after) = marks[0], marks[-1]

@@ -71,21 +71,21 @@ class Snapshot:
 
     def total(self) -> Counter[str]:
         """Return the allocatable devices of all nodes by resource name."""
-        found: Counter[str] = Counter()
+        amounts: Counter[str] = Counter()
         for node in self.all("Node"):
-            found += devices(node.get("status", {}).get("allocatable", {}))
-        return found
+            amounts += devices(node.get("status", {}).get("allocatable", {}))
+        return amounts
 
     def used(self, queue: str | None = None) -> Counter[str]:
         """Return the devices of the scheduled pods in a queue or in the whole cluster."""
         groups: dict[tuple[str, str] | None, str] = {
             key(group): queue_of(group) for group in self.all("PodGroup")
         }
-        found: Counter[str] = Counter()
+        amounts: Counter[str] = Counter()
         for pod in self.active():
             if is_scheduled(pod) and (queue is None or groups.get(group_of(pod)) == queue):
-                found += request(pod)
-        return found
+                amounts += request(pod)
+        return amounts
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,10 @@ def _is_object(item: Object) -> bool:
 
 def request(pod: Object) -> Counter[str]:
     """Return the devices that a pod requests."""
-    found: Counter[str] = Counter()
+    amounts: Counter[str] = Counter()
     for container in pod["spec"]["containers"]:
-        found += devices(container.get("resources", {}).get("limits", {}))
-    return found
+        amounts += devices(container.get("resources", {}).get("limits", {}))
+    return amounts
 
 
 def devices(amounts: Mapping[str, Any]) -> Counter[str]:

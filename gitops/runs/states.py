@@ -13,9 +13,9 @@ def state_of(resource: Resource, job: Object, running: int) -> State:
     state = resource.state(job.get("status", {}))
     if state is None and resource is volcano.FLOW:
         # Volcano reports a JobFlow with a failed step as running, although no other step starts.
-        found = set(steps(job).values())
+        phases = set(steps(job).values())
         decisive = (State.FAILED, State.RESTARTING, State.SUSPENDED)
-        state = next((state for state in decisive if state in found), None)
+        state = next((state for state in decisive if state in phases), None)
     return state or (State.RUNNING if running else State.WAITING)
 
 
@@ -27,17 +27,17 @@ def causes(resource: Resource, job: Object, pods: Sequence[Object]) -> list[str]
     """
     status = job.get("status", {})
     maximum = job.get("spec", {}).get("maxRetry")
-    found = [
+    texts = [
         f"{resource.title}: {text}"
         for record in _records(resource, status)
         if (text := reason(record))
     ]
     if maximum is not None and (used := resource.restart_count(status)) >= maximum:
-        found.append(f"{resource.title}: {used} of {maximum} restarts are used up")
-    return found + [f"{pod['metadata']['name']}: {end}" for pod in pods if (end := ending(pod))]
+        texts.append(f"{resource.title}: {used} of {maximum} restarts are used up")
+    return texts + [f"{pod['metadata']['name']}: {end}" for pod in pods if (end := failure(pod))]
 
 
-def ending(pod: Object) -> str:
+def failure(pod: Object) -> str:
     """Return the reasons and exit codes with which a failed pod and its containers terminated."""
     status = pod.get("status", {})
     if status.get("phase") != "Failed":
@@ -75,9 +75,9 @@ def steps(flow: Object) -> dict[str, State]:
 
 def stage(flow: Object) -> str:
     """Return the step of a JobFlow that is running or has failed; empty between two steps."""
-    found = steps(flow)
-    failed = [name for name, state in found.items() if state is State.FAILED]
-    active = [name for name, state in found.items() if not state.over]
+    phases = steps(flow)
+    failed = [name for name, state in phases.items() if state is State.FAILED]
+    active = [name for name, state in phases.items() if not state.finished]
     prefix = job_prefix(flow["metadata"]["name"])
     return ", ".join(step.removeprefix(prefix) for step in failed or active)
 
@@ -91,7 +91,7 @@ def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:
         return any(group_of(pod) == key(group) for pod in snapshot.active())
-    return not state.over and state is not State.SUSPENDED
+    return not state.finished and state is not State.SUSPENDED
 
 
 def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:

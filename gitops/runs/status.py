@@ -127,8 +127,8 @@ def read_runs(
     reader = _Reader(cluster, prices, product, now, snapshot, positions(snapshot), waits)
     jobs = [job for job in _jobs(snapshot) if name in (None, key(job.manifest))]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(reader.status, jobs))
-    return sorted(found, key=lambda run: (run.state.over, run.namespace, run.name))
+        statuses = list(pool.map(reader.status, jobs))
+    return sorted(statuses, key=lambda run: (run.state.finished, run.namespace, run.name))
 
 
 def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
@@ -146,7 +146,7 @@ def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
 
 @dataclass(frozen=True)
 class _Job:
-    """A job object with its pods and PodGroups."""
+    """A run's job object with its pods and PodGroups."""
 
     resource: Resource
     manifest: Object
@@ -175,13 +175,15 @@ class _Reader:
         running = job.in_phase("Running")
         state = state_of(job.resource, job.manifest, len(running))
         finished = job.in_phase("Succeeded", "Failed")
-        counted = [pod for pod in job.pods if state.over or pod not in finished]
+        counted = [pod for pod in job.pods if state.finished or pod not in finished]
         group = next((g for g in job.groups if key(g) in self.positions), None)
         group = group or next(iter(job.groups), None)
         minimum = int(group.get("spec", {}).get("minMember", 1)) if group else 1
         used = usage(job.pods, self.snapshot, self.prices, self.now, self.product)
         waiting = (
-            None if state.over else self.waiting.get((namespace, owner(group) if group else name))
+            None
+            if state.finished
+            else self.waiting.get((namespace, owner(group) if group else name))
         )
         waits = state is State.WAITING
         return RunStatus(
@@ -237,8 +239,8 @@ class _Reader:
             metadata = pod["metadata"]
             recorder = selector.items() <= metadata.get("labels", {}).items()
             if recorder and metadata["namespace"] == namespace:
-                shown = f"python3 -m recorder show {name}"
-                return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {shown}"
+                command = f"python3 -m recorder show {name}"
+                return f"kubectl exec -n {namespace} deploy/{RECORDER} -- {command}"
         return ""
 
 
@@ -281,8 +283,8 @@ def _queue(job: _Job, group: Object | None, snapshot: Snapshot) -> str:
         # All steps of a run are in the same queue.
         spec = (snapshot.find(volcano.JOB.name, metadata["namespace"], step) or {}).get("spec", {})
     labels = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
-    found = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
-    return str(spec.get("queue") or next((text for text in found if text), ""))
+    queues = (labels.get(name) for name in (QUEUE_LABEL, QUEUE_ANNOTATION))
+    return str(spec.get("queue") or next((text for text in queues if text), ""))
 
 
 def _restarts(job: _Job) -> int:
@@ -373,5 +375,5 @@ def moment(text: str | None) -> datetime | None:
 
 
 def _labels(node: Object) -> Mapping[str, str]:
-    found: Mapping[str, str] = node["metadata"].get("labels", {})
-    return found
+    labels: Mapping[str, str] = node["metadata"].get("labels", {})
+    return labels

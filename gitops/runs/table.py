@@ -56,11 +56,11 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
     console = console or terminal(soft_wrap=True)
     now = datetime.now(UTC)
     snapshot = cluster.snapshot()
-    found = read_runs(cluster, table, now, snapshot=snapshot)
-    if found:
+    statuses = read_runs(cluster, table, now, snapshot=snapshot)
+    if statuses:
         console.print()
-        console.print(render(found, table.currency, now))
-    printed = {(run.namespace, run.name) for run in found if run.waiting_reason}
+        console.print(render(statuses, table.currency, now))
+    printed = {(run.namespace, run.name) for run in statuses if run.waiting_reason}
     for item in waiting(snapshot):
         if (item.namespace, item.job) not in printed:
             console.print(f"\n{item}", highlight=False, markup=False)
@@ -123,7 +123,7 @@ def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> _Table:
         "GPUS": [str(sum(run.gpus.values()) or "") for run in runs],
         "EPOCHS": [_epochs(run) for run in runs],
         "LOSS": [_loss(run) for run in runs],
-        "LEFT": [_left(run) for run in runs],
+        "LEFT": [_time_left(run) for run in runs],
         "AGE": [_age(run, now) for run in runs],
         "GPU H": [f"{run.gpu_hours:.2f}" for run in runs],
         currency: ["" if run.cost is None else f"{run.cost:.2f}" for run in runs],
@@ -174,8 +174,8 @@ def _loss(run: RunStatus) -> str:
     return "" if run.progress is None or run.progress.loss is None else f"{run.progress.loss:.4g}"
 
 
-def _left(run: RunStatus) -> str:
-    if run.progress is None or run.progress.left_seconds is None or run.state.over:
+def _time_left(run: RunStatus) -> str:
+    if run.progress is None or run.progress.left_seconds is None or run.state.finished:
         return ""
     return _span(run.progress.left_seconds)
 

@@ -44,8 +44,8 @@ class Waiting:
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:
     """Return every waiting job with its reasons, sorted by name."""
-    found = [*_groups(snapshot), *_suspended(snapshot), *_single_pods(snapshot)]
-    return sorted(found, key=lambda item: item.name)
+    entries = [*_groups(snapshot), *_suspended_jobs(snapshot), *_single_pods(snapshot)]
+    return sorted(entries, key=lambda item: item.name)
 
 
 def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
@@ -63,12 +63,12 @@ def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
         return -priority.get(key(group), 0), str(group["metadata"].get("creationTimestamp", ""))
 
     last: Counter[str] = Counter()
-    found: dict[tuple[str, str], int] = {}
+    numbers: dict[tuple[str, str], int] = {}
     for group in sorted(filter(_is_pending, snapshot.all("PodGroup")), key=order):
         if wants_pods(snapshot, group):
             last[queue_of(group)] += 1
-            found[key(group)] = last[queue_of(group)]
-    return found
+            numbers[key(group)] = last[queue_of(group)]
+    return numbers
 
 
 def _is_pending(group: Object) -> bool:
@@ -99,7 +99,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
         )
 
 
-def _suspended(snapshot: Snapshot) -> Iterator[Waiting]:
+def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
     # A JobFlow is suspended if one of its steps is suspended, and the step is listed as a job.
     for resource in RESOURCES:
         for job in snapshot.all(resource.name):
@@ -172,17 +172,17 @@ def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)
     condition = str(latest["message"]) if latest and latest["type"] == "Unschedulable" else ""
     _, _, origin = condition.partition("Origin reason is ")
-    found = [_unschedulable(pod) for pod in pods if not is_scheduled(pod)]
+    messages = [_unschedulable(pod) for pod in pods if not is_scheduled(pod)]
     if origin:
-        found = [origin, *(text for text in found if "can possibly be assigned" not in text)]
+        messages = [origin, *(text for text in messages if "can possibly be assigned" not in text)]
     if group.get("status", {}).get("phase", "Pending") == "Pending":
-        found += [
+        messages += [
             event["message"]
             for event in snapshot.all("Event")
             if event["involvedObject"].get("uid") == group["metadata"].get("uid")
             and (event["type"], event["reason"]) == ("Normal", "Unschedulable")
         ]
-    if useful := [text for text in found if text and not text.startswith("pod group is not")]:
+    if useful := [text for text in messages if text and not text.startswith("pod group is not")]:
         return list(dict.fromkeys(useful))
     return [condition] if condition else []
 

@@ -64,12 +64,12 @@ class Files:
     def export(self) -> Manifest:
         """Return the manifest of the export. Raise GitopsError if a file is damaged."""
         try:
-            found = read_manifest(self.directory)
-            for file in (found.weights, *found.artifacts):
+            manifest = read_manifest(self.directory)
+            for file in (manifest.weights, *manifest.artifacts):
                 checked_file(self.directory, file)
         except ExportError as error:
             raise GitopsError(str(error)) from None
-        return found
+        return manifest
 
     def names(self) -> list[str]:
         """Return the relative paths of all files. Raise GitopsError for links and special files."""

@@ -49,10 +49,10 @@ def _repository(options: argparse.Namespace, text: str) -> Repository:
 def _version(options: argparse.Namespace, text: str) -> tuple[Repository, promotion.Version]:
     """Return the repository and the version for a reference with a tag or digest."""
     repository = _repository(options, text)
-    wanted = repository.reference.digest or repository.reference.tag
-    if wanted is None:
+    version = repository.reference.digest or repository.reference.tag
+    if version is None:
         raise UsageError(f"{text} has no version: use {text}:TAG or {text}@sha256:…")
-    return repository, promotion.read(repository, wanted)
+    return repository, promotion.read(repository, version)
 
 
 def _publish(options: argparse.Namespace) -> Iterator[str]:
@@ -65,22 +65,22 @@ def _publish(options: argparse.Namespace) -> Iterator[str]:
     objects = _objects(options)
     password = os.environ.get(signing.PASSWORD)
     settings = read_settings(options.policy_config) if options.policy_config else {}
-    found = promotion.publish(repository, options.export, objects, settings, options.key, password)
-    for problem in found.lineage.missing():
+    model = promotion.publish(repository, options.export, objects, settings, options.key, password)
+    for problem in model.lineage.missing():
         sys.stderr.write(f"cannot be promoted: {problem}\n")
-    location = repository.reference.at(found.digest)
+    location = repository.reference.at(model.digest)
     yield location
     if mirror is not None:
-        mirror.publish(location, found.lineage, options.export.absolute())
+        mirror.publish(location, model.lineage, options.export.absolute())
 
 
 def _objects(options: argparse.Namespace) -> list[Object]:
     if options.objects is not None:
         try:
-            found = [each for each in yaml.safe_load_all(options.objects.read_text()) if each]
+            documents = [each for each in yaml.safe_load_all(options.objects.read_text()) if each]
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise GitopsError(f"{options.objects} cannot be read: {error}") from None
-        return [item for each in found for item in each.get("items", [each])]
+        return [item for each in documents for item in each.get("items", [each])]
     from gpu_platform.runs.cluster import Member
     from workload.manifest import ExportError, read_manifest
 
@@ -154,20 +154,20 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
         change = ""
         if isinstance(old, float) and isinstance(new, float):
             change = f" ({new - old:+g})"
-        yield f"{name}: {_text(old)} -> {_text(new)}{change}"
+        yield f"{name}: {_format_value(old)} -> {_format_value(new)}{change}"
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 

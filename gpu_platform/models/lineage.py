@@ -18,12 +18,12 @@ from workload.configuration import first_problem
 from workload.manifest import Manifest
 
 FILE: Final = "lineage.json"
-_TRAINING: Final = "training"
+_TRAINING_CONTAINER: Final = "training"
 """Name of the training container in all job kinds."""
 
 
 class Verdict(BaseModel):
-    """Result of checking the objects of a run with the policy pack."""
+    """Result of the policy pack for the objects of a run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -141,10 +141,10 @@ def _image(views: Sequence[View]) -> str:
         for workload in view.workloads
         for pod in workload.pods
         for container in pod.containers
-        if container.node["name"].text == _TRAINING
+        if container.node["name"].text == _TRAINING_CONTAINER
     }
-    found = images.pop() if len(images) == 1 else None
-    return found or ""
+    image = images.pop() if len(images) == 1 else None
+    return image or ""
 
 
 def _verdict(
@@ -154,10 +154,10 @@ def _verdict(
     workloads = [workload for view in views for workload in view.workloads]
     queues = {workload.queue(pod).text for workload in workloads for pod in workload.pods}
     namespace = objects[0]["metadata"].get("namespace", "default")
-    found = findings(run, objects, namespace, sorted(filter(None, queues)), settings)
+    violations = findings(run, objects, namespace, sorted(filter(None, queues)), settings)
     return Verdict(
-        passed=not any(each.mandatory for each in found),
+        passed=not any(each.mandatory for each in violations),
         rules=len(RULES),
-        refused=tuple(sorted({each.rule for each in found if each.mandatory})),
-        advice=tuple(sorted({each.rule for each in found if not each.mandatory})),
+        refused=tuple(sorted({each.rule for each in violations if each.mandatory})),
+        advice=tuple(sorted({each.rule for each in violations if not each.mandatory})),
     )

@@ -62,7 +62,7 @@ class Mirror:
         content = {
             "name": name,
             "source": source,
-            "run_id": _tracked_run(export),
+            "run_id": _mlflow_run_id(export),
             "tags": [{"key": key, "value": value} for key, value in tags.items() if value],
         }
         return str(self._post("model-versions/create", content)["model_version"]["version"])
@@ -94,7 +94,7 @@ class Mirror:
         try:
             opener = urllib.request.build_opener(_NoRedirect)
             with opener.open(request, timeout=SECONDS) as response:
-                found: dict[str, Any] = json.load(response)
+                answer: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             if known and known in text:
@@ -102,10 +102,10 @@ class Mirror:
             raise GitopsError(f"MLflow at {self._url}: {error.code} {text[:500]}") from None
         except (OSError, ValueError) as error:
             raise GitopsError(f"MLflow at {self._url}: {error}") from None
-        return found
+        return answer
 
 
-def _tracked_run(export: Path | None) -> str:
+def _mlflow_run_id(export: Path | None) -> str:
     """Return the MLflow run ID that `track: mlflow` stored next to an export."""
     try:
         content = json.loads((export.parent / RUNS_FILE).read_bytes()) if export else {}

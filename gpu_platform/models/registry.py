@@ -42,13 +42,13 @@ class Reference:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a reference. Raise GitopsError if it is not valid."""
-        found = _REFERENCE.fullmatch(text)
-        if found is None or not re.search(r"[.:]|^localhost$", found["host"]):
+        match = _REFERENCE.fullmatch(text)
+        if match is None or not re.search(r"[.:]|^localhost$", match["host"]):
             raise GitopsError(
                 f"{text!r} is not the name of a model: use registry.example.com/models/digits, and "
                 "append :TAG or @sha256:DIGEST for a single version"
             )
-        return cls(found["host"], found["repository"], found["tag"], found["digest"])
+        return cls(match["host"], match["repository"], match["tag"], match["digest"])
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Reference:
 
 
 class _Client(Registry):  # type: ignore[misc]
-    """Client of oras without retries, which would take two minutes for a wrong registry name."""
+    """oras client without retries, which would take two minutes if the registry's name is wrong."""
 
     do_request: Callable[..., requests.Response] = Registry.do_request.__wrapped__
 
@@ -197,8 +197,8 @@ class Repository:
         headers: dict[str, str] | None = None,
         stream: bool = False,
     ) -> requests.Response:
-        wanted = {"Accept": f"{MANIFEST_TYPE}, application/octet-stream", **(headers or {})}
-        return self._client.do_request(url, method, data, wanted, None, stream)
+        accepted = {"Accept": f"{MANIFEST_TYPE}, application/octet-stream", **(headers or {})}
+        return self._client.do_request(url, method, data, accepted, None, stream)
 
     @contextmanager
     def _errors(self, problem: str) -> Iterator[None]:

@@ -32,7 +32,7 @@ def sign(directory: Path, key: Path, password: str | None = None) -> bytes:
     target = directory.with_suffix(".sig")
     try:
         signer = signing.Config().use_elliptic_key_signer(private_key=key, password=password)
-        signer.set_hashing_config(_hashing()).sign(directory, target)
+        signer.set_hashing_config(_hashing_config()).sign(directory, target)
         return target.read_bytes()
     except (OSError, ValueError, TypeError) as error:
         raise GitopsError(f"{key} cannot sign: {error}") from None
@@ -52,7 +52,7 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             verifier = verifying.Config().use_elliptic_key_verifier(public_key=key)
-            verifier.set_hashing_config(_hashing()).verify(directory, signature)
+            verifier.set_hashing_config(_hashing_config()).verify(directory, signature)
         except OSError as error:
             raise GitopsError(f"{key} cannot be read: {error.strerror}") from None
         except InvalidSignature:
@@ -74,24 +74,24 @@ def _different(directory: Path, bundle: bytes) -> list[str]:
     """Return the paths of changed, missing and unsigned files."""
     payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
     signed = {each["name"]: each["digest"] for each in payload["predicate"]["resources"]}
-    found = {name: each["sha256"] for name, each in describe_all(directory).items()}
-    return sorted({name for name, _ in signed.items() ^ found.items()})
+    actual = {name: each["sha256"] for name, each in describe_all(directory).items()}
+    return sorted({name for name, _ in signed.items() ^ actual.items()})
 
 
 def fingerprint(key: Path) -> str:
     """Return the digest of a public key. Raise GitopsError if it cannot be read."""
     try:
-        found: Any = serialization.load_pem_public_key(key.read_bytes())
+        public: Any = serialization.load_pem_public_key(key.read_bytes())
     except (OSError, ValueError) as error:
         raise GitopsError(f"{key} is not a public key: {error}") from None
-    text: bytes = found.public_bytes(
+    text: bytes = public.public_bytes(
         encoding=serialization.Encoding.PEM,
         format=serialization.PublicFormat.SubjectPublicKeyInfo,
     )
     return hashlib.sha256(text).hexdigest()
 
 
-def _hashing() -> hashing.Config:
+def _hashing_config() -> hashing.Config:
     """Return a hashing configuration that ignores no file."""
     config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
     return config.use_file_serialization(ignore_paths=())

@@ -13,7 +13,7 @@ from infra.settings.problems import dotted, rule
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def checked(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
+def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
     """Validate values at the path `within` of a model, and return the model.
 
     Raises:

@@ -9,8 +9,8 @@ from typing import Any, TypedDict, TypeVar
 
 import pulumi
 
-from gpu_platform.platform_stack import Platform, Problem, unpinned
-from gpu_platform.plugin.checking import checked, invalid_properties, with_integers
+from gpu_platform.platform_stack import Platform, Problem, pinning_problems
+from gpu_platform.plugin.checking import invalid_properties, validate, with_integers
 from infra import (
     failure_recorder,
     gpu_stack,
@@ -87,7 +87,7 @@ class TrainingJob(Deferred):
         async def build(values: Values) -> training_job.Run:
             image, account = values.pop("image"), values.pop("service_account", "training")
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
-            job = checked(TrainingSettings, values, "jobs", name).jobs[name]
+            job = validate(TrainingSettings, values, "jobs", name).jobs[name]
             _raise_if_any(platform.problems_of_job(job, image))
             arguments = platform.training_job(name, job, image=image, service_account=account)
             return training_job.create_run(self, arguments)
@@ -125,7 +125,7 @@ class InferenceService(Deferred):
                 # In the settings, any name here means that the canary has a separate image.
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
-            (service,) = checked(InferenceSettings, values, "services", name).services.values()
+            (service,) = validate(InferenceSettings, values, "services", name).services.values()
             images = [each for each in (image, canary_image) if each is not None]
             _raise_if_any(platform.problems_of_service(service, *images))
             arguments = platform.inference_service(
@@ -156,7 +156,7 @@ class GpuStack(Deferred):
         super().__init__("GpuStack", name, opts)
 
         async def build(values: Values) -> Values:
-            settings = checked(GpuSettings, values)
+            settings = validate(GpuSettings, values)
             built = gpu_stack.GpuStack(name, gpu_stack.GpuStackArgs(gpu=settings), self.options())
             return _nodes_output(built.gpu_nodes)
 
@@ -176,7 +176,7 @@ class Volcano(Deferred):
         super().__init__("Volcano", name, opts)
 
         async def build(values: Values) -> list[str]:
-            settings = checked(VolcanoSettings, values)
+            settings = validate(VolcanoSettings, values)
             return volcano.Volcano(
                 name, volcano.VolcanoArgs(volcano=settings), self.options()
             ).queues
@@ -198,7 +198,7 @@ class Tenancy(Deferred):
 
         async def build(values: Values) -> str:
             resource = values.pop("gpu_resource", GPU)
-            settings = checked(TenancySettings, values)
+            settings = validate(TenancySettings, values)
             built = tenancy.TenancyArgs(tenancy=settings, gpu_resource=resource, retain=True)
             return tenancy.Tenancy(name, built, self.options()).namespace
 
@@ -219,7 +219,7 @@ class Storage(Deferred):
 
         async def build(values: Values) -> dict[str, str]:
             namespace = values.pop("namespace")
-            settings = checked(StorageSettings, values)
+            settings = validate(StorageSettings, values)
             built = storage.StorageArgs(storage=settings, namespace=namespace)
             return storage.Storage(name, built, self.options()).claims
 
@@ -237,7 +237,7 @@ class FailureRecorder(Deferred):
 
         async def build(values: Values) -> None:
             values, arguments = _pod(values)
-            settings = checked(RecorderSettings, values)
+            settings = validate(RecorderSettings, values)
             built = failure_recorder.FailureRecorderArgs(
                 recorder=settings, claims={name: name for name in settings.claims}, **arguments
             )
@@ -258,7 +258,7 @@ class NodeHealth(Deferred):
             runs, own = values.pop("runs_namespace"), _pop(values, ("namespace",))
             values, arguments = _pod({**values, "namespace": runs})
             built = node_health.NodeHealthArgs(
-                health=checked(NodeHealthSettings, {**values, **own}), **arguments
+                health=validate(NodeHealthSettings, {**values, **own}), **arguments
             )
             node_health.NodeHealth(name, built, self.options())
 
@@ -282,7 +282,7 @@ class Monitoring(Deferred):
                 "gpu_nodes": _gpu_nodes(values),
             }
             built = monitoring.MonitoringArgs(
-                monitoring=checked(MonitoringSettings, values), **arguments
+                monitoring=validate(MonitoringSettings, values), **arguments
             )
             monitoring.Monitoring(name, built, self.options())
 
@@ -344,21 +344,21 @@ def _pod(values: Values) -> tuple[Values, Values]:
         "isolated": rest.pop("isolated", True),
         "gpu_nodes": _gpu_nodes(rest),
     }
-    _raise_if_any(unpinned(arguments["image"]))
+    _raise_if_any(pinning_problems(arguments["image"]))
     return rest, arguments
 
 
 def _raise_if_any(problems: Any) -> None:
-    found: list[Problem] = list(problems)
-    if found:
-        raise invalid_properties((problem.key, problem.reason) for problem in found)
+    all_problems: list[Problem] = list(problems)
+    if all_problems:
+        raise invalid_properties((problem.key, problem.reason) for problem in all_problems)
 
 
 def _nodes_output(nodes: GpuNodes) -> Values:
-    found: Values = {
+    output: Values = {
         "resource": nodes.resource,
         "node_selector": dict(nodes.node_selector),
         "tolerations": [dict(toleration) for toleration in nodes.tolerations],
         "runtime_class": nodes.runtime_class,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in output.items() if value is not None}

@@ -57,31 +57,31 @@ class Provider(ComponentProvider):
         contain it in plain text.
         """
         mapped = super().map_inputs
-        given = pulumi.Output.from_input(inputs)
+        output = pulumi.Output.from_input(inputs)
 
         def map_known(values: Any) -> Any:
             if contains_unknowns(values):
                 _warn_unknown(component_def.name, values)
-                return given  # an unknown output
+                return output  # with unknown values
             return mapped(values, component_def)
 
         secret: pulumi.Output[bool] = pulumi.Output.from_input(
-            asyncio.ensure_future(given.is_secret())
+            asyncio.ensure_future(output.is_secret())
         )
         return secret.apply(
             lambda is_secret: (
                 _reject_secrets(component_def.name, inputs)
                 if is_secret
-                else given.apply(map_known, run_with_unknowns=True)
+                else output.apply(map_known, run_with_unknowns=True)
             )
         )
 
 
 async def _reject_secrets(component: str, inputs: Any) -> None:
     named = inputs.items() if isinstance(inputs, dict) else ()
-    found = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
+    keys = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
     raise pulumi.RunError(
-        f"{', '.join(sorted(found)) or 'An argument'} of this {component} contains a secret, which "
+        f"{', '.join(sorted(keys)) or 'An argument'} of this {component} contains a secret, which "
         "the stack's state would store in plain text: create a Kubernetes Secret, and name it in "
         "envFrom or volumes."
     )

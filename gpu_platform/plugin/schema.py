@@ -37,7 +37,7 @@ Properties = dict[str, PropertyDefinition]
 _RUN: Final = "RunOutput"
 _SERVICE: Final = "InferenceOutput"
 
-_OMITTED: Final[Mapping[str, frozenset[str]]] = {
+_OMITTED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "TrainingJob": frozenset({"image"}),
     "InferenceService": frozenset({"image", "job"}),
     "Canary": frozenset({"image"}),
@@ -49,7 +49,7 @@ _OMITTED: Final[Mapping[str, frozenset[str]]] = {
 arguments contain the value itself, or the component does not create that part."""
 
 
-def _text(description: str, *, optional: bool = True) -> PropertyDefinition:
+def _string(description: str, *, optional: bool = True) -> PropertyDefinition:
     return PropertyDefinition(optional=optional, type=PropertyType.STRING, description=description)
 
 
@@ -57,7 +57,7 @@ def _texts(description: str) -> PropertyDefinition:
     return PropertyDefinition(
         optional=True,
         type=PropertyType.OBJECT,
-        additional_properties=_text(description, optional=False),
+        additional_properties=_string(description, optional=False),
         description=description,
     )
 
@@ -68,14 +68,14 @@ def _type(name: str, description: str) -> PropertyDefinition:
     )
 
 
-_IMAGE: Final = _text("Image of the pods, pinned by digest (`…@sha256:…`).", optional=False)
+_IMAGE: Final = _string("Image of the pods, pinned by digest (`…@sha256:…`).", optional=False)
 _GPU_NODES_TEXT: Final = "GPU resource, node selector, tolerations and RuntimeClass of GPU pods."
-_PLACE: Final = {
-    "platform": _text(
+_PLACEMENT: Final = {
+    "platform": _string(
         "Stack of this project, such as `organization/gpu-platform/prod`. Its outputs are the "
         "defaults of namespace, claims and GPU nodes."
     ),
-    "namespace": _text("Namespace of the pods; required without `platform`."),
+    "namespace": _string("Namespace of the pods; required without `platform`."),
     "claims": _texts(
         "Names of the claims in the cluster by logical name; required without `platform`."
     ),
@@ -83,20 +83,20 @@ _PLACE: Final = {
         "GpuNodes",
         f"{_GPU_NODES_TEXT} The default without `platform` is `nvidia.com/gpu` on any node.",
     ),
-    "service_account": _text("Service account of the pods."),
+    "service_account": _string("Service account of the pods."),
 }
-_ISOLATED: Final = PropertyDefinition(
+_ISOLATION: Final = PropertyDefinition(
     optional=True,
     type=PropertyType.BOOLEAN,
     description="Create the network policies that an isolated namespace requires (default true).",
 )
 _RECORDER: Final = {
-    "image": _text("Image of recorder/Dockerfile, pinned by digest.", optional=False),
-    "gpu_nodes": _PLACE["gpu_nodes"],
-    "isolated": _ISOLATED,
+    "image": _string("Image of recorder/Dockerfile, pinned by digest.", optional=False),
+    "gpu_nodes": _PLACEMENT["gpu_nodes"],
+    "isolated": _ISOLATION,
 }
 _GPU_NODES: Final = {
-    "resource": _text(
+    "resource": _string(
         "Resource that a container requests, such as nvidia.com/gpu.", optional=False
     ),
     "node_selector": _texts("Labels of the GPU nodes."),
@@ -106,37 +106,40 @@ _GPU_NODES: Final = {
         items=_type("Toleration", "Toleration for a taint of these nodes."),
         description="Tolerations for the taints of these nodes.",
     ),
-    "runtime_class": _text("Runtime class of GPU pods. Omit it if they do not need one."),
+    "runtime_class": _string("Runtime class of GPU pods. Omit it if they do not need one."),
 }
 COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
-    "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACE}),
+    "TrainingJob": (TrainingJobSettings, {"image": _IMAGE, **_PLACEMENT}),
     "InferenceService": (
         InferenceServiceSettings,
         {
             "image": _IMAGE,
-            "canary_image": _text(
+            "canary_image": _string(
                 "Image of the canary, pinned by digest. The default is the service's image."
             ),
-            **_PLACE,
-            "domain": _text("DNS domain of the cluster's services, by default `cluster.local`."),
+            **_PLACEMENT,
+            "domain": _string("DNS domain of the cluster's services, by default `cluster.local`."),
         },
     ),
     "GpuStack": (GpuSettings, {}),
     "Volcano": (VolcanoSettings, {}),
     "Tenancy": (
         TenancySettings,
-        {"gpu_resource": _text("Resource that the quota limits, by default `nvidia.com/gpu`.")},
+        {"gpu_resource": _string("Resource that the quota limits, by default `nvidia.com/gpu`.")},
     ),
-    "Storage": (StorageSettings, {"namespace": _text("Namespace of the claims.", optional=False)}),
+    "Storage": (
+        StorageSettings,
+        {"namespace": _string("Namespace of the claims.", optional=False)},
+    ),
     "FailureRecorder": (
         RecorderSettings,
         {
             **_RECORDER,
-            "namespace": _text("Namespace of the runs and of the pod.", optional=False),
+            "namespace": _string("Namespace of the runs and of the pod.", optional=False),
             "claims": PropertyDefinition(
                 optional=False,
                 type=PropertyType.ARRAY,
-                items=_text("Name of a claim.", optional=False),
+                items=_string("Name of a claim.", optional=False),
                 description="Names of the runs' claims in the cluster. They must be "
                 "ReadWriteMany, because training writes to them at the same time.",
             ),
@@ -146,22 +149,22 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
         NodeHealthSettings,
         {
             **_RECORDER,
-            "runs_namespace": _text("Namespace of the runs.", optional=False),
+            "runs_namespace": _string("Namespace of the runs.", optional=False),
         },
     ),
     "Monitoring": (
         MonitoringSettings,
         {
-            "namespace": _text("Namespace of the workloads.", optional=False),
-            "volcano_namespace": _text("Namespace of Volcano, by default `volcano-system`."),
-            "gpu_nodes": _PLACE["gpu_nodes"],
+            "namespace": _string("Namespace of the workloads.", optional=False),
+            "volcano_namespace": _string("Namespace of Volcano, by default `volcano-system`."),
+            "gpu_nodes": _PLACEMENT["gpu_nodes"],
             "ports": PropertyDefinition(
                 optional=True,
                 type=PropertyType.ARRAY,
                 items=PropertyDefinition(type=PropertyType.INTEGER, description="Port."),
                 description="Metrics ports of the workloads, which network policies allow.",
             ),
-            "isolated": _ISOLATED,
+            "isolated": _ISOLATION,
         },
     ),
 }
@@ -193,7 +196,7 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
         "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
     }
     return {
-        component: {name: replace(found, optional=False) for name, found in properties.items()}
+        component: {name: replace(field, optional=False) for name, field in properties.items()}
         for component, properties in built.items()
     }
 
@@ -226,7 +229,7 @@ def _properties(
     """Return the properties of a section, and add the types that they use to `types`."""
     built = {}
     for field in fields(section):
-        if field.name in _OMITTED.get(owner, ()):
+        if field.name in _OMITTED_FIELDS.get(owner, ()):
             continue
         for _, definition in nested(field.schema):
             if (name := _type_name(definition, owner)) not in types:

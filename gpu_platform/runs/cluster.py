@@ -80,7 +80,7 @@ class Member:
         Jobs that other programs created have no run label and are found by name.
         """
         labelled = f"--selector={RUN_LABEL}={run}"
-        found = [
+        objects = [
             (resource, item)
             for resource in (*RESOURCES, TEMPLATE)
             for item in self._list(resource.name, labelled)
@@ -90,7 +90,7 @@ class Member:
             for item in self._list(resource.name, f"--field-selector=metadata.name={run}")
         ]
         # Jobs that a JobFlow created are deleted with the JobFlow.
-        own = [(r, item) for r, item in found if not item["metadata"].get("ownerReferences")]
+        own = [(r, item) for r, item in objects if not item["metadata"].get("ownerReferences")]
         if not own:
             raise GitopsError(
                 f"namespace {self.namespace} has no run {run!r}: `python -m gpu_platform list` "
@@ -128,7 +128,7 @@ class Member:
     def _create_again(self, job: Mapping[str, Any]) -> None:
         """Delete a Job and its pods, and re-create the Job. Raise GitopsError if it is active."""
         name, state = job["metadata"]["name"], JOB.state(job.get("status", {}))
-        if state is None or not (state.over or state is State.SUSPENDED):
+        if state is None or not (state.finished or state is State.SUSPENDED):
             raise GitopsError(f"{name} cannot be resumed, because it is not suspended")
         manifest = {
             "apiVersion": job["apiVersion"],
@@ -184,7 +184,7 @@ class Member:
             for resource, item in self.find(run)
             if resource is not TEMPLATE
         ]
-        return next((state for state in states if state is not None and state.over), None)
+        return next((state for state in states if state is not None and state.finished), None)
 
     def _print_logs(self, run: str, *options: str, since: datetime | None = None) -> None:
         selected = ["--selector", f"{RUN_LABEL}={run}", "--all-containers", "--prefix"]
@@ -211,11 +211,11 @@ class Member:
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
             return None
-        found = json.loads(done.stdout)
-        allocated = found.get("status", {}).get("allocated")
+        content = json.loads(done.stdout)
+        allocated = content.get("status", {}).get("allocated")
         if allocated is None:
             return None
-        limit = found.get("spec", {}).get("capability", {}).get(resource)
+        limit = content.get("spec", {}).get("capability", {}).get(resource)
         return str(allocated.get(resource, "0")), None if limit is None else str(limit)
 
     def sweeps(self) -> dict[str, dict[str, Any]]:

@@ -47,10 +47,10 @@ def _run(options: argparse.Namespace) -> int:
 
     jobs = submission.read_jobs(options.file)
     if options.export:
-        sys.stdout.write(submission.exported(jobs))
+        sys.stdout.write(submission.stack_configuration(jobs))
         return 0
     member = _member(options)
-    text = _text(options.platform) if options.platform else member.description()
+    text = _read_text(options.platform) if options.platform else member.description()
     description = submission.Description.parse(text)
     if description.platform.namespace != options.namespace:
         raise GitopsError(
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.write(yaml.safe_dump_all(objects, sort_keys=False))
         return 0
     if options.simulate is not None:
-        sys.stdout.write(_simulated(runs, options.simulate))
+        sys.stdout.write(_simulation_report(runs, options.simulate))
         return 0
     for run in runs:
         if run.job.notebook is not None and run.job.notebook.route is not None:
@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _simulated(runs: Sequence[Submission], snapshot: Path) -> str:
+def _simulation_report(runs: Sequence[Submission], snapshot: Path) -> str:
     """Return a report on how the scheduler would handle the runs in a snapshot's cluster."""
     from datetime import UTC, datetime
 
@@ -126,12 +126,12 @@ def _violates_policies(
     settings = findings.read_settings(file) if options.policy_config or file.exists() else {}
     violated = False
     for run in runs:
-        for found in submission.violations(run, description.platform, settings):
-            level = "rejected" if found.mandatory else "advice"
+        for finding in submission.violations(run, description.platform, settings):
+            level = "rejected" if finding.mandatory else "advice"
             sys.stderr.write(
-                f"{run.name}: {level} by {found.rule}: {found.message}. {found.remediation}\n"
+                f"{run.name}: {level} by {finding.rule}: {finding.message}. {finding.remediation}\n"
             )
-            violated |= found.mandatory
+            violated |= finding.mandatory
     return violated
 
 
@@ -166,13 +166,13 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
     """Return a sentence about the free devices of a queue, if the member may read it."""
     from kube.quantities import quantity_or_none
 
-    found = member.queue(queue, resource)
-    if found is None:
+    answer = member.queue(queue, resource)
+    if answer is None:
         return (
             f"the number of free {resource} in queue {queue} is unknown, because you may not read "
             "the queue or Volcano has not set its status yet"
         )
-    allocated, limit = found
+    allocated, limit = answer
     if limit is None:
         return (
             f"queue {queue} has allocated {allocated} {resource} and has no limit; the free "
@@ -190,7 +190,7 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
     )
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except (OSError, ValueError) as error:
@@ -210,14 +210,14 @@ def _list(options: argparse.Namespace) -> int:
 def _sweeps(options: argparse.Namespace) -> int:
     from gpu_platform.runs.sweeps import sweep_lines
 
-    found = _member(options).sweeps()
+    sweeps = _member(options).sweeps()
     if options.html is not None:
         from gpu_platform.runs.sweep_page import page
 
-        options.html.write_text(page(found), "utf-8")
+        options.html.write_text(page(sweeps), "utf-8")
         sys.stdout.write(f"wrote {options.html}\n")
         return 0
-    for line in sweep_lines(found):
+    for line in sweep_lines(sweeps):
         sys.stdout.write(f"{line}\n")
     return 0
 

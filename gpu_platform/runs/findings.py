@@ -19,14 +19,14 @@ from policies.rule import ConfigurationError
 def read_settings(file: Path) -> dict[str, Any]:
     """Read a configuration of the policy pack. Raise GitopsError if it is not a JSON object."""
     try:
-        found = json.loads(file.read_text("utf-8"))
+        content = json.loads(file.read_text("utf-8"))
     except OSError as error:
         raise GitopsError(f"{file} cannot be read: {error}") from None
     except ValueError as error:
         raise GitopsError(f"{file} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise GitopsError(f"{file} is not a policy pack configuration: it must be a JSON object")
-    return found
+    return content
 
 
 def findings(

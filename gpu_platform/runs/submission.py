@@ -1,4 +1,4 @@
-"""Construction of the runs in a job file, exactly as the platform's stack would create them."""
+"""Builds the runs of a job file exactly as the platform's stack would."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
         values = json.loads(json.dumps(values, sort_keys=True))
         return TrainingSettings.model_validate({"jobs": values}).jobs
     except ValidationError as error:
-        found = describe(error, TrainingSettings, "training")
+        problems = describe(error, TrainingSettings, "training")
         raise GitopsError(
-            "\n".join([f"{file} is not valid:", *(f"  - {p}" for p in found)])
+            "\n".join([f"{file} is not valid:", *(f"  - {p}" for p in problems)])
         ) from None
 
 
@@ -128,12 +128,12 @@ def violations(
 def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
     """Return the GPUs of a run and their cost until its deadline; None without GPUs."""
     views = [View(resource_of(dict(each))) for each in submission.manifests]
-    found: list[Demand] = list(with_gpus(demands(views)))
-    rows = run_rows(found, prices, stack)
+    demanded: list[Demand] = list(with_gpus(demands(views)))
+    rows = run_rows(demanded, prices, stack)
     return rows[0] if rows else None
 
 
-def exported(jobs: Mapping[str, TrainingJobSettings]) -> str:
+def stack_configuration(jobs: Mapping[str, TrainingJobSettings]) -> str:
     """Return the configuration with which a stack creates the same runs."""
     configuration = {
         key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)

@@ -82,10 +82,10 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for title, draw in drawings.items():
         with warnings.catch_warnings(), mpl.rc_context(style):
             warnings.simplefilter("ignore")
-            yield title, _drawn(draw())
+            yield title, _svg_uri(draw())
 
 
-def _drawn(axes: Any) -> str:
+def _svg_uri(axes: Any) -> str:
     from matplotlib import pyplot
     from matplotlib.ticker import StrMethodFormatter
 

@@ -21,7 +21,7 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             f"{_cost(summary)}{objective['goal']} {objective['metric']}"
         )
         if (winner := summary.get("winner")) is not None:
-            yield f"  {winner} is the winner, which the services of the stack serve"
+            yield f"  {winner} won and is served by the stack's services"
         if summary["problem"]:
             yield f"  rejected by the API server: {summary['problem']}"
         yield from _table(summary)

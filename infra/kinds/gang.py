@@ -35,7 +35,7 @@ class Step:
 class Gang:
     """A run of `size` pods built from `pod`.
 
-    `pod.command` holds torchrun's arguments (`-m`, module, arguments), and the kind adds the
+    `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind adds the
     rendezvous. With `custom_command` it is a complete command. `launcher` is the pod that starts
     the others, for kinds that have one. Times are in seconds. `suspend` and `stop` terminate the
     pods, in kinds that support it; a stopped run cannot be resumed.
@@ -171,7 +171,7 @@ def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
     }
 
 
-def placed_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
+def volcano_pod_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
     """Return the template of a pod that Volcano schedules."""
     return pod_template(
         replace(
@@ -183,8 +183,8 @@ def placed_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> M
     )
 
 
-def grouped_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
+def pod_group_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
     """Return the template of a pod in the run's PodGroup."""
     group = {GROUP_ANNOTATION: gang.name, QUEUE_ANNOTATION: gang.queue}
     grouped = replace(pod, annotations={**pod.annotations, **group})
-    return placed_template(gang, grouped, restart_policy=restart_policy)
+    return volcano_pod_template(gang, grouped, restart_policy=restart_policy)

@@ -1,4 +1,4 @@
-"""Kind `indexed`: a Kubernetes Indexed Job, whose pods Volcano places together.
+"""Kind `indexed`: a Kubernetes Indexed Job, whose pods Volcano schedules as a gang.
 
 The gang gets a custom PodGroup. Volcano also creates one for each Job, but before release 1.11 its
 minimum is always one pod.
@@ -11,9 +11,9 @@ from infra.kinds.gang import (
     Gang,
     command,
     command_variables,
-    grouped_template,
     metadata,
     pod_group,
+    pod_group_template,
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod
@@ -91,7 +91,7 @@ def _job(gang: Gang) -> Manifest:
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "podFailurePolicy": failure_policy(gang, gang.pod.container),
                 "successPolicy": success_policy(gang),
-                "template": grouped_template(gang, pod),
+                "template": pod_group_template(gang, pod),
             }
         ),
     }

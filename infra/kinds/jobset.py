@@ -1,9 +1,9 @@
-"""Kind `jobset`: a JobSet with one Indexed Job, whose pods Volcano places together."""
+"""Kind `jobset`: a JobSet with one Indexed Job, whose pods Volcano schedules as a gang."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from infra.kinds.gang import Gang, grouped_template, metadata, pod_group
+from infra.kinds.gang import Gang, metadata, pod_group, pod_group_template
 from infra.kinds.indexed import failure_policy, indexed_pod, success_policy
 from infra.manifests import Manifest, compact
 from kube.kinds.jobset import JOB
@@ -46,7 +46,7 @@ def job_set_spec(
             "backoffLimit": 0,
             "podFailurePolicy": failure_policy(gang, container),
             "successPolicy": success_policy(gang),
-            "template": grouped_template(gang, replace(pod, container=container)),
+            "template": pod_group_template(gang, replace(pod, container=container)),
         }
     )
     return {

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import replace
 from typing import Final
 
-from infra.kinds.gang import RENDEZVOUS_PORT, Gang, command_variables, placed_template
+from infra.kinds.gang import RENDEZVOUS_PORT, Gang, command_variables, volcano_pod_template
 from infra.kinds.volcano import COMPLETES_THE_JOB, SERVICE_PLUGINS, volcano_objects
 from infra.manifests import Manifest
 from infra.pods import NODE_NAME, rdma_variables
@@ -72,9 +72,9 @@ def build(gang: Gang) -> list[Manifest]:
             "name": "launcher",
             "replicas": 1,
             "policies": COMPLETES_THE_JOB,
-            "template": placed_template(gang, launching),
+            "template": volcano_pod_template(gang, launching),
         },
-        {"name": "worker", "replicas": gang.size, "template": placed_template(gang, serving)},
+        {"name": "worker", "replicas": gang.size, "template": volcano_pod_template(gang, serving)},
     ]
     return volcano_objects(gang, tasks, _PLUGINS)
 

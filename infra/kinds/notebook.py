@@ -7,7 +7,7 @@ only after an eviction.
 from dataclasses import replace
 from typing import Final
 
-from infra.kinds.gang import Gang, metadata, placed_template
+from infra.kinds.gang import Gang, metadata, volcano_pod_template
 from infra.kinds.volcano import volcano_objects
 from infra.manifests import Manifest, compact, from_namespaces
 from infra.pods import Pod, Volume, secret_source
@@ -31,7 +31,7 @@ def build(gang: Gang) -> list[Manifest]:
     task = {
         "name": "worker",
         "replicas": 1,
-        "template": placed_template(gang, _pod(gang.pod, notebook)),
+        "template": volcano_pod_template(gang, _pod(gang.pod, notebook)),
     }
     job = volcano_objects(gang, [task], None, _POLICIES)
     return [*(_route(gang, notebook.route) if notebook.route else ()), *job]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from infra.kinds.gang import Gang, command_variables, placed_template
+from infra.kinds.gang import Gang, command_variables, volcano_pod_template
 from infra.kinds.volcano import SERVICE_PLUGINS, volcano_objects
 from infra.manifests import Manifest, compact
 
@@ -18,7 +18,7 @@ def build(gang: Gang) -> list[Manifest]:
             "name": "worker",
             "replicas": gang.size,
             "minAvailable": gang.minimum if gang.is_elastic else None,
-            "template": placed_template(gang, pod),
+            "template": volcano_pod_template(gang, pod),
         }
     )
     return volcano_objects(gang, [task], SERVICE_PLUGINS)

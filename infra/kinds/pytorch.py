@@ -11,9 +11,9 @@ from infra.kinds.gang import (
     Gang,
     command,
     command_variables,
-    grouped_template,
     metadata,
     pod_group,
+    pod_group_template,
 )
 from infra.manifests import Manifest, compact
 from kube.kinds.pytorch import JOB
@@ -91,7 +91,7 @@ def _replicas(gang: Gang) -> Manifest:
         command=command(gang),
         env=env,
     )
-    template = grouped_template(gang, pod, restart_policy=_RESTART)
+    template = pod_group_template(gang, pod, restart_policy=_RESTART)
 
     def replica(count: int) -> Manifest:
         return {"replicas": count, "restartPolicy": _RESTART, "template": template}

@@ -12,9 +12,9 @@ from infra.kinds.gang import (
     LAUNCHER_LABEL,
     Gang,
     command_variables,
-    grouped_template,
     metadata,
     pod_group,
+    pod_group_template,
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod
@@ -34,7 +34,7 @@ def build(gang: Gang) -> list[Manifest]:
         "metadata": metadata(gang, {QUEUE_LABEL: gang.queue}),
         "spec": compact(
             {
-                "entrypoint": " ".join(_word(word) for word in gang.pod.command),
+                "entrypoint": " ".join(_shell_word(word) for word in gang.pod.command),
                 # The operator submits the command. Other modes create a pod for that.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
@@ -49,7 +49,7 @@ def build(gang: Gang) -> list[Manifest]:
     return [pod_group(gang, additional=1), _operator_access(gang), job]
 
 
-def _word(word: str) -> str:
+def _shell_word(word: str) -> str:
     """Quote an argument for the shell, and write Kubernetes' $(NAME) as ${NAME}."""
     parts = _REFERENCE.split(word)
     if len(parts) == 1:
@@ -86,7 +86,7 @@ def _cluster(gang: Gang) -> Manifest:
 def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
     env = {**command_variables(gang), **pod.env}
     ray = replace(pod, container=f"ray-{role}", command=[], env=env)
-    template: Manifest = grouped_template(gang, ray)
+    template: Manifest = pod_group_template(gang, ray)
     # KubeRay's default probes call wget, which an image may lack. Every Ray node answers here.
     healthy = {"httpGet": {"port": _AGENT_PORT, "path": "/api/local_raylet_healthz"}}
     probe = {**healthy, "periodSeconds": 5, "timeoutSeconds": 5}

@@ -6,7 +6,7 @@ MultiWorkerMirroredStrategy. A single pod has no TF_CONFIG and trains with Mirro
 
 from dataclasses import replace
 
-from infra.kinds.gang import Gang, command_variables, placed_template
+from infra.kinds.gang import Gang, command_variables, volcano_pod_template
 from infra.kinds.volcano import SERVICE_PLUGINS, volcano_objects
 from infra.manifests import Manifest
 
@@ -21,5 +21,5 @@ def build(gang: Gang) -> list[Manifest]:
     """Return the Volcano Job."""
     command = list(gang.pod.command) if gang.custom_command else ["python3", *gang.pod.command]
     pod = replace(gang.pod, command=command, env={**command_variables(gang), **gang.pod.env})
-    task = {"name": "worker", "replicas": gang.size, "template": placed_template(gang, pod)}
+    task = {"name": "worker", "replicas": gang.size, "template": volcano_pod_template(gang, pod)}
     return volcano_objects(gang, [task], _PLUGINS if gang.size > 1 else None)

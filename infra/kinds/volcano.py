@@ -14,7 +14,7 @@ from infra.kinds.gang import (
     command,
     command_variables,
     metadata,
-    placed_template,
+    volcano_pod_template,
 )
 from infra.manifests import Manifest, compact
 from kube.kinds.record import Resource
@@ -35,8 +35,8 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
 """Plugins that publish host names before the pods are ready, and set the index of each pod."""
 
 COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
-"""Task policy that completes the job when the task succeeds. As a policy of the job, it would do so
-when any task succeeds."""
+"""Task policy that completes the job when the task succeeds. As a policy of the job, it would
+complete the job when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
 """Volcano's default. If it is left out, the mutating webhook adds it when the job is created.
@@ -52,7 +52,7 @@ _PLUGINS: Final = {
 def build(gang: Gang) -> list[Manifest]:
     """Return the Volcano Job: a master with rank 0, and workers with the same template."""
     pod = replace(gang.pod, command=command(gang), env={**command_variables(gang), **gang.pod.env})
-    template = placed_template(gang, pod)
+    template = volcano_pod_template(gang, pod)
     master = {
         "name": "master",
         "replicas": 1,
@@ -159,7 +159,7 @@ def _policies(gang: Gang) -> list[Manifest]:
 def _step_spec(gang: Gang, step: Step) -> Manifest:
     retries = gang.retries if step.retries is None else step.retries
     alone = replace(gang, size=1, min_size=None, network_topology={}, retries=retries)
-    task = {"name": "step", "replicas": 1, "template": placed_template(gang, step.pod)}
+    task = {"name": "step", "replicas": 1, "template": volcano_pod_template(gang, step.pod)}
     return _spec(alone, [task], None)
 
 

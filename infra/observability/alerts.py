@@ -62,7 +62,7 @@ _GPUS: Final = "DCGM_FI_DEV_GPU_UTIL"
 _PODS_OF_CLUSTER: Final = "kube_pod_labels"
 
 
-def _expected(settings: MonitoringSettings) -> tuple[str, ...]:
+def _expected_series(settings: MonitoringSettings) -> tuple[str, ...]:
     exporter = settings.dcgm_exporter
     gpus = (_GPUS,) if exporter.install or exporter.existing is not None else ()
     return (_QUEUES, _PODS_OF_CLUSTER, *gpus)
@@ -74,14 +74,14 @@ def alerts(
     """Return the alerts by topic. `scraped` are series that must always exist."""
     return {
         "gpus": _gpus(limits),
-        "training": _training(limits),
+        "training": _training_alerts(limits),
         "queues": _queues(limits),
-        "serving": _serving(limits),
-        "monitoring": [_missing(limits, scraped)],
+        "serving": _serving_alerts(limits),
+        "monitoring": [_missing_series_alert(limits, scraped)],
     }
 
 
-def _missing(limits: Thresholds, scraped: Sequence[str]) -> Alert:
+def _missing_series_alert(limits: Thresholds, scraped: Sequence[str]) -> Alert:
     absent = [f'label_replace(absent({name}), "series", "{name}", "", "")' for name in scraped]
     return Alert(
         name="SeriesMissing",
@@ -99,7 +99,7 @@ def rule_groups(settings: MonitoringSettings) -> list[dict[str, Any]]:
     every = settings.interval_seconds
     series = [rule.manifest() for rule in recordings(settings.gpu_prices, every)]
     groups = [group("gpu-platform-series", series, every)]
-    topics = alerts(settings.thresholds, scraped=_expected(settings))
+    topics = alerts(settings.thresholds, scraped=_expected_series(settings))
     for topic, found in topics.items():
         rules = [alert.manifest(settings.runbooks) for alert in found]
         groups.append(group(f"gpu-platform-{topic}", rules, every))
@@ -163,7 +163,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
     ]
 
 
-def _training(limits: Thresholds) -> list[Alert]:
+def _training_alerts(limits: Thresholds) -> list[Alert]:
     stalled = duration(limits.stalled_minutes)
     age = duration(limits.checkpoint_minutes)
     return [
@@ -312,7 +312,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
     ]
 
 
-def _serving(limits: Thresholds) -> list[Alert]:
+def _serving_alerts(limits: Thresholds) -> list[Alert]:
     return [
         Alert(
             name="InferenceSlow",

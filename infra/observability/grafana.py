@@ -29,7 +29,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a dashboard; its values are those of a label."""
+    """A dashboard variable, whose values are the values of a label."""
 
     name: str
     query: str

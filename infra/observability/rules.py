@@ -38,7 +38,7 @@ class Recording:
 RUN_GPUS: Final = "gpu_platform:run_gpus"
 RUN_COST: Final = "gpu_platform:run_cost_per_hour"
 POD_RUN: Final = "gpu_platform:pod_run"
-_PLACED: Final = "gpu_platform:run_placed_pods"
+_PLACED_PODS: Final = "gpu_platform:run_placed_pods"
 
 GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
 """Selects the series of GPUs by all names that device plugins may choose."""
@@ -54,7 +54,7 @@ _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"
 
 
 def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recording]:
-    """Return the recording rules, each after those that it reads."""
+    """Return the recording rules, each after the rules whose series it reads."""
     return [
         Recording(POD_RUN, _pod_run()),
         Recording("gpu_platform:run_pods", f"count by (namespace, run) ({POD_RUN})"),
@@ -71,7 +71,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording("gpu_platform:team_gpus", "sum by (namespace) (gpu_platform:pod_gpus)"),
         *_costs(prices),
         Recording(
-            _PLACED,
+            _PLACED_PODS,
             f'count by (namespace, run) (gpu_platform:pod_gpus{{node!=""}} * {_IN_RUN})',
         ),
         Recording(
@@ -80,7 +80,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
             # imports and restarts. One process per pod serves metrics. In Prometheus 2, a window
             # of 5m includes both ends, which would be one sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
-            f"[5m])) / (sum_over_time({_PLACED}[299s]) * {interval_seconds}), 1)",
+            f"[5m])) / (sum_over_time({_PLACED_PODS}[299s]) * {interval_seconds}), 1)",
         ),
         Recording(
             "gpu_platform:run_steps_per_second",
@@ -110,8 +110,10 @@ def _pod_run() -> str:
     """
     annotated = 'kube_pod_annotations{annotation_scheduling_volcano_sh_queue_name!=""}'
     in_queue = (
-        _renamed('kube_pod_labels{label_volcano_sh_queue_name!=""}', "label_volcano_sh_queue_name"),
-        _renamed(annotated, "annotation_scheduling_volcano_sh_queue_name"),
+        _with_queue_label(
+            'kube_pod_labels{label_volcano_sh_queue_name!=""}', "label_volcano_sh_queue_name"
+        ),
+        _with_queue_label(annotated, "annotation_scheduling_volcano_sh_queue_name"),
     )
     queues = f" or {ON_POD} ".join(f"max by (namespace, pod, queue) ({each})" for each in in_queue)
     runs = f"max by (namespace, pod, run) ({with_run_label(RUN_PODS)})"
@@ -123,7 +125,7 @@ def with_run_label(series: str) -> str:
     return f'label_replace({series}, "run", "$1", "label_gpu_platform_dev_run", "(.*)")'
 
 
-def _renamed(series: str, label: str) -> str:
+def _with_queue_label(series: str, label: str) -> str:
     return f'label_replace({series}, "queue", "$1", "{label}", "(.*)")'
 
 
@@ -175,7 +177,7 @@ def _queue_wait() -> list[Recording]:
         Recording(
             QUEUE_WAIT,
             f"{_FIRST_WAIT} or (time() - {_by_gang('volcano_e2e_job_scheduling_start_time')} "
-            f"and on (gang) {_missing()} > 0)",
+            f"and on (gang) {_unscheduled_pods()} > 0)",
         ),
     ]
 
@@ -186,16 +188,15 @@ def _first_wait() -> str:
     The series refers to its own past: a replaced pod resets Volcano's value, and a restart of the
     scheduler loses it.
     """
-    now = (
-        f"{_by_gang('volcano_e2e_job_scheduling_duration')} / 1000 and on (gang) {_missing()} == 0"
-    )
+    duration = _by_gang("volcano_e2e_job_scheduling_duration")
+    now = f"{duration} / 1000 and on (gang) {_unscheduled_pods()} == 0"
     before = f"last_over_time({_FIRST_WAIT}[1h])"
-    either = f"{_marked(now, 'now')} or {_marked(before, 'before')}"
+    either = f"{_with_source(now, 'now')} or {_with_source(before, 'before')}"
     known = _by_gang("volcano_e2e_job_scheduling_start_time")
     return f"min by ({_GANG}) ({either}) and on ({_GANG}) {known}"
 
 
-def _marked(series: str, mark: str) -> str:
+def _with_source(series: str, mark: str) -> str:
     return f'label_replace({series}, "source", "{mark}", "", "")'
 
 
@@ -209,6 +210,6 @@ def with_group_labels(series: str, label: str) -> str:
     return f'label_replace({named}, "{label}", "$1", "job_name", "(.*)")'
 
 
-def _missing() -> str:
+def _unscheduled_pods() -> str:
     named = 'label_replace(volcano_unschedule_task_count, "gang", "$1", "job_id", "(.*)")'
     return f"max by (gang) ({named})"

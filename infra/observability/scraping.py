@@ -36,7 +36,7 @@ class Target:
     Metrics without a pod must not get the labels of the exporter's pod either.
     """
     is_service: bool = False
-    """True if selector and port are those of a Service."""
+    """True if selector and port belong to a Service."""
     may_have_tls: bool = False
     """True if an annotation of a pod can request scraping over TLS."""
     reads_annotations: bool = False
@@ -244,17 +244,17 @@ def chart_values(
         **({"global": {"imagePullSecrets": [{"name": PULL_SECRET}]}} if use_pull_secret else {}),
         "kube-state-metrics": {
             "metricLabelsAllowlist": [
-                _allowed("pods", POD_LABELS),
-                _allowed("nodes", NODE_LABELS),
+                _allowlist("pods", POD_LABELS),
+                _allowlist("nodes", NODE_LABELS),
             ],
-            "metricAnnotationsAllowList": [_allowed("pods", POD_ANNOTATIONS)],
+            "metricAnnotationsAllowList": [_allowlist("pods", POD_ANNOTATIONS)],
         },
         "grafana": _grafana(grafana),
     }
     return overlay(required, settings.values)
 
 
-def _allowed(resource: str, names: tuple[str, ...]) -> str:
+def _allowlist(resource: str, names: tuple[str, ...]) -> str:
     return f"{resource}=[{','.join(names)}]"
 
 
@@ -263,5 +263,5 @@ def _grafana(settings: GrafanaSettings) -> dict[str, Any]:
     if not settings.dashboards:
         return {}
     ((label, value),) = settings.labels.items()
-    found = {"enabled": True, "label": label, "labelValue": value, "searchNamespace": "ALL"}
-    return {"sidecar": {"dashboards": found}}
+    sidecar = {"enabled": True, "label": label, "labelValue": value, "searchNamespace": "ALL"}
+    return {"sidecar": {"dashboards": sidecar}}

@@ -20,8 +20,8 @@ def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list
         recording for runtime in servers.values() for recording in _recordings(runtime)
     )
     rules = [*recorded, Recording(READY, _ready(servers))]
-    found = [rule.manifest() for rule in rules]
-    return [group("gpu-platform-servers", found, interval_seconds)]
+    manifests = [rule.manifest() for rule in rules]
+    return [group("gpu-platform-servers", manifests, interval_seconds)]
 
 
 def _recordings(runtime: Runtime) -> list[Recording]:

@@ -7,7 +7,7 @@ from infra.serving.description import InferenceServiceArgs, metadata
 from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
 
-AVERAGED: Final = "[1m:5s]"
+LAST_MINUTE: Final = "[1m:5s]"
 """Subquery that averages a minute. With single values, replicas would follow each short pause."""
 
 
@@ -37,15 +37,15 @@ def _target(args: InferenceServiceArgs) -> Manifest:
 
 def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
     """Return the metrics; the one that requires the most replicas decides."""
-    found: list[Manifest] = []
+    metrics: list[Manifest] = []
     if scaling.cpu_target is not None:
         target = {"type": "Utilization", "averageUtilization": scaling.cpu_target}
-        found.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
+        metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if scaling.requests_in_flight is not None:
         target = {"type": "AverageValue", "averageValue": str(scaling.requests_in_flight)}
         # Recording rules copy the requests of other runtimes to this series.
-        found.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
-    return found
+        metrics.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
+    return metrics
 
 
 def _scaled_object(
@@ -73,7 +73,7 @@ def _triggers(
     pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
     in_flight = args.stable.runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
     # The average of the sum, so that pods count only until they terminate.
-    average = f"avg_over_time(sum({in_flight}){AVERAGED})"
+    average = f"avg_over_time(sum({in_flight}){LAST_MINUTE})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:
         # This query starts the first pod; afterwards, the requests in flight decide.

@@ -76,10 +76,10 @@ def _strategy(rollout: RolloutSettings) -> Manifest:
     """Return the strategy. A rolling update needs a surge or a pod that may be unavailable."""
     if rollout.recreate:
         return {"type": "Recreate"}
-    removed = 0 if rollout.surge else 1
+    max_unavailable = 0 if rollout.surge else 1
     return {
         "type": "RollingUpdate",
-        "rollingUpdate": {"maxUnavailable": removed, "maxSurge": rollout.surge},
+        "rollingUpdate": {"maxUnavailable": max_unavailable, "maxSurge": rollout.surge},
     }
 
 
@@ -127,7 +127,7 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
         grace_seconds=settings.grace_seconds,
         pre_stop_seconds=settings.pre_stop_seconds,
         labels={**settings.labels, **labels(version)},
-        annotations=_scraping(settings, endpoints),
+        annotations=_annotations(settings, endpoints),
         env={
             **compact(names),
             **version.runtime.environment(values),
@@ -147,16 +147,16 @@ def _pod(args: InferenceServiceArgs, version: Version) -> Pod:
     )
 
 
-def _scraping(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, str]:
+def _annotations(settings: InferenceServiceSettings, endpoints: Endpoints) -> dict[str, str]:
     """Return the annotations that override the default metrics endpoint."""
     if endpoints.metrics is None:
         return {SCRAPE_ANNOTATION: "false"}
-    found = {SCHEME_ANNOTATION: "https"} if settings.tls else {}
+    annotations = {SCHEME_ANNOTATION: "https"} if settings.tls else {}
     if endpoints.metrics_port is not None:
-        found[PORT_ANNOTATION] = str(endpoints.metrics_port)
+        annotations[PORT_ANNOTATION] = str(endpoints.metrics_port)
     if endpoints.metrics != METRICS_PATH:
-        found[PATH_ANNOTATION] = endpoints.metrics
-    return found
+        annotations[PATH_ANNOTATION] = endpoints.metrics
+    return annotations
 
 
 def _claims(args: InferenceServiceArgs) -> list[Mount]:

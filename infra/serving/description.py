@@ -129,16 +129,16 @@ class InferenceServiceArgs:
         settings, stable = self.service.canary, self.stable
         if settings is None:
             return None
-        given = (settings.run, settings.url, settings.source)
-        other = any(each is not None for each in given)
+        models = (settings.run, settings.url, settings.source)
+        other_model = any(each is not None for each in models)
         return Version(
             name=f"{self.key}-canary",
-            run=settings.run if other else stable.run,
-            winner=None if other else stable.winner,
-            url=settings.url if other else stable.url,
-            source=settings.source if other else stable.source,
+            run=settings.run if other_model else stable.run,
+            winner=None if other_model else stable.winner,
+            url=settings.url if other_model else stable.url,
+            source=settings.source if other_model else stable.source,
             # Another model has different weights.
-            digest=settings.digest if other else settings.digest or stable.digest,
+            digest=settings.digest if other_model else settings.digest or stable.digest,
             image=stable.image if settings.image is None else self.canary_image,
             runtime=self.service.runtime_of(settings.server),
             replicas=settings.replicas,

@@ -73,10 +73,10 @@ def _grpc_backends(args: InferenceServiceArgs, weights: Mapping[str, int]) -> li
 def stable_backends(args: InferenceServiceArgs) -> dict[str, list[Manifest]]:
     """Return the backends of each kind of route when the stable version gets all requests."""
     every, route = {args.key: 100}, args.service.route
-    found = {"HTTPRoute": _http_backends(args, every)}
+    backends = {"HTTPRoute": _http_backends(args, every)}
     if route is not None and route.grpc_hostnames:
-        found["GRPCRoute"] = _grpc_backends(args, every)
-    return found
+        backends["GRPCRoute"] = _grpc_backends(args, every)
+    return backends
 
 
 def parent(gateway: GatewaySettings) -> Manifest:

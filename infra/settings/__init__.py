@@ -42,9 +42,9 @@ class StackSettings(Settings):
     def metrics_ports(self) -> tuple[int, ...]:
         """Ports of workloads that serve metrics."""
         configs = [job.hyperparameters for job in self.training.all_jobs.values()]
-        found = {config.metrics_port for config in configs if config and config.metrics_port}
+        training = {config.metrics_port for config in configs if config and config.metrics_port}
         serving = {each.metrics_port for each in self.inference.services.values()}
-        return tuple(sorted(found | {port for port in serving if port is not None}))
+        return tuple(sorted(training | {port for port in serving if port is not None}))
 
 
 SECTIONS: Final = cast(
@@ -54,7 +54,7 @@ SECTIONS: Final = cast(
 
 
 class SettingsError(Exception):
-    """An invalid configuration; `problems` holds one sentence per error."""
+    """An invalid configuration; `problems` contains one sentence per error."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems

@@ -22,9 +22,9 @@ PODS: Final = "pods"
 
 @dataclass(frozen=True)
 class Need:
-    """Resources that must be free at once; `here` is the key whose `value` determines them."""
+    """Resources that must be free at once; `key` is the setting whose `value` determines them."""
 
-    here: str
+    key: str
     value: int
     subject: str
     request: str
@@ -41,7 +41,7 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
         job_key(key, "nodes"),
         job.min_pods,
         "gang",
-        f"{_counted(job.min_pods, 'node')} x {_counted(job.gpus_per_node, 'GPU')} = "
+        f"{_plural(job.min_pods, 'node')} x {_plural(job.gpus_per_node, 'GPU')} = "
         f"{gang} {gpu_resource}"
         + (f", and a pod with {launcher.cpu} CPUs and {launcher.memory}" if launcher else ""),
         {
@@ -66,7 +66,7 @@ def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Nee
         )
 
 
-def _counted(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -133,14 +133,14 @@ def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, D
 
 
 def combine(
-    how: Callable[[Iterable[Decimal]], Decimal | int], parts: Iterable[Mapping[str, Decimal]]
+    function: Callable[[Iterable[Decimal]], Decimal | int], parts: Iterable[Mapping[str, Decimal]]
 ) -> Mapping[str, Decimal]:
-    """Combine the amounts of each resource with `how`, such as sum or max."""
+    """Combine the amounts of each resource with `function`, such as sum or max."""
     values: dict[str, list[Decimal]] = defaultdict(list)
     for part in parts:
         for name, amount in part.items():
             values[name].append(amount)
-    return {name: Decimal(how(amounts)) for name, amounts in values.items()}
+    return {name: Decimal(function(amounts)) for name, amounts in values.items()}
 
 
 def _service_amounts(

@@ -72,14 +72,14 @@ class ClusterSettings(Settings):
 
     @field_validator("labels", "annotations")
     @classmethod
-    def _not_ours(cls, found: dict[str, str]) -> dict[str, str]:
-        for key in found:
+    def _keys_are_not_reserved(cls, entries: dict[str, str]) -> dict[str, str]:
+        for key in entries:
             domain = key.rpartition("/")[0]
             if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
                 raise ValueError(
                     f"contains {key}, but keys of {domain} are reserved for this stack: remove it"
                 )
-        return found
+        return entries
 
     @property
     def rendering(self) -> bool:
@@ -257,8 +257,8 @@ class GpuSettings(Settings):
     @classmethod
     def _provider_replaces_install(cls, values: Any) -> Any:
         if isinstance(values, dict) and "install" in values:
-            wanted = "existing" if values["install"] is False else "device-plugin"
-            raise ValueError(f"sets install, which provider has replaced: set provider: {wanted}")
+            provider = "existing" if values["install"] is False else "device-plugin"
+            raise ValueError(f"sets install, which provider has replaced: set provider: {provider}")
         return values
 
     @model_validator(mode="after")

@@ -47,9 +47,9 @@ class ImageSettings(Settings):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.build is None) == (self.reference is None):
-            found = "both" if self.build else "neither"
+            number = "both" if self.build else "neither"
             raise ValueError(
-                f"needs either `build`, or `reference` pinned by digest, but has {found}"
+                f"needs either `build`, or `reference` pinned by digest, but has {number}"
             )
         return self
 

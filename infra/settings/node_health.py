@@ -44,7 +44,7 @@ class NodeHealthSettings(Settings):
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of run starts within 24 hours that must report a node as slow "
+        description="Number of starts of runs, within 24 hours, that must report a node as slow "
         "(termination message `slow node NODE: …`) before it is cordoned. null ignores these "
         "reports.",
     )

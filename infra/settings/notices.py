@@ -35,10 +35,10 @@ _GKE: Final = "cloud.google.com/"
 def notices(settings: StackSettings) -> Iterator[str]:
     """Yield a sentence for each setting that is valid but probably not intended."""
     yield from _many_jobs(settings)
-    yield from _network_left_open(settings)
+    yield from _missing_nccl_network(settings)
     yield from _image_without_the_program(settings)
     yield from _priorities_without_preemption(settings)
-    yield from _unmeasured(settings)
+    yield from _runs_without_metrics(settings)
     yield from _exporter_without_driver(settings)
     yield from _updates_that_wait_for_training(settings)
     yield from _claims_of_the_first_consumer(settings)
@@ -55,7 +55,7 @@ def _many_jobs(settings: StackSettings) -> Iterator[str]:
         )
 
 
-def _network_left_open(settings: StackSettings) -> Iterator[str]:
+def _missing_nccl_network(settings: StackSettings) -> Iterator[str]:
     for key, job in settings.training.all_jobs.items():
         if job.rdma is None or job.nccl is not None or job.rdma.resource.startswith(_EFA):
             continue
@@ -97,12 +97,12 @@ def _priorities_without_preemption(settings: StackSettings) -> Iterator[str]:
             return
 
 
-def _unmeasured(settings: StackSettings) -> Iterator[str]:
+def _runs_without_metrics(settings: StackSettings) -> Iterator[str]:
     if settings.monitoring.prometheus == "none":
         return
-    if found := [key for key, job in settings.training.jobs.items() if _can_serve_metrics(job)]:
+    if keys := [key for key, job in settings.training.jobs.items() if _can_serve_metrics(job)]:
         yield (
-            f"Prometheus does not scrape training.jobs: {', '.join(found)}. No alert fires when "
+            f"Prometheus does not scrape training.jobs: {', '.join(keys)}. No alert fires when "
             "they stall, diverge, save no checkpoints or fill /dev/shm, and their goodput is "
             "unknown: set metrics_port, for example 9400, in their hyperparameters "
             "(docs/monitoring.md)."
@@ -184,11 +184,11 @@ def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
     surge = update_surge(settings.inference, settings.gpu)
     needed = combine(sum, [largest_gang(settings.training, settings.gpu), services, surge])
     for quota, name, limit in quota_limits(settings.tenancy, settings.gpu):
-        wanted = needed.get(name, Decimal(0))
-        if wanted > limit:
+        needs = needed.get(name, Decimal(0))
+        if needs > limit:
             yield (
                 f"{quota} is {plain(limit, name)}, but the largest gang, all services and the pod "
-                f"that an update of a service adds need {plain(wanted, name)} {name}: while the "
+                f"that an update of a service adds need {plain(needs, name)} {name}: while the "
                 f"gang is running, no service can be updated. Raise the quota to at least "
-                f"{plain(wanted, name)}."
+                f"{plain(needs, name)}."
             )

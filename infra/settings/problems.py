@@ -37,7 +37,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
 }
 
 
-_COMPLETE: Final = re.compile(r"(write|set|use|choose|a|another) ")
+_WITHOUT_SUBJECT: Final = re.compile(r"(write|set|use|choose|a|another) ")
 """Beginning of rules that need no subject. All others begin with a verb, such as `must`."""
 
 
@@ -97,7 +97,7 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], section: str) -> str
         return f"{here}{':' if named else ''} {requirement}."
     separator = ", but"
     if kind == "value_error":
-        separator = ":" if _COMPLETE.match(requirement) else ": it"
+        separator = ":" if _WITHOUT_SUBJECT.match(requirement) else ": it"
     return f"{here} is {_shown(detail['input'])}{separator} {requirement}."
 
 

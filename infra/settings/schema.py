@@ -34,7 +34,7 @@ def schema_of(model: type[BaseModel]) -> Schema:
 
 @dataclass(frozen=True)
 class Field:
-    """A key of a section: its part of the schema, and what documentation says about it."""
+    """A key of a section, with its schema and its documentation."""
 
     name: str
     schema: Schema
@@ -76,8 +76,8 @@ def fields(section: Schema) -> Iterator[Field]:
 
 def alternatives(schema: Schema) -> list[Schema]:
     """Return the alternatives of a schema; a value must match at least one of them."""
-    found: list[Schema] = schema.get("anyOf", [schema])
-    return found
+    schemas: list[Schema] = schema.get("anyOf", [schema])
+    return schemas
 
 
 def nested(schema: Schema, step: str = "") -> Iterator[tuple[str, str]]:
@@ -98,7 +98,7 @@ def definition_name(reference: Schema) -> str:
 
 def description(model: type[BaseModel], path: Sequence[str | int]) -> str:
     """Return the meaning of the key at a path inside a model, or an empty string."""
-    return next((str(found.get("description", "")) for found in _find(model, path)), "")
+    return next((str(schema.get("description", "")) for schema in _find(model, path)), "")
 
 
 def keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
@@ -106,23 +106,23 @@ def keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     root = schema_of(model)
     return [
         key
-        for found in _find(model, path)
-        for section in _sections(found, root)
+        for schema in _find(model, path)
+        for section in _sections(schema, root)
         for key in section.get("properties", ())
     ]
 
 
 def _find(model: type[BaseModel], path: Sequence[str | int]) -> list[Schema]:
     root = schema_of(model)
-    found = [root]
+    schemas = [root]
     for part in path:
-        found = [
+        schemas = [
             inner
-            for schema in found
+            for schema in schemas
             for section in _sections(schema, root)
             if (inner := _inside(section, part)) is not None
         ]
-    return found
+    return schemas
 
 
 def _sections(schema: Schema, root: Schema) -> list[Schema]:
@@ -177,20 +177,20 @@ class _Generator(GenerateJsonSchema):
         self, schema: core_schema.CoreSchema, mode: JsonSchemaMode = "validation"
     ) -> JsonSchemaValue:
         """Return the complete schema."""
-        found = super().generate(schema, mode)
-        _tidy(found)
-        for section in (found, *found.get("$defs", {}).values()):
+        generated = super().generate(schema, mode)
+        _tidy(generated)
+        for section in (generated, *generated.get("$defs", {}).values()):
             for field in section.get("properties", {}).values():
                 # Pydantic omits a description that is also the docstring of the section.
                 if "$ref" in field and "description" not in field:
-                    field["description"] = found["$defs"][definition_name(field)]["description"]
-        if hyperparameters := found.get("$defs", {}).get("TrainingConfig"):
+                    field["description"] = generated["$defs"][definition_name(field)]["description"]
+        if hyperparameters := generated.get("$defs", {}).get("TrainingConfig"):
             for name in DECIDED_BY_STACK:
                 del hyperparameters["properties"][name]
             for field in hyperparameters["properties"].values():
                 # Descriptions are docstrings of several lines.
                 field["description"] = " ".join(field["description"].split())
-        return found
+        return generated
 
 
 def _tidy(schema: Any) -> None:

@@ -109,8 +109,8 @@ class VolumeSettings(Settings):
     def _one_source(self) -> Self:
         sources = [name for name in ("local", "nfs", "csi") if getattr(self, name) is not None]
         if len(sources) != 1:
-            found = " and ".join(sources) or "none"
-            raise ValueError(f"needs exactly one of `local`, `nfs` and `csi`, but has {found}")
+            names = " and ".join(sources) or "none"
+            raise ValueError(f"needs exactly one of `local`, `nfs` and `csi`, but has {names}")
         return self
 
 
@@ -133,7 +133,7 @@ class ClaimSettings(Settings):
     )
     protect: bool = Field(
         default=False,
-        description="Protect the claim: Pulumi refuses to delete it until this is false.",
+        description="Protect the claim: Pulumi rejects its deletion until this is false.",
     )
     retain: bool = Field(
         default=True,

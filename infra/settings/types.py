@@ -119,14 +119,14 @@ def _pinned_image(text: str) -> str:
     return text
 
 
-def _annotations(found: dict[str, str]) -> dict[str, str]:
-    size = sum(len(f"{key}{text}".encode()) for key, text in found.items())
+def _annotations(annotations: dict[str, str]) -> dict[str, str]:
+    size = sum(len(f"{key}{text}".encode()) for key, text in annotations.items())
     if size > _MAX_ANNOTATION_BYTES:
         raise ValueError(
             f"has {size} bytes, but Kubernetes accepts {_MAX_ANNOTATION_BYTES} bytes of "
             "annotations from all tools together: shorten them"
         )
-    return found
+    return annotations
 
 
 _text = BeforeValidator(_as_text)

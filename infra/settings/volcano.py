@@ -18,8 +18,8 @@ from infra.settings.types import (
 from kube.quantities import parse_quantity
 
 Eviction = Literal["none", "surplus", "gangs"]
-"""Pods that may be evicted: none, those that elastic jobs run above their minimum, or any. Evicting
-one pod of a gang terminates the whole gang, and the job returns to its queue.
+"""Pods that may be evicted: none, surplus pods of elastic jobs (above their minimum), or any.
+Evicting one pod of a gang terminates the whole gang, and the job returns to its queue.
 """
 
 FIRST_WITH_TOPOLOGY: Final = (1, 12)
@@ -135,8 +135,8 @@ class SchedulerSettings(Settings):
 class ControllersSettings(Settings):
     """Rate limits and concurrency of the controllers that create pods, groups and services of jobs.
 
-    A job of eight pods costs them about thirty requests. At Volcano's default of 50 requests per
-    second they create about twelve pods a second (`make bench-scale`).
+    The controllers send about thirty requests for a job of eight pods. At Volcano's default of 50
+    requests per second they create about twelve pods a second (`make bench-scale`).
     """
 
     requests_per_second: PositiveInt = Field(
@@ -197,7 +197,7 @@ class QueueSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _ascending(self) -> Self:
+    def _amounts_ascend(self) -> Self:
         rising = ("guarantee", "deserved", "capability")
         for low, high in itertools.combinations(rising, 2):
             upper = getattr(self, high)

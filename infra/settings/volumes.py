@@ -64,8 +64,8 @@ class VolumeSettings(Settings):
     def _one_source(self) -> Self:
         sources = [name for name in _SOURCES if getattr(self, name) is not None]
         if len(sources) != 1:
-            found = " and ".join(sources) or "none"
-            raise ValueError(f"needs one of {', '.join(_SOURCES)}, but has {found}")
+            names = " and ".join(sources) or "none"
+            raise ValueError(f"needs one of {', '.join(_SOURCES)}, but has {names}")
         if self.read_only and self.claim is None:
             raise ValueError("sets read_only, which applies only to a claim: remove it")
         for reserved in _RESERVED_PATHS:

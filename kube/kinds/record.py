@@ -48,14 +48,14 @@ class State(StrEnum):
     FAILED = "failed"
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """True if the run has finished, successfully or not."""
         return self in (State.SUCCEEDED, State.FAILED)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Resource:
-    """An API resource, and how the status of its objects is read.
+    """An API resource, and the rules for reading the state of its objects.
 
     `phase` is the path of the phase in the status, empty if conditions report it. `states` maps
     phases, or types of conditions with status True in order of precedence, to states. Otherwise,
@@ -99,11 +99,11 @@ class Kind:
     """The record of a job kind.
 
     `resource` is the object that represents a run and has its name. `objects`, `needs` and
-    `after_fault` are cells of a table in docs/jobs.md. `image_needs` is what the image must contain
-    in addition to the training image. `operator` is the program that the embedded cluster installs
-    for the kind. `program` is the module that hyperparameters start, for kinds that support them.
-    `max_run_name` limits the length of a run's name. `pod_suffix` is what the longest pod name
-    adds to it, with `{last}` for the highest pod index.
+    `after_fault` are cells of a table in docs/jobs.md. `image_needs` lists what the image must
+    contain in addition to the training image's content. `operator` is the program that the embedded
+    cluster installs for the kind. `program` is the module that hyperparameters start, for kinds
+    that support them. `max_run_name` limits the length of a run's name. `pod_suffix` is the longest
+    suffix that pod names add to the run's name, with `{last}` for the highest pod index.
     """
 
     resource: Resource
@@ -119,7 +119,7 @@ class Kind:
 
     @property
     def has_launcher(self) -> bool:
-        """True if one more pod, without GPUs, starts the others."""
+        """True if an additional pod without GPUs starts the others."""
         return "launcher" in self.capabilities
 
 

@@ -35,7 +35,7 @@ FLOW: Final = Resource(
     plural="jobflows",
     title="Volcano JobFlow",
     phase=("state", "phase"),
-    # Volcano reports Running even if a step has failed, so the steps decide.
+    # Volcano reports Running even if a step has failed, so the state is derived from the steps.
     states={"Succeed": State.SUCCEEDED},
 )
 """The resource of a run with steps: a Volcano Job per step."""
@@ -130,7 +130,7 @@ def attempt_name(run: str, job: str) -> str:
 
 
 def flow_spec(run: str, after: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the specification of a JobFlow. `after` maps each step to those it waits for."""
+    """Return the specification of a JobFlow. `after` maps steps to the steps that they wait for."""
     flows: list[dict[str, Any]] = []
     for name, earlier in after.items():
         flow: dict[str, Any] = {"name": template_name(run, name)}

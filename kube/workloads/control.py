@@ -34,7 +34,8 @@ class Job:
     retries_default: bool = True
     """True if the retry limit may be omitted."""
     least: int = 0
-    """Smallest retry limit that the controller takes literally; Volcano, for one, reads 0 as 3."""
+    """Smallest retry limit that the controller applies as is; Volcano, for example, treats 0 as
+    3."""
     extra: int = 0
     """Retry limit minus the number of retries; 1 if reaching the limit fails the job."""
     each_pod: bool = False
@@ -99,7 +100,7 @@ class Rollout:
     """Path of a field that prevents updates from starting additional pods."""
 
 
-SURGING: Final = Rollout(surge="25%", unavailable="25%")
+DEFAULT_ROLLOUT: Final = Rollout(surge="25%", unavailable="25%")
 """The default update strategy of a Deployment."""
 
 

@@ -8,7 +8,7 @@ from kube.workloads.control import ClaimTemplates, Job, Rollout, Scaler
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
 TEMPLATE: Final = "spec.template.spec"
-ENDING: Final[tuple[Role, ...]] = ("training", "batch")
+BATCH_ROLES: Final[tuple[Role, ...]] = ("training", "batch")
 REPLICAS: Final = Count(paths=("spec.replicas",))
 NOT_RUN: Final = (Count(paths=(), default=0),)
 """Count of pod templates that other kinds copy; no pod runs from the object itself."""
@@ -81,7 +81,7 @@ WORKLOADS: Final = [
         group="batch",
         kind="Job",
         pods=(Pods(at=TEMPLATE, count=(job_count("spec"),)),),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         job=batch_job("spec"),
         awaited=True,
@@ -90,7 +90,7 @@ WORKLOADS: Final = [
         group="batch",
         kind="CronJob",
         pods=(Pods(at=f"{_CRON_JOB}.template.spec", count=(CONCURRENCY, job_count(_CRON_JOB))),),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         job=batch_job(_CRON_JOB),
     ),
@@ -126,7 +126,7 @@ WORKLOADS: Final = [
                 ),
             ),
         ),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         job=batch_job("spec.jobTargetRef"),
     ),
@@ -179,11 +179,11 @@ PLAIN: Final = [
 _CHANGES: Final = "it changes objects when they are created"
 _CREATES: Final = "it creates objects next to others"
 _MUTATIONS: Final = ("spec.rules.*.mutate", "spec.rules.*.mutate.foreach.*")
-_PATCHED: Final = (
+_PATCHED_POD_SPECS: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),
     *("spec.*.*.template.spec", "spec.*.*.template.spec.template.spec"),
 )
-"""Paths of the pods in most kinds."""
+"""Paths of pod specifications in most kinds."""
 
 PATTERNS: Final = [
     WorkloadKind(group="apiextensions.k8s.io", kind="CustomResourceDefinition", patterns=("",)),
@@ -194,7 +194,7 @@ PATTERNS: Final = [
             pods=tuple(
                 Pods(at=f"{at}.patchStrategicMerge.{spec}", count=NOT_RUN, partial=True)
                 for at in _MUTATIONS
-                for spec in _PATCHED
+                for spec in _PATCHED_POD_SPECS
             ),
             anchors=True,
             generators=("spec.rules.*.generate", "spec.rules.*.generate.foreach.*"),

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kube.workloads.control import SURGING
+from kube.workloads.control import DEFAULT_ROLLOUT
 from kube.workloads.kubernetes import NOT_RUN
 from kube.workloads.record import Count, Devices, Pods, WorkloadKind
 from kube.workloads.serving import PROBES, SERVING
 
 
 def _nim(spec: str) -> Pods:
-    """Return the pods of a NIM service; the operator adds what the object leaves out."""
+    """Return the pods of a NIM service; the operator adds omitted fields."""
     return Pods(
         at=spec,
         containers=("", "sidecarContainers.*"),
@@ -24,7 +24,7 @@ def _nim(spec: str) -> Pods:
                 paths=(f"{spec}.replicas",),
                 maxima=(f"{spec}.scale.hpa.maxReplicas",),
                 # Several nodes form a LeaderWorkerSet.
-                rollout=replace(SURGING, without=f"{spec}.multiNode"),
+                rollout=replace(DEFAULT_ROLLOUT, without=f"{spec}.multiNode"),
             ),
             Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),
         ),
@@ -74,7 +74,7 @@ def _dynamo(component: str) -> Iterator[Pods]:
         Count(
             paths=(f"{component}.replicas",),
             maxima=(f"{component}.autoscaling.maxReplicas",),
-            rollout=SURGING,
+            rollout=DEFAULT_ROLLOUT,
         ),
         Count(paths=(f"{component}.multinode.nodeCount",)),
     )

@@ -87,7 +87,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
 _PIPELINES: Final = ("tasks.*", "finally.*")
 
 
-def _shared(*paths: str) -> Iterator[Pods]:
+def _shared_pods(*paths: str) -> Iterator[Pods]:
     """Yield the fields that steps inherit, or the pods of tasks that are defined elsewhere."""
     for at in paths:
         template = at.endswith("stepTemplate")
@@ -95,8 +95,8 @@ def _shared(*paths: str) -> Iterator[Pods]:
 
 
 def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
-    found = (*pods, *_shared(*shared))
-    return WorkloadKind(group="tekton.dev", kind=kind, pods=found, roles=_BATCH, ends=True)
+    all_pods = (*pods, *_shared_pods(*shared))
+    return WorkloadKind(group="tekton.dev", kind=kind, pods=all_pods, roles=_BATCH, ends=True)
 
 
 TEKTON: Final = [
@@ -154,7 +154,7 @@ def _spark(spec: str, *outer: Count) -> Iterator[Pods]:
         yield Pods(at=f"{at}.template.spec", count=counts, partial=True)
 
 
-_CONFIGURED: Final = (
+_SPARK_PROPERTIES: Final = (
     "spark.kubernetes.*container.image",
     "spark.kubernetes.*.volumes.hostPath.*",
     "spark.kubernetes.*podTemplate*",
@@ -166,7 +166,7 @@ _CONFIGURED: Final = (
 
 
 def _opaque(spec: str) -> tuple[str, ...]:
-    return tuple(f"{spec}.sparkConf[{name}]" for name in _CONFIGURED)
+    return tuple(f"{spec}.sparkConf[{name}]" for name in _SPARK_PROPERTIES)
 
 
 SPARK: Final = [

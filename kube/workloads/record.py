@@ -23,7 +23,7 @@ from kube.workloads.control import (
     Scaler,
 )
 
-_UNGOVERNED: Final = Job()
+_NO_JOB: Final = Job()
 Role = Literal["training", "batch", "serving", "interactive", "system"]
 
 _STEP: Final = re.compile(r"\[([^\]]+)\]|([^.\[\]]+)")
@@ -134,7 +134,7 @@ class WorkloadKind:
     """True if the pods run to completion. If None, their `restartPolicy` decides."""
     always: bool = False
     """True if pods without GPUs also have the default role."""
-    job: Job = _UNGOVERNED
+    job: Job = _NO_JOB
     """Fields that set the queue, gang, retries and deadline."""
     scaler: Scaler | None = None
     """Fields of an autoscaler, if the kind is one."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kube.workloads.control import SURGING, Proxy, Rollout, Scaler
+from kube.workloads.control import DEFAULT_ROLLOUT, Proxy, Rollout, Scaler
 from kube.workloads.kubernetes import NOT_RUN, REPLICAS, TEMPLATE, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
@@ -101,7 +101,7 @@ def _llm() -> Iterator[Pods]:
             ),
         )
         # A group of nodes forms a LeaderWorkerSet.
-        update = replace(SURGING, without=f"{at}.worker")
+        update = replace(DEFAULT_ROLLOUT, without=f"{at}.worker")
         updated = Count(paths=paths, maxima=maxima, rollout=update)
         yield _llm_pods(f"{at}.template", at, updated)
         yield _llm_pods(f"{at}.worker", at, replicas, *nodes)

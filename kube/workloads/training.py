@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube.workloads.control import Job, Rollout, RuntimeReference
-from kube.workloads.kubernetes import CONCURRENCY, ENDING, NOT_RUN, job_count
+from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
-_ANY: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
+_ROLES: Final[tuple[Role, ...]] = ("training", "serving", "batch", "interactive")
 _POD: Final = "template.spec"
 
 
@@ -37,7 +37,7 @@ def _training_operator() -> Iterator[WorkloadKind]:
             group="kubeflow.org",
             kind=kind,
             pods=(workers, _replica(specs, "*")),
-            roles=ENDING,
+            roles=BATCH_ROLES,
             ends=True,
             always=True,
             suspend=("spec.runPolicy.suspend",),
@@ -62,14 +62,14 @@ def _job_set(spec: str) -> Pods:
 
 
 _RESTARTS: Final = "failurePolicy.maxRestarts"
-_PATCHED: Final = f"trainingRuntimeSpec.{_POD}.replicatedJobs.*.{_POD}.{_POD}"
+_PATCH_POD: Final = f"trainingRuntimeSpec.{_POD}.replicatedJobs.*.{_POD}.{_POD}"
 
 
 def _train_job(spec: str) -> tuple[Pods, ...]:
     overrides = (
         f"{spec}.podTemplateOverrides.*.spec",
         f"{spec}.podSpecOverrides.*",
-        f"{spec}.runtimePatches.*.{_PATCHED}",
+        f"{spec}.runtimePatches.*.{_PATCH_POD}",
     )
     return (
         Pods(
@@ -90,7 +90,7 @@ KUBEFLOW: Final = [
             group="trainer.kubeflow.org",
             kind=kind,
             pods=(_job_set("spec.template.spec"),),
-            roles=ENDING,
+            roles=BATCH_ROLES,
             ends=True,
             always=True,
             job=Job(retries=f"{_POD}.{_RESTARTS}"),
@@ -110,7 +110,7 @@ KUBEFLOW: Final = [
             nodes="spec.trainer.numNodes",
             nodes_default="spec.mlPolicy.numNodes",
         ),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         always=True,
     ),
@@ -118,7 +118,7 @@ KUBEFLOW: Final = [
         group="trainer.kubeflow.org",
         kind="OptimizationJob",
         pods=_train_job("spec.trainJobTemplate.spec"),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         always=True,
     ),
@@ -164,12 +164,12 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
 
 
 RAY: Final = [
-    WorkloadKind(group="ray.io", kind="RayCluster", pods=_ray("spec"), roles=_ANY, ends=False),
+    WorkloadKind(group="ray.io", kind="RayCluster", pods=_ray("spec"), roles=_ROLES, ends=False),
     WorkloadKind(
         group="ray.io",
         kind="RayJob",
         pods=_ray("spec.rayClusterSpec", "spec.submitterPodTemplate.spec"),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         job=Job(retries="backoffLimit"),
     ),
@@ -181,7 +181,7 @@ RAY: Final = [
             "spec.jobTemplate.submitterPodTemplate.spec",
             outer=(CONCURRENCY,),
         ),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         job=Job(at="spec.jobTemplate", retries="backoffLimit"),
     ),
@@ -214,7 +214,7 @@ SETS: Final = [
         group="jobset.x-k8s.io",
         kind="JobSet",
         pods=(_job_set("spec"),),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         job=Job(retries=_RESTARTS),
     ),

@@ -6,7 +6,7 @@ from typing import Final
 
 from kube.names import SWEEP_PARALLEL_ANNOTATION
 from kube.workloads.control import ClaimTemplates, Job
-from kube.workloads.kubernetes import CONCURRENCY, ENDING
+from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY
 from kube.workloads.record import Count, Pods, WorkloadKind
 
 
@@ -28,7 +28,7 @@ def _volcano_job(spec: str) -> Job:
         scheduler="schedulerName",
         retries="maxRetry",
         retries_default=False,
-        least=1,  # Volcano reads 0 as 3.
+        least=1,  # Volcano treats 0 as 3.
         in_place=False,
         pod_deadline=True,
         claims="volumes.*.volumeClaimName",
@@ -45,7 +45,7 @@ KINDS: Final = [
         kind="Job",
         pods=(_tasks("spec"),),
         # A job of kind `notebook` ends when it is idle.
-        roles=(*ENDING, "interactive"),
+        roles=(*BATCH_ROLES, "interactive"),
         ends=True,
         always=True,
         job=_volcano_job("spec"),
@@ -56,7 +56,7 @@ KINDS: Final = [
         group="batch.volcano.sh",
         kind="CronJob",
         pods=(_tasks(_CRON, CONCURRENCY),),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         always=True,
         job=_volcano_job(_CRON),
@@ -65,7 +65,7 @@ KINDS: Final = [
         group="training.volcano.sh",
         kind="HyperJob",
         pods=(_tasks(_HYPER, Count(paths=("spec.replicatedJobs.*.replicas",))),),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         always=True,
         job=_volcano_job(_HYPER),
@@ -75,7 +75,7 @@ KINDS: Final = [
         group="flow.volcano.sh",
         kind="JobTemplate",
         pods=(_tasks("spec", _PARALLEL),),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         job=_volcano_job("spec"),
     ),
@@ -83,7 +83,7 @@ KINDS: Final = [
         group="flow.volcano.sh",
         kind="JobFlow",
         pods=(_tasks("spec.flows.*.patch.jobSpec", partial=True),),
-        roles=ENDING,
+        roles=BATCH_ROLES,
         ends=True,
         opaque=tuple(
             f"spec.flows.*.patch.jobSpec.{field}"

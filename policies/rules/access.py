@@ -23,7 +23,7 @@ _IN_NAMESPACE: Final = (
     *("secrets", "pods/exec", "pods/attach", "pods/ephemeralcontainers", "pods/portforward"),
     *("pods/proxy", "services/proxy"),
 )
-_CONTROLLING: Final = {
+_CONTROL_RESOURCES: Final = {
     "": ("persistentvolumes", "pods/binding", "bindings"),
     "admissionregistration.k8s.io": tuple(
         f"{prefix}{suffix}"
@@ -41,7 +41,7 @@ Nodes, devices and storage drivers are not included, because autoscalers, featur
 drivers write them in every cluster.
 """
 _SIGNERS: Final = "signers"
-_READING: Final = ("get", "list", "watch")
+_READ_VERBS: Final = ("get", "list", "watch")
 _TO_READERS: Final = "rbac.authorization.k8s.io/aggregate-to-view"
 _POWERFUL: Final = (
     *("cluster-admin", "admin", "edit", "system:node", "system:kube-controller-manager"),
@@ -140,13 +140,13 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
             yield Violation(name, "a role with the permissions that are needed")
         for subject in root["subjects"].items():
             if subject["name"].text in _EVERYBODY:
-                wanted = "the service accounts, users or groups that need it"
-                yield Violation(subject["name"], wanted)
+                expected = "the service accounts, users or groups that need it"
+                yield Violation(subject["name"], expected)
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
             cluster_wide = resource.is_kind(_RBAC, "ClusterRole") or _is_system(resource)
             yield from _excess(rule, cluster_wide=cluster_wide)
-        yield from _aggregated(root)
+        yield from _aggregation_violations(root)
 
 
 def _is_system(resource: Resource) -> bool:
@@ -154,7 +154,7 @@ def _is_system(resource: Resource) -> bool:
     return resource.namespace == "kube-system"
 
 
-def _aggregated(role: Node) -> Iterator[Violation]:
+def _aggregation_violations(role: Node) -> Iterator[Violation]:
     """Yield selectors that aggregate all roles, and write verbs that the role `view` gets."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
@@ -162,7 +162,7 @@ def _aggregated(role: Node) -> Iterator[Violation]:
     if role["metadata"]["labels"][_TO_READERS].value == "true":
         for rule in role["rules"].items():
             for verb in rule["verbs"].items():
-                if verb.value not in _READING:
+                if verb.value not in _READ_VERBS:
                     yield Violation(verb, "get, list or watch: every reader would get this verb")
 
 
@@ -176,13 +176,13 @@ def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
             if item.value in ("*", "/*") and not (is_own and key in ("resources", "verbs")):
                 yield Violation(item, f"only the {key} that are needed")
     named = bool(rule["resourceNames"].value)
-    controlling = [name for group in groups for name in _CONTROLLING.get(group, ())]
+    controlling = [name for group in groups for name in _CONTROL_RESOURCES.get(group, ())]
     controls = any(
         (item.value == "*" and controlling) or _grants(item, controlling)
         for item in rule["resources"].items()
     )
     for verb in rule["verbs"].items():
-        if controls and not named and verb.value not in _READING:
+        if controls and not named and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         if verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants permissions of other users")

@@ -75,8 +75,8 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
             yield Violation(name, "the name of a resource that counts as an accelerator")
         selectors = resource.root["spec"]["selectors"]
         if not counted and selectors.known and not _selects_other(selectors, config):
-            wanted = 'device.driver == "…" with a driver of other devices, such as "dra.net"'
-            yield Violation(selectors, wanted)
+            expected = 'device.driver == "…" with a driver of other devices, such as "dra.net"'
+            yield Violation(selectors, expected)
     elif resource.is_kind("resource.k8s.io", "ResourceSlice"):
         yield Violation(root["spec"]["driver"], "nothing: the driver publishes its devices")
     elif resource.is_kind("", "LimitRange"):

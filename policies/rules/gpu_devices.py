@@ -133,25 +133,25 @@ def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
 
 def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Iterator[Violation]:
     """Yield the ways to bypass the scheduler: the runtime's variables, mounts, annotations."""
-    wanted = "nothing, and write a GPU limit: the device plugin assigns the devices"
+    expected = "nothing, and write a GPU limit: the device plugin assigns the devices"
     for container in pod.containers:
         for variable in container.node["env"].items():
             if variable["name"].text in VISIBLE_DEVICES:
                 for key in ("value", "valueFrom"):
                     if variable[key].present and variable[key].value not in _NO_DEVICES:
-                        yield Violation(variable[key], wanted)
+                        yield Violation(variable[key], expected)
         for mount in container.node["volumeMounts"].items():
             if (mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
-                yield Violation(mount["mountPath"], wanted)
+                yield Violation(mount["mountPath"], expected)
     runtime = pod.spec["runtimeClassName"]
     passes_devices = any(fnmatchcase(runtime.text or "", n) for n in config.gpu_runtime_classes)
     counted = completed or pod.gpu_containers(config.accelerators)
     if passes_devices and not counted:
-        yield Violation(runtime, wanted)
+        yield Violation(runtime, expected)
     holders = (pod.metadata["annotations"], pod.metadata["labels"], pod.resource.annotations)
     for name, value in (field for holder in holders for field in holder.fields()):
         if any(fnmatchcase(name.lower(), pattern) for pattern in config.device_annotations):
-            yield Violation(value, wanted)
+            yield Violation(value, expected)
 
 
 RULES: list[Rule[Any]] = [gpu_limit_present]

@@ -80,15 +80,15 @@ def _missing_taints(pod: Pod, config: TolerationConfig) -> list[str]:
     if not containers or not tolerations.complete:
         return []
     names = {name for c in containers for name, _, _ in c.gpus(config.accelerators)}
-    wanted = {key for name in names if (key := _taint(name, config))}
+    keys = {key for name in names if (key := _taint(name, config))}
     if not names:
-        wanted = set(config.taints.values())
+        keys = set(config.taints.values())
     tolerated = {
-        key for key in wanted if any(_tolerates(item, key, config) for item in tolerations.items())
+        key for key in keys if any(_tolerates(item, key, config) for item in tolerations.items())
     }
     if not names:
         return [] if tolerated else list(config.taints.values())[:1]
-    return sorted(wanted - tolerated)
+    return sorted(keys - tolerated)
 
 
 def _taint(resource: str, config: TolerationConfig) -> str | None:
@@ -141,8 +141,8 @@ def _add_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Edit]:
 def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
     """A pod that does not tolerate the taint stays pending forever."""
     for key in _missing_taints(pod, config):
-        wanted = f"{json.dumps(_toleration(key))} among the tolerations"
-        yield Violation(pod.spec["tolerations"], wanted)
+        expected = f"{json.dumps(_toleration(key))} among the tolerations"
+        yield Violation(pod.spec["tolerations"], expected)
 
 
 @workload_rule(
@@ -164,20 +164,20 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
             total = sum(quantity_or_none(limit.value) or Decimal(0) for limit in limits)
             needs_whole_node = multiple_pods and pod.role(config) == "training"
             if total > config.gpus_per_node:
-                wanted = f"at most {config.gpus_per_node} of {name}, the GPUs of one node"
-                yield Violation(limits[0], wanted)
+                expected = f"at most {config.gpus_per_node} of {name}, the GPUs of one node"
+                yield Violation(limits[0], expected)
             elif needs_whole_node and total and total != config.gpus_per_node:
                 yield Violation(limits[0], f"{config.gpus_per_node} of {name}, a whole node")
 
 
 def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
     """Return the limits of whole GPUs of the containers that run together, by resource name."""
-    found: dict[str, list[Node]] = defaultdict(list)
+    by_resource: dict[str, list[Node]] = defaultdict(list)
     for container in pod.containers:
         for name, _, limit in container.gpus(config.accelerators):
             if container.is_long_running and not _matches(name, config.partial_resources):
-                found[name].append(limit)
-    return found
+                by_resource[name].append(limit)
+    return by_resource
 
 
 @pod_rule(

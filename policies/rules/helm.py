@@ -1,4 +1,4 @@
-"""The rule about objects that deploy others, which the other rules cannot see."""
+"""The rule about objects that deploy other objects, which no rule can see."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 def _first(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
     """Return the first path at which a name is set, or else the first path."""
-    found = []
+    present = []
     for steps in locations:
         node = resource.root
         for step in steps:
             node = node[step]
-        found.append(node)
-    return next((node for node in found if node.text), found[0])
+        present.append(node)
+    return next((node for node in present if node.text), present[0])
 
 
 def _command(resource: Resource) -> str:

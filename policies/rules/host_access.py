@@ -69,8 +69,8 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     for volume in pod.volumes.items():
         for source in HOST_SOURCES:
             if volume[source].present:
-                wanted = "a persistentVolumeClaim or an emptyDir instead"
-                yield Violation(volume[source], wanted)
+                expected = "a persistentVolumeClaim or an emptyDir instead"
+                yield Violation(volume[source], expected)
         driver = volume["csi"]["driver"]
         if driver.text and HOST_DRIVER.search(driver.text):
             yield Violation(driver, "a driver of network storage")

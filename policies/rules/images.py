@@ -22,7 +22,7 @@ _REFERENCE: Final = re.compile(
 )
 """Grammar of references. ASCII only, which rejects look-alike letters of other alphabets."""
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
-_TAGGED: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]+(@|$)")
+_TAG: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]+(@|$)")
 _LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?latest([-_.][^@/]*)?(@|$)")
 _BRANCH: Final = re.compile(
     r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
@@ -103,7 +103,7 @@ def registry_path(image: str) -> str:
 
 @pod_rule(
     name="image-tag-fixed",
-    description="Images have a valid name and a digest, or a tag that does not move.",
+    description="Image names are valid and include a digest or a fixed tag.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Use a version as the tag or, better, the digest of the pushed image.",
@@ -111,7 +111,7 @@ def registry_path(image: str) -> str:
     admission=cel.images(
         f"!i.matches({cel.literal(_REFERENCE.pattern)})"
         f" || !i.matches({cel.literal(_DIGEST.pattern)})"
-        f" && (!i.matches({cel.literal(_TAGGED.pattern)})"
+        f" && (!i.matches({cel.literal(_TAG.pattern)})"
         f" || i.matches({cel.literal(_LATEST.pattern)})"
         f" || (i.matches({cel.literal(_BRANCH.pattern)})"
         f" && !i.matches({cel.literal(_VERSION.pattern)})))"
@@ -129,7 +129,7 @@ def image_tag_fixed(pod: Pod, config: NoConfig) -> Iterator[Violation]:
 def _may_move(reference: str) -> bool:
     """Return whether a reference has no tag, or the tag of the latest build or of a branch."""
     is_branch = _BRANCH.search(reference) and not _VERSION.search(reference)
-    return not _TAGGED.search(reference) or bool(_LATEST.search(reference) or is_branch)
+    return not _TAG.search(reference) or bool(_LATEST.search(reference) or is_branch)
 
 
 @pod_rule(
@@ -168,12 +168,12 @@ def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violati
     allowed = config.allowed_registries
     if not allowed:
         return
-    found = [(image, registry_path(text)) for image, text in _known_images(pod)]
-    found += [(image, registry_path(text)) for image, text in _model_images(pod)]
+    paths = [(image, registry_path(text)) for image, text in _known_images(pod)]
+    paths += [(image, registry_path(text)) for image, text in _model_images(pod)]
     for uri in _model_uris(pod):
         if not str(uri.value).startswith((_OCI, _PVC)):
-            found.append((uri, str(uri.value)))
-    for image, path in found:
+            paths.append((uri, str(uri.value)))
+    for image, path in paths:
         if not any(path == registry or path.startswith(f"{registry}/") for registry in allowed):
             yield Violation(image, f"an image or a model from {' or '.join(allowed)}")
 

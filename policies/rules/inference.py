@@ -66,12 +66,12 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     for container in _serving_containers(pod, config):
         for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else _PROBES:
             probe = container.node[key]
-            wanted = 'a probe, such as {"httpGet": {"path": …, "port": …}}'
+            expected = 'a probe, such as {"httpGet": {"path": …, "port": …}}'
             if probe.known and all(probe[handler].absent for handler in _HANDLERS):
-                yield Violation(probe, wanted)
+                yield Violation(probe, expected)
             elif always_succeeds(probe):
                 yield Violation(
-                    probe["exec"]["command"], f"{wanted}, that fails if the server fails"
+                    probe["exec"]["command"], f"{expected}, that fails if the server fails"
                 )
 
 
@@ -159,8 +159,8 @@ def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Viol
         for scaling in stack.scalings.of(resource) if replicas.present else ():
             if not scaling.exclusive:
                 continue
-            wanted = f"nothing: {scaling.scaler.title} sets the number"
-            yield Violation(replicas, wanted, resource=resource)
+            expected = f"nothing: {scaling.scaler.title} sets the number"
+            yield Violation(replicas, expected, resource=resource)
 
 
 RULES: list[Rule[Any]] = [

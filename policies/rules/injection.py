@@ -1,4 +1,4 @@
-"""The rule about annotations that make other components change a pod."""
+"""The rule about annotations that let other components change a pod."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterato
     sizes = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
     for size in sizes:
         if size.absent:
-            wanted = f"a size of at most {spell_bytes(allowed)}, which fits the memory limit"
-            yield Violation(size, wanted)
+            expected = f"a size of at most {spell_bytes(allowed)}, which fits the memory limit"
+            yield Violation(size, expected)
     total = sum((quantity_or_none(size.value) or Decimal(0) for size in sizes), Decimal(0))
     if total > allowed:
         yield Violation(
@@ -101,14 +101,14 @@ def _oversized(volumes: list[Node], limit: Node, config: ShareConfig) -> Iterato
 
 def _memory_volumes(pod: Pod, container: Container) -> list[Node]:
     """Return the memory volumes that a container can fill."""
-    found: dict[tuple[Key, ...], Node] = {}
+    volumes: dict[tuple[Key, ...], Node] = {}
     for mount in container.node["volumeMounts"].items():
         volume = pod.volume(mount["name"])
         if volume is None or mount["readOnly"].value is True:
             continue
         if volume["emptyDir"]["medium"].value == "Memory":
-            found[volume.steps] = volume
-    return list(found.values())
+            volumes[volume.steps] = volume
+    return list(volumes.values())
 
 
 @pod_rule(

@@ -67,8 +67,8 @@ class ModelConfig(RoleConfig):
 def _serves(pod: Pod, config: ModelConfig) -> bool:
     """Return whether any label gives the pod the role serving, regardless of its other labels."""
     labels = pod.metadata["labels"]
-    found = (labels[name].text for name in config.component_labels)
-    return any(config.component_roles.get(text or "") == "serving" for text in found)
+    components = (labels[name].text for name in config.component_labels)
+    return any(config.component_roles.get(text or "") == "serving" for text in components)
 
 
 def _not_promoted(reference: str) -> str:
@@ -175,7 +175,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
         yield Violation(image, f"an image of {' or '.join(config.images) or 'images'}")
-    words = _words(container)
+    words = _command_words(container)
     if words is not None and (
         any(" " in word for word in words)
         or not re.match(cel.pattern(config.commands), " ".join(words))
@@ -185,10 +185,10 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
         yield Violation(container["envFrom"], "the variables themselves, under env")
     for variable in container["env"].items():
         name, value = variable["name"].text or "", variable["value"]
-        stated = "" if value.absent else value.text
-        outside = name == _MODEL_PATH and not re.match(_INSIDE, stated or "")
-        allowed = re.match(cel.pattern(config.variables), f"{name}={stated}")
-        if stated is not None and (outside or not allowed):
+        text = "" if value.absent else value.text
+        outside = name == _MODEL_PATH and not re.match(_INSIDE, text or "")
+        allowed = re.match(cel.pattern(config.variables), f"{name}={text}")
+        if text is not None and (outside or not allowed):
             yield Violation(variable, "a variable that the setting `variables` lists")
     if container["workingDir"].text:
         yield Violation(container["workingDir"], "nothing: Python imports modules from it")
@@ -200,7 +200,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
 
 def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
     # The program verifies the digest of everything that it copies from the claim.
-    fetches = _FETCH in (_words(container) or ())
+    fetches = _FETCH in (_command_words(container) or ())
     for mount in container["volumeMounts"].items():
         path, kind = mount["mountPath"].text or "", kinds.get(mount["name"].text or "")
         allowed = (
@@ -226,7 +226,7 @@ def _volume_kinds(pod: Pod) -> Iterator[tuple[str, str]]:
                 yield volume["name"].text or "", kind
 
 
-def _words(container: Node) -> list[str] | None:
+def _command_words(container: Node) -> list[str] | None:
     """Return the command with its arguments, or None if a part is unknown."""
     parts = [*container["command"].items(), *container["args"].items()]
     words = [part.text for part in parts]
@@ -240,7 +240,7 @@ def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
         if not volume["image"].absent and reference.known:
             yield reference, reference.text or ""
     for container in pod.containers:
-        for word in _words(container.node) or ():
+        for word in _command_words(container.node) or ():
             if word.startswith(_OCI):
                 yield container.node["command"], word.removeprefix(_OCI)
 

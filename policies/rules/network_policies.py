@@ -1,4 +1,4 @@
-"""The rule that namespaces with GPU workloads deny ingress and no policy undoes this."""
+"""The rule that namespaces with GPU workloads deny ingress, and that no policy undoes this."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _denies_by_default(policy: Resource) -> bool:
     )
 
 
-def _undoing(policy: Resource) -> Iterator[Node]:
+def _open_peers(policy: Resource) -> Iterator[Node]:
     """Yield the peers of an ingress rule that admit everybody to every pod."""
     spec = policy.root["spec"]
     if not spec["podSelector"].absent and not matches_everything(spec["podSelector"]):
@@ -74,7 +74,7 @@ def _prefix(cidr: Node) -> int:
     return int(length) if length.isdecimal() else 128
 
 
-def _undoing_cluster(policy: Resource) -> Iterator[Node]:
+def _open_cluster_peers(policy: Resource) -> Iterator[Node]:
     """Yield the rules of an AdminNetworkPolicy that admit every namespace."""
     for rule in policy.root["spec"]["ingress"].items():
         allows = rule["action"].value in ("Allow", "Accept")
@@ -84,7 +84,7 @@ def _undoing_cluster(policy: Resource) -> Iterator[Node]:
                 yield peer
 
 
-def _undoing_cilium(policy: Resource) -> Iterator[Node]:
+def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
     """Yield the rules of a Cilium policy that admit everybody to every pod."""
     spec = policy.root["spec"]
     if not matches_everything(spec["endpointSelector"]):
@@ -97,7 +97,7 @@ def _undoing_cilium(policy: Resource) -> Iterator[Node]:
             yield rule
 
 
-def _undoing_calico(policy: Resource) -> Iterator[Node]:
+def _open_calico_rules(policy: Resource) -> Iterator[Node]:
     """Yield the rules of a Calico policy that admit everybody to every pod."""
     spec = policy.root["spec"]
     if spec["selector"].value not in (None, "", "all()"):
@@ -107,22 +107,24 @@ def _undoing_calico(policy: Resource) -> Iterator[Node]:
             yield rule
 
 
-_UNDOING: Final[list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[Node]]]]] = [
-    ("networking.k8s.io", ("NetworkPolicy",), _undoing),
+_OPEN_PEER_FINDERS: Final[
+    list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[Node]]]]
+] = [
+    ("networking.k8s.io", ("NetworkPolicy",), _open_peers),
     (
         "policy.networking.k8s.io",
         ("AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "ClusterNetworkPolicy"),
-        _undoing_cluster,
+        _open_cluster_peers,
     ),
     (
         "cilium.io",
         ("CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"),
-        _undoing_cilium,
+        _open_cilium_rules,
     ),
-    ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_calico),
-    ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _undoing_calico),
+    ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
+    ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
 ]
-"""Functions that find the fields that undo the default of a namespace, by kind of policy."""
+"""Functions that find the peers or rules with which a kind of policy undoes the default."""
 
 
 @stack_rule(
@@ -146,10 +148,10 @@ def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Vi
                 found=f"no default-deny NetworkPolicy in namespace {namespace}",
                 resource=namespace_or_workload(stack, namespace, workload),
             )
-        for group, kinds, undoing in _UNDOING:
+        for group, kinds, find in _OPEN_PEER_FINDERS:
             for policy in stack.of_kind(group, *kinds):
                 if policy.namespace in (namespace, None) or policy.kind.lower() in _CLUSTER_SCOPED:
-                    for peer in undoing(policy):
+                    for peer in find(policy):
                         write = "the pods or namespaces that may connect: policies are additive"
                         yield Violation(peer, write, resource=policy)
 

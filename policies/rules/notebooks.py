@@ -25,7 +25,7 @@ _OPEN: Final = re.compile(
 """Arguments that disable authentication."""
 _FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
 _NAME: Final = "JUPYTER_TOKEN"
-_WANTED: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE in the volume of a Secret"
+_TOKEN: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE in the volume of a Secret"
 
 
 def is_notebook(workload: Workload) -> bool:
@@ -50,7 +50,7 @@ def _line(container: Container) -> str:
     description="A notebook requires a token, which comes from a Secret.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation=f"Set {_WANTED}, and remove arguments that disable the token.",
+    remediation=f"Set {_TOKEN}, and remove arguments that disable the token.",
     config=SystemConfig,
     references=["OWASP K06"],
 )
@@ -65,12 +65,12 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
             key = "args" if container.node["args"].present else "command"
             yield Violation(container.node[key], "no argument that disables the token")
         elif (lacking := _without_token(pod, container)) is not None:
-            yield Violation(lacking, _WANTED)
+            yield Violation(lacking, _TOKEN)
 
 
 def _without_token(pod: Pod, container: Container) -> Node | None:
     """Return the field without a token, or None if it comes from a Secret or is unknown."""
-    files = [found[1] for found in _FILE.finditer(_line(container))]
+    files = [match[1] for match in _FILE.finditer(_line(container))]
     env = container.node["env"]
     for variable in env.items():
         name = variable["name"].text

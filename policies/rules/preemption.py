@@ -59,8 +59,8 @@ def _not_below_others(
     Trials that are kept as jobs do not count as training.
     """
     classes = {
-        found.name: found.root["value"].value
-        for found in stack.of_kind("scheduling.k8s.io", "PriorityClass")
+        priority_class.name: priority_class.root["value"].value
+        for priority_class in stack.of_kind("scheduling.k8s.io", "PriorityClass")
     }
     sweeps = [each for each in stack.workloads if _is_sweep(each)]
     trials = {_job(pod) for each in sweeps for pod in each.pods} - {None}
@@ -82,8 +82,8 @@ def _not_below_others(
             above = isinstance(value, int) and lowest is not None and value >= lowest
             if name.known and (not name.text or above):
                 limit = f" below {lowest}" if lowest is not None else ""
-                wanted = f"a priority class of this stack with a value{limit}"
-                yield Violation(name, wanted, resource=workload.resource)
+                expected = f"a priority class of this stack with a value{limit}"
+                yield Violation(name, expected, resource=workload.resource)
                 break
 
 

@@ -103,8 +103,8 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
                 continue
             if not stack.may_have(*kind, namespace, queue.text):
                 declared = (item.name for item in stack.of_kind(*kind))
-                wanted = ", ".join(sorted({*declared, *config.existing_queues}))
-                text = f"a queue of this stack ({wanted or 'none is declared'})"
+                known = ", ".join(sorted({*declared, *config.existing_queues}))
+                text = f"a queue of this stack ({known or 'none is declared'})"
                 yield Violation(queue, text, resource=workload.resource)
                 break
 
@@ -118,12 +118,12 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
     for (workload, queue, name), numbers in needed.items():
         if not training_pods(workload, config):
             continue
-        granted = _granted(queue, name)
+        granted = _granted_amounts(queue, name)
         if sum(numbers) > sum(granted) or max(numbers) > max(granted):
-            found = f"{sum(numbers):f} of {name} in one workload"
+            total = f"{sum(numbers):f} of {name} in one workload"
             limit = max(granted) if sum(numbers) <= sum(granted) else sum(granted)
-            wanted = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
-            yield Violation(Node(None), wanted, found=found, resource=workload.resource)
+            expected = f"at most {limit:f}, the quota of {queue.kind} {queue.name}"
+            yield Violation(Node(None), expected, found=total, resource=workload.resource)
 
 
 def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resource]:
@@ -134,12 +134,12 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
     may_shrink = not workload.resource.annotations[KUEUE_MINIMUM_ANNOTATION].absent
     if local is None or "kueue" not in config.queue_systems or may_shrink or demand.claimed:
         return
-    found = stack.find(KUEUE, "LocalQueue", workload.resource.namespace, local.text or "")
-    name = found.root["spec"]["clusterQueue"].text if found is not None else None
+    local_queue = stack.find(KUEUE, "LocalQueue", workload.resource.namespace, local.text or "")
+    name = local_queue.root["spec"]["clusterQueue"].text if local_queue is not None else None
     yield from (queue for queue in stack.of_kind(KUEUE, "ClusterQueue") if queue.name == name)
 
 
-def _granted(queue: Resource, resource: str) -> list[Decimal]:
+def _granted_amounts(queue: Resource, resource: str) -> list[Decimal]:
     """Return the amounts of a resource that a queue grants, by flavor; infinite if unlimited.
 
     Kueue never admits a resource that its queue does not cover, and places all pods of one

@@ -44,10 +44,10 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
     pods = training_pods(workload, config)
     for pod in pods:
         yield from _restarts_in_place(workload, pod)
-        again = pod.spec["retryStrategy"]
-        count = quantity_or_none(again["limit"].value)
-        if isinstance(again.value, dict) and (count is None or count > config.max_retries):
-            yield Violation(again["limit"], f"a number of retries up to {config.max_retries}")
+        strategy = pod.spec["retryStrategy"]
+        count = quantity_or_none(strategy["limit"].value)
+        if isinstance(strategy.value, dict) and (count is None or count > config.max_retries):
+            yield Violation(strategy["limit"], f"a number of retries up to {config.max_retries}")
     if not pods:
         return
     max_retries = config.max_retries
@@ -73,13 +73,13 @@ def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
     """Yield the settings with which the kubelet restarts containers without a limit."""
     policy = workload.restart_policy(pod)
     counted = ("Never", "OnFailure", "ExitCode") if workload.counts_in_place else ("Never",)
-    wanted = '"Never", so that the job controller counts the failures'
+    expected = '"Never", so that the job controller counts the failures'
     if policy.known and policy.value not in counted:
-        yield Violation(policy, wanted)
+        yield Violation(policy, expected)
     for container in pod.containers if pod.spec.known else ():
         own, rules = container.node["restartPolicy"], container.node["restartPolicyRules"]
         if container.kind == "main" and own.present and own.value != "Never":
-            yield Violation(own, wanted)
+            yield Violation(own, expected)
         for rule in rules.items():
             if rule["action"].present:
                 yield Violation(rule["action"], "nothing: no limit counts these restarts")

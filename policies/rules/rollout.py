@@ -62,17 +62,17 @@ def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]
     if pod.role(config) != "serving":
         return
     grace = pod.spec["terminationGracePeriodSeconds"]
-    given = _DEFAULT_GRACE if grace.absent else quantity_or_none(grace.value)
-    if given is None:
+    seconds = _DEFAULT_GRACE if grace.absent else quantity_or_none(grace.value)
+    if seconds is None:
         return
     for container in pod.containers:
         if container.kind == "main":
-            needed = sum(_leaving(container.node, config.drain_variables), Decimal(0))
-            if needed and needed >= given:
+            needed = sum(_stop_seconds(container.node, config.drain_variables), Decimal(0))
+            if needed and needed >= seconds:
                 yield Violation(grace, f"more than {needed} seconds, which {container.name} needs")
 
 
-def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
+def _stop_seconds(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
     yield pause(container["lifecycle"]["preStop"])
     for variable in container["env"].items():
         seconds = quantity_or_none(variable["value"].value)
@@ -82,8 +82,8 @@ def _leaving(container: Node, variables: Sequence[str]) -> Iterator[Decimal]:
 
 @workload_rule(
     name="inference-rolling-update",
-    description="An update of inference removes a pod only after a new one is ready or, without a "
-    "surge, removes one pod at a time.",
+    description="A rolling update of an inference workload removes a pod only after a new one is "
+    "ready or, without surge, removes one pod at a time.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Use the strategy RollingUpdate with maxUnavailable 0.",
@@ -105,15 +105,15 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
         return
     limits = resource.root.at(update.at)
     stated = limits["maxUnavailable"]
-    missing = _missing(update.unavailable if stated.absent else stated.value, workload.size)
+    missing = _removable_pods(update.unavailable if stated.absent else stated.value, workload.size)
     # Without a spare GPU for a surge, pods can only be replaced one after the other.
     allowed = max(update.least, 1 if limits["maxSurge"].value == 0 else 0)
     if missing > allowed:
-        wanted = f"{allowed}, because an update may otherwise remove {missing} of the pods at once"
-        yield Violation(stated, wanted)
+        advice = f"{allowed}, because an update may otherwise remove {missing} of the pods at once"
+        yield Violation(stated, advice)
 
 
-def _missing(value: Any, size: Decimal | None) -> int:
+def _removable_pods(value: Any, size: Decimal | None) -> int:
     """Return the number of pods that an update may remove; a percentage is rounded down."""
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))
@@ -124,7 +124,7 @@ def _missing(value: Any, size: Decimal | None) -> int:
 
 @stack_rule(
     name="route-backends-declared",
-    description="The Services to which routes send requests exist.",
+    description="Every Service that a route refers to exists.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Correct the Service's name, or name it in existingServices.",

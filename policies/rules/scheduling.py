@@ -165,14 +165,14 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
             if group is None and stack.may_have(*_POD_GROUP, namespace, name.text):
                 continue
             if group is None:
-                wanted = "the name of a PodGroup of this stack"
-                yield Violation(name, wanted, resource=workload.resource)
+                expected = "the name of a PodGroup of this stack"
+                yield Violation(name, expected, resource=workload.resource)
                 continue
             minimum, queue = group.root["spec"]["minMember"], group.root["spec"]["queue"]
             size = _gang_size(stack, workload, config)
             if minimum.known and size is not None and quantity_or_none(minimum.value) != size:
-                wanted = f"{int(size)}, the pods of {workload.resource.title}"
-                yield Violation(minimum, wanted, resource=group)
+                expected = f"{int(size)}, the pods of {workload.resource.title}"
+                yield Violation(minimum, expected, resource=group)
             if queue.known and not queue.text:
                 yield Violation(queue, "the name of a queue of this stack", resource=group)
 

@@ -46,7 +46,7 @@ class EnvironmentConfig(RuleConfig):
     )
 
 
-def _words(container: Container) -> Iterator[tuple[Node, str]]:
+def _command_lines(container: Container) -> Iterator[tuple[Node, str]]:
     """Yield command and arguments, each as one line."""
     for key in ("command", "args"):
         location = container.node[key]
@@ -99,7 +99,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
                 continue
             if is_secret(name, str(value.value)):
                 yield Violation(value, f"{name} as valueFrom.secretKeyRef", found=_HIDDEN)
-        for location, line in _words(container):
+        for location, line in _command_lines(container):
             if contains_secret(line) or ARGUMENT.search(line):
                 yield Violation(location, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
     for _, note in pod.metadata["annotations"].fields():

@@ -185,8 +185,8 @@ def shm_bounded_memory(pod: Pod, config: MountConfig) -> Iterator[Violation]:
         if empty_dir["medium"].known and empty_dir["medium"].value != "Memory":
             yield Violation(empty_dir["medium"], '"Memory"')
         if empty_dir["sizeLimit"].known and not _is_size(empty_dir["sizeLimit"], minimum):
-            wanted = f"a size of at least {spell_bytes(minimum)}, such as {config.size}"
-            yield Violation(empty_dir["sizeLimit"], wanted)
+            expected = f"a size of at least {spell_bytes(minimum)}, such as {config.size}"
+            yield Violation(empty_dir["sizeLimit"], expected)
 
 
 def _is_size(node: Node, minimum: Decimal) -> bool:

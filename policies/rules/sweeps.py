@@ -68,12 +68,12 @@ def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation
     ):
         if name == SWEEP_MONEY_ANNOTATION and maximum is None:
             continue
-        stated = resource.annotations[name]
-        number = quantity_or_none(stated.value)
-        if number is None and stated.known:
-            yield Violation(stated, "a number")
+        value = resource.annotations[name]
+        number = quantity_or_none(value.value)
+        if number is None and value.known:
+            yield Violation(value, "a number")
         elif number is not None and maximum is not None and number > Decimal(str(maximum)):
-            yield Violation(stated, f"at most {maximum:g}")
+            yield Violation(value, f"at most {maximum:g}")
 
 
 RULES: list[Rule[Any]] = [sweep_bounded]

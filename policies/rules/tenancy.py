@@ -18,7 +18,7 @@ from policies.settings import RoleConfig
 from policies.values import Node
 from policies.views import Stack
 
-_CLAIMED: Final = ".deviceclass.resource.k8s.io/devices"
+_DEVICE_QUOTA_SUFFIX: Final = ".deviceclass.resource.k8s.io/devices"
 
 
 class NamespaceConfig(RoleConfig):
@@ -41,7 +41,7 @@ class QuotaConfig(NamespaceConfig):
 
 def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
     """Return the namespaces of training and inference, each with a workload in it."""
-    found: dict[str, Resource] = {}
+    namespaces: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace
         record = workload.resource.record
@@ -49,8 +49,8 @@ def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Reso
         if record is not None and not record.namespaced:
             continue
         if applies and namespace is not None and namespace not in config.existing_namespaces:
-            found.setdefault(namespace, workload.resource)
-    return found
+            namespaces.setdefault(namespace, workload.resource)
+    return namespaces
 
 
 def namespace_or_workload(stack: Stack, namespace: str, workload: Resource) -> Resource:
@@ -80,8 +80,8 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
         named = resource != name and config.accelerators.includes(resource)
         limit = quantity_or_none(amount.value) if amount.known else Decimal(config.max_quota)
         is_limit = limit is not None and limit <= config.max_quota
-        if limit is not None and is_limit and (name.endswith(_CLAIMED) or named):
-            found[_CLAIMED if name.endswith(_CLAIMED) else resource] = limit
+        if limit is not None and is_limit and (name.endswith(_DEVICE_QUOTA_SUFFIX) or named):
+            found[_DEVICE_QUOTA_SUFFIX if name.endswith(_DEVICE_QUOTA_SUFFIX) else resource] = limit
     return found
 
 
@@ -119,7 +119,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
 
 def _counted_as(demand: Demand) -> str:
     """Return the name by which a quota counts a demand."""
-    return _CLAIMED if demand.claimed else demand.resource
+    return _DEVICE_QUOTA_SUFFIX if demand.claimed else demand.resource
 
 
 def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iterator[Violation]:
@@ -138,7 +138,7 @@ def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iter
 
 
 def _key(name: str) -> str:
-    return f"gpu.nvidia.com{name}" if name == _CLAIMED else f"requests.{name}"
+    return f"gpu.nvidia.com{name}" if name == _DEVICE_QUOTA_SUFFIX else f"requests.{name}"
 
 
 RULES: list[Rule[Any]] = [namespace_gpu_quota]

@@ -37,8 +37,8 @@ checked against the configured accelerators instead."""
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
     """Yield nodes that run something or request a device, and a description of each."""
     pending = [child for key, child in root.fields() if key != "metadata"]
-    if found := _runs(root, config):
-        yield root, found
+    if evidence := _runs(root, config):
+        yield root, evidence
     while pending:
         node = pending.pop()
         if isinstance(node.value, str):
@@ -46,8 +46,8 @@ def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
                 yield node, "an accelerator"
             elif _MANIFEST.search(node.value) and _BODY.search(node.value):
                 yield node, "a manifest"
-        elif found := _looks_like(node, config):
-            yield node, found
+        elif evidence := _looks_like(node, config):
+            yield node, evidence
         pending += [child for _, child in node.fields()]
         pending += list(node.items())
 

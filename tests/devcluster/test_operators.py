@@ -30,7 +30,7 @@ def test_every_program_of_an_operator_is_an_image(operator: pins.Operator):
 
 @pytest.mark.parametrize(("operator", "name"), KUSTOMIZATIONS)
 def test_a_kustomization_names_an_image_that_is_in_the_registry(operator: pins.Operator, name: str):
-    file = pins.load().module(operator).folder / f"{name}.yaml"
+    file = pins.load().module(operator).directory / f"{name}.yaml"
     (image,) = yaml.safe_load(file.read_text())["images"]
     references = {f"127.0.0.1:5000/{image.reference}" for image in OPERATOR_IMAGES[operator]}
     assert f"{image['newName']}:{image['newTag']}" in references
@@ -40,7 +40,7 @@ def test_a_kustomization_names_an_image_that_is_in_the_registry(operator: pins.O
 def _versions(operator: pins.Operator) -> set[str]:
     """Versions of the modules that the operator's manifests come from, as go.mod has them."""
     module = pins.load().module(operator)
-    required = (module.folder / "go.mod").read_text().split()
+    required = (module.directory / "go.mod").read_text().split()
     return {
         required[required.index(manifests.module) + 1].removeprefix("v")
         for manifests in module.manifests
@@ -48,7 +48,7 @@ def _versions(operator: pins.Operator) -> set[str]:
 
 
 def test_the_init_container_uses_an_existing_image():
-    file = pins.load().module("training-operator").folder / "training-operator.yaml"
+    file = pins.load().module("training-operator").directory / "training-operator.yaml"
     assert f"--pytorch-init-container-image=127.0.0.1:5000/{PYTORCH.reference}" in file.read_text()
 
 

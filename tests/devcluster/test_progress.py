@@ -47,7 +47,7 @@ def test_a_step_ends_with_its_detail_and_its_duration():
     with found.step("tools") as step:
         step.detail = "in /tools"
     assert printed(found).endswith("tools: in /tools\n")
-    assert 0 <= found.took["tools"] < 1
+    assert 0 <= found.durations["tools"] < 1
 
 
 def test_a_log_is_not_filled_with_every_update():
@@ -76,5 +76,5 @@ def test_a_step_that_fails_is_not_reported_as_done(terminal: bool):
     found = reporter(terminal=terminal)
     with pytest.raises(RuntimeError), found.step("cluster"):
         raise RuntimeError
-    assert found.took == {}
+    assert found.durations == {}
     assert not printed(found).endswith("cluster\n")

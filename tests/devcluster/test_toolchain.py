@@ -165,7 +165,7 @@ def test_our_files_replace_files_of_a_module(world: World):
     with pytest.raises(DevclusterError):
         ensure("engine", world.cache, world.said.append)
     sdk = world.cache / "tools" / ".work" / "provider" / "sdk" / "go" / "kubernetes"
-    ours = pins.load().module("provider").folder / "sdk" / "go" / "kubernetes"
+    ours = pins.load().module("provider").directory / "sdk" / "go" / "kubernetes"
     assert (sdk / "provider.go").read_text() == FILES["go/kubernetes/provider.go"]
     assert (sdk / "yaml/v2/kinds.go").read_text() == (ours / "yaml/v2/kinds.go").read_text()
     edits = [call for call in world.calls("mod") if call.startswith("mod edit")]
@@ -437,7 +437,7 @@ def test_an_operator_comes_with_its_manifests_and_our_changes_on_top(world: Worl
     assert (jobset / "module" / "crd" / "volcano").exists()
     own = trainer / "module" / "base" / "deployment.yaml"
     own.write_text("somebody may remove what was copied from the module cache")
-    written = pins.load().module("trainer").folder / "trainer.yaml"
+    written = pins.load().module("trainer").directory / "trainer.yaml"
     assert (trainer / "kustomization.yaml").read_bytes() == written.read_bytes()
 
 

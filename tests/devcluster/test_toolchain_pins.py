@@ -11,27 +11,29 @@ MODULES = [pytest.param(module, id=module.name) for module in PINS.modules]
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_module_has_its_go_mod_and_go_sum(module: pins.Module):
-    assert (module.folder / "go.mod").read_text().startswith("module gpu-platform.dev/toolchain/")
-    assert (module.folder / "go.sum").exists()
+    assert (
+        (module.directory / "go.mod").read_text().startswith("module gpu-platform.dev/toolchain/")
+    )
+    assert (module.directory / "go.sum").exists()
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_go_sum_verifies_every_module_that_go_mod_requires(module: pins.Module):
-    go_mod = (module.folder / "go.mod").read_text()
+    go_mod = (module.directory / "go.mod").read_text()
     required = re.findall(r"^\s*(?:require )?(\S+\.\S+) (v\S+)", go_mod, re.MULTILINE)
     found = re.findall(r"^\s*(?:replace )?(\S+) => (\S+) (v\S+)", go_mod, re.MULTILINE)
     replaced = {path: (other, version) for path, other, version in found}
-    verified = (module.folder / "go.sum").read_text()
+    verified = (module.directory / "go.sum").read_text()
     wanted = {" ".join(replaced.get(path, (path, version))) for path, version in required}
     assert {line for line in wanted if line not in verified} == set()
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_packages_are_the_modules_tools_or_a_main_of_ours(module: pins.Module):
-    go_mod = (module.folder / "go.mod").read_text()
+    go_mod = (module.directory / "go.mod").read_text()
     for program in module.programs:
         if program.package and program.package.startswith("."):
-            assert (module.folder / program.package / "main.go").exists()
+            assert (module.directory / program.package / "main.go").exists()
         elif program.package:
             assert re.search(rf"^\s*(tool )?{re.escape(program.package)}$", go_mod, re.MULTILINE)
         else:
@@ -80,8 +82,8 @@ def test_manifests_come_from_modules_that_go_mod_requires_with_a_kustomization(
     module: pins.Module,
 ):
     for manifests in module.manifests:
-        assert f"{manifests.module} v" in (module.folder / "go.mod").read_text()
-        assert (module.folder / f"{manifests.name}.yaml").exists()
+        assert f"{manifests.module} v" in (module.directory / "go.mod").read_text()
+        assert (module.directory / f"{manifests.name}.yaml").exists()
 
 
 def test_the_simulated_cluster_needs_no_kubelet():
@@ -96,7 +98,7 @@ def test_answers_contain_the_required_version():
             assert program.answer
             assert re.search(
                 rf"^\s\S+ v{re.escape(program.answer.removeprefix('v'))}( |$)",
-                (module.folder / "go.mod").read_text(),
+                (module.directory / "go.mod").read_text(),
                 re.MULTILINE,
             )
 
@@ -106,7 +108,7 @@ def test_the_digest_changes_with_any_pinned_file(tmp_path, monkeypatch):
     before = module.digest()
     changed = tmp_path / "modules" / "kwok"
     changed.mkdir(parents=True)
-    for file in module.folder.iterdir():
+    for file in module.directory.iterdir():
         (changed / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(pins, "HERE", tmp_path)
     assert module.digest() == before

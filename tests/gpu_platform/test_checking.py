@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pulumi.errors import InputPropertiesError
 
-from gpu_platform.plugin.checking import checked
+from gpu_platform.plugin.checking import validate
 from infra.settings.training.settings import TrainingSettings
 
 JOB: dict[str, Any] = {
@@ -19,12 +19,12 @@ JOB: dict[str, Any] = {
 
 def problems(values: dict[str, Any], key: str = "digits") -> dict[str, str]:
     with pytest.raises(InputPropertiesError) as found:
-        checked(TrainingSettings, values, "jobs", key)
+        validate(TrainingSettings, values, "jobs", key)
     return {detail["property_path"]: detail["reason"] for detail in found.value.errors or []}
 
 
 def test_integers_stay_integers() -> None:
-    job = checked(TrainingSettings, JOB, "jobs", "digits").jobs["digits"]
+    job = validate(TrainingSettings, JOB, "jobs", "digits").jobs["digits"]
     assert job.nodes == 2
     assert job.hyperparameters is not None
     assert job.hyperparameters.epochs == 3

@@ -8,10 +8,10 @@ from infra.pods import (
     Pod,
     Rdma,
     Volume,
-    alone_on_its_node,
     even_spread,
-    packed,
+    exclusive_node_affinity,
     pod_template,
+    shared_label_affinity,
 )
 
 NODES = GpuNodes(
@@ -233,10 +233,10 @@ def test_without_a_command_the_images_own_is_run() -> None:
 
 
 def test_packing_is_preferred_or_required() -> None:
-    (term,) = packed({"run": "a"}, "rack", required=True)["podAffinity"][
+    (term,) = shared_label_affinity({"run": "a"}, "rack", required=True)["podAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
-    (preference,) = packed({"run": "a"}, "rack", required=False)["podAffinity"][
+    (preference,) = shared_label_affinity({"run": "a"}, "rack", required=False)["podAffinity"][
         "preferredDuringSchedulingIgnoredDuringExecution"
     ]
     assert term == {"topologyKey": "rack", "labelSelector": {"matchLabels": {"run": "a"}}}
@@ -244,7 +244,7 @@ def test_packing_is_preferred_or_required() -> None:
 
 
 def test_alone_on_its_node_means_no_other_workload_of_any_namespace() -> None:
-    (term,) = alone_on_its_node("workload", {"role": "leader"})["podAntiAffinity"][
+    (term,) = exclusive_node_affinity("workload", {"role": "leader"})["podAntiAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
     assert term == {

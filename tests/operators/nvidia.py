@@ -79,7 +79,7 @@ def push_image(state: Path, folder: Path) -> str:
     """
     paths = Layout(Layout.of(Kind.REAL).cache, state / "real")
     layout = image(paths.images, folder)
-    reference = f"k8s-device-plugin:{VERSION}-{layout.folder.name.rpartition('-')[2]}"
+    reference = f"k8s-device-plugin:{VERSION}-{layout.directory.name.rpartition('-')[2]}"
     spec = cluster_spec(Kind.REAL)
     registry = f"{spec.control_plane.address}:{spec.network.registry_port}"
     layout.push(registry, reference, paths.logs / "push.log")

@@ -128,7 +128,7 @@ class Node:
     def push(self, layout: OciLayout, name: str) -> str:
         """Push an image to the node's registry and return its digest."""
         options = ["--insecure-policy", "--dest-tls-verify=false"]
-        source, target = f"oci:{layout.folder}", f"docker://{REGISTRY}/{name}"
+        source, target = f"oci:{layout.directory}", f"docker://{REGISTRY}/{name}"
         self.run("skopeo", "copy", *options, source, target)
         return str(layout.digest)
 

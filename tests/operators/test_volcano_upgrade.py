@@ -51,7 +51,7 @@ def cache_with_the_old_release(folder: Path) -> Path:
             (cache / "tools" / entry.name).symlink_to(entry)
     for program in module.programs:
         if program.name in PROGRAMS:
-            place = Store(cache / "tools").place(module, program)
+            place = Store(cache / "tools").path(module, program)
             place.parent.mkdir()
             shutil.copyfile(tools.bin / f"{program.name}-{OLD}", place)
             place.chmod(0o755)

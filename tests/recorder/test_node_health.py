@@ -16,9 +16,9 @@ from lightkube.resources.core_v1 import Node, Pod
 
 from infra.settings.node_health import NodeHealthSettings
 from recorder.node_health import (
-    CHECKED,
     CONDITION,
     MARK,
+    RETURNED_ANNOTATION,
     Action,
     Controller,
     Fault,
@@ -104,8 +104,8 @@ def test_a_slow_node_is_cordoned_at_once_and_left_by_the_runs_that_reported_it()
     assert after(0, node(reports=3)) == [("cordon", "a")]
     slow = {**MARKED, "mark": Fault("SlowInGangs", "", 8)}
     for seconds in (0, 10_000):
-        assert after(seconds, node(**slow, reports=3)) == [("evict_reporters", "a")]
-        assert after(seconds, node(**slow)) == [("evict_reporters", "a")]
+        assert after(seconds, node(**slow, reports=3)) == [("evict_reporting_runs", "a")]
+        assert after(seconds, node(**slow)) == [("evict_reporting_runs", "a")]
     assert after(0, node(**slow, offered=7)) == [("evict", "a")]
 
 
@@ -120,7 +120,7 @@ MARKED: dict[str, Any] = {"cordoned": True, "condition": True, "mark": DEVICES}
 
 def test_a_node_returns_after_its_gpus_are_back_for_a_while() -> None:
     assert after(119, node(**MARKED)) == []
-    assert after(120, node(**MARKED)) == [("return", "a")]
+    assert after(120, node(**MARKED)) == [("uncordon", "a")]
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_a_node_whose_health_is_unknown_does_not_return(changed: dict[str, Any])
 def test_a_node_with_an_xid_returns_after_a_reset_and_not_after_another_xid() -> None:
     marked = {**MARKED, "mark": Fault("XidError", "Xid 79", 8)}
     assert after(1000, node(**marked, xids=frozenset({31}))) == [("evict", "a")]
-    assert after(120, node(**marked)) == [("return", "a")]
-    assert after(120, node(**MARKED, xids=frozenset({31}))) == [("return", "a")]
+    assert after(120, node(**marked)) == [("uncordon", "a")]
+    assert after(120, node(**MARKED, xids=frozenset({31}))) == [("uncordon", "a")]
 
 
 def test_a_node_that_somebody_uncordoned_is_forgotten() -> None:
     marked = node(**{**MARKED, "cordoned": False})
-    assert after(0, marked) == [("forget", "a")]
+    assert after(0, marked) == [("clear_mark", "a")]
 
 
 def test_a_fault_that_lasts_after_an_uncordon_is_timed_again() -> None:
@@ -171,8 +171,8 @@ def test_a_fault_that_lasts_after_an_uncordon_is_timed_again() -> None:
 
 
 def test_an_interrupted_change_is_completed() -> None:
-    assert after(0, node(**{**MARKED, "condition": False})) == [("condition", "a")]
-    assert after(0, node(condition=True)) == [("condition", "a")]
+    assert after(0, node(**{**MARKED, "condition": False})) == [("set_condition", "a")]
+    assert after(0, node(condition=True)) == [("set_condition", "a")]
 
 
 class World:
@@ -240,17 +240,17 @@ class World:
                 # The second of two requests may fail.
                 done = self.random.random() < 0.9
                 self.nodes[name] = replace(now, cordoned=True, mark=action.fault, condition=done)
-            elif action.kind == "return":
+            elif action.kind == "uncordon":
                 assert now.mark is not None
                 assert now.cordoned
                 assert self.now - self.healthy_since[name] >= POLICY.settle_seconds
                 self.nodes[name] = replace(now, cordoned=False, mark=None, condition=False)
-            elif action.kind == "forget":
+            elif action.kind == "clear_mark":
                 assert not now.cordoned
                 self.nodes[name] = replace(now, mark=None, condition=False, checked=self.now)
-            elif action.kind in ("evict", "evict_reporters"):
+            elif action.kind in ("evict", "evict_reporting_runs"):
                 assert now.mark is not None
-            elif action.kind == "condition":
+            elif action.kind == "set_condition":
                 self.nodes[name] = replace(now, condition=action.fault is not None)
         assert sum(each.mark is not None for each in self.nodes.values()) <= POLICY.max_nodes
         for name in self.by_person:
@@ -274,7 +274,7 @@ def test_random_histories_keep_the_limits_and_end_with_all_nodes_returned() -> N
         assert not any(each.mark for each in world.nodes.values()), seed
         assert {n for n, each in world.nodes.items() if each.cordoned} == world.by_person, seed
         seen += world.kinds
-    assert set(seen) == {"cordon", "wait", "evict", "return", "forget", "condition"}
+    assert set(seen) == {"cordon", "wait", "evict", "uncordon", "clear_mark", "set_condition"}
     assert seen["cordon"] > 500
 
 
@@ -469,5 +469,5 @@ async def test_a_healthy_node_returns_without_its_mark() -> None:
     await controller.check(POLICY.settle_seconds)
     assert api.writes[0][2]["spec"] == {"unschedulable": False}
     annotations = api.writes[0][2]["metadata"]["annotations"]
-    assert annotations == {MARK: None, CHECKED: "1970-01-01T00:02:00+00:00"}
+    assert annotations == {MARK: None, RETURNED_ANNOTATION: "1970-01-01T00:02:00+00:00"}
     assert api.writes[1][2]["status"]["conditions"][0]["status"] == "False"

@@ -1,6 +1,12 @@
 from datetime import UTC, datetime
 
-from recorder.pods import claim_of, deleted, failed, run_of, running
+from recorder.pods import (
+    claim_of,
+    failed_containers,
+    run_of,
+    running_containers,
+    unobserved_terminations,
+)
 from tests.recorder.examples import RUN, ended, pod
 
 NOW = datetime(2026, 11, 21, 22, tzinfo=UTC)
@@ -11,16 +17,16 @@ def test_a_pod_names_its_run_and_claim() -> None:
 
 
 def test_a_running_container_has_not_failed() -> None:
-    assert [attempt.restarts for attempt in running(pod())] == [0]
-    assert list(failed(pod())) == []
+    assert [attempt.restarts for attempt in running_containers(pod())] == [0]
+    assert list(failed_containers(pod())) == []
 
 
 def test_a_succeeded_container_has_not_failed() -> None:
-    assert list(failed(pod(state=ended(0)))) == []
+    assert list(failed_containers(pod(state=ended(0)))) == []
 
 
 def test_a_failed_container_has_code_reason_and_message() -> None:
-    [termination] = failed(pod(state=ended(137, message="no memory")))
+    [termination] = failed_containers(pod(state=ended(137, message="no memory")))
     assert (termination.exit_code, termination.reason, termination.message) == (
         137,
         "OOMKilled",
@@ -30,15 +36,15 @@ def test_a_failed_container_has_code_reason_and_message() -> None:
 
 
 def test_a_restarted_container_has_failed_before() -> None:
-    [termination] = failed(pod(before=ended(1), restarts=2))
+    [termination] = failed_containers(pod(before=ended(1), restarts=2))
     assert (termination.attempt.restarts, termination.exit_code) == (1, 1)
 
 
 def test_running_containers_of_a_deleted_pod_have_an_unknown_exit_code() -> None:
-    [termination] = deleted(pod(), NOW)
+    [termination] = unobserved_terminations(pod(), NOW)
     assert (termination.exit_code, termination.reason, termination.finished) == (
         None,
         "Deleted",
         NOW,
     )
-    assert list(deleted(pod(state=ended(0)), NOW)) == []
+    assert list(unobserved_terminations(pod(state=ended(0)), NOW)) == []

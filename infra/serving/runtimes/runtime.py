@@ -99,7 +99,7 @@ class Runtime(BaseModel, ABC):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
+        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
         return {}
 
     def problem(self, gpus: int) -> str | None:
@@ -139,7 +139,7 @@ class ProgramArguments(Runtime):
                 advice = f"did you mean {close[0]!r}? " if close else ""
                 raise ValueError(
                     f"{name} is not an argument of {self.release}: {advice}Pass arguments of other "
-                    f"releases as strings under `unchecked`, such as --{_dashed(name)}"
+                    f"releases as strings under `unchecked`, such as --{_flag_name(name)}"
                 )
             if name in self.flags and not isinstance(value, bool):
                 raise ValueError(f"{name} is {value!r}, but it is a flag: set true or false")
@@ -156,23 +156,23 @@ class ProgramArguments(Runtime):
 
     def _flag(self, name: str, value: bool) -> list[str]:
         if value:
-            return [f"--{_dashed(name)}"]
-        return [] if self.negation is None else [f"--{self.negation}{_dashed(name)}"]
+            return [f"--{_flag_name(name)}"]
+        return [] if self.negation is None else [f"--{self.negation}{_flag_name(name)}"]
 
     def _option(self, name: str, value: Any) -> list[str]:
-        option = f"--{_dashed(name)}"
+        option = f"--{_flag_name(name)}"
         if isinstance(value, list):
             if self.repeats:
-                return [f"{option}={_text(each)}" for each in value]
-            return [option, *map(_text, value)]
-        return [f"{option}={_text(value)}"]
+                return [f"{option}={_flag_value(each)}" for each in value]
+            return [option, *map(_flag_value, value)]
+        return [f"{option}={_flag_value(value)}"]
 
 
-def _dashed(name: str) -> str:
+def _flag_name(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _text(value: Any) -> str:
+def _flag_value(value: Any) -> str:
     if isinstance(value, bool | dict | list):
         return json.dumps(value)
     return str(value)

@@ -114,5 +114,5 @@ class Triton(ProgramArguments):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
+        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
         return {"exit_timeout_secs": self.exit_timeout_secs}

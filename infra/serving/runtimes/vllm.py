@@ -193,7 +193,7 @@ class Vllm(ProgramArguments):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the settings that determine it."""
+        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
         return {"shutdown_timeout": self.shutdown_timeout}
 
     def problem(self, gpus: int) -> str | None:

@@ -29,19 +29,19 @@ def gangs_fit_quota_and_queue(
         queue = volcano.queues.get(job.queue)
         for need in needs(key, job, job.gpu_resource or gpu.resource):
             for quota, name, limit in quota_limits(tenancy, gpu):
-                wanted = need.amounts.get(name, Decimal(0))
-                if wanted > limit:
+                needed = need.amounts.get(name, Decimal(0))
+                if needed > limit:
                     yield (
-                        f"{need.here} is {need.value}: {need.request}, which needs "
-                        f"{plain(wanted, name)} {name}, more than {quota} "
+                        f"{need.key} is {need.value}: {need.request}, which needs "
+                        f"{plain(needed, name)} {name}, more than {quota} "
                         f"({plain(limit, name)}). The {need.subject} would never start."
                     )
             for name, amount in queue.capability.items() if queue else ():
-                wanted = need.amounts.get(name, Decimal(0))
-                if wanted > parse_quantity(amount):
+                needed = need.amounts.get(name, Decimal(0))
+                if needed > parse_quantity(amount):
                     yield (
                         f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
-                        f"{amount}, but the {need.subject} needs {plain(wanted, name)} "
+                        f"{amount}, but the {need.subject} needs {plain(needed, name)} "
                         f"({need.request}). It would never start."
                     )
 
@@ -62,18 +62,18 @@ def services_fit_the_quota(
     here = full_key("inference", "services")
     for quota, name, limit in quota_limits(tenancy, gpu):
         used = total.get(name, Decimal(0))
-        wanted = used + updated.get(name, Decimal(0))
+        needed = used + updated.get(name, Decimal(0))
         if used > limit:
             yield (
                 f"{here} and the stack's own programs may use {plain(used, name)} {name} in total, "
                 f"more than {quota} ({plain(limit, name)}): reduce replicas or resources."
             )
-        elif wanted > limit:
+        elif needed > limit:
             yield (
                 f"{here} and the stack's own programs may use {plain(used, name)} {name} in total, "
                 f"so {quota} ({plain(limit, name)}) has too little capacity left for the pod that "
                 f"an update adds before it removes one: reduce the replicas, or raise the quota to "
-                f"{plain(wanted, name)}."
+                f"{plain(needed, name)}."
             )
 
 

@@ -25,16 +25,16 @@ _Reference = tuple[str, str | None, str, str, Collection[str]]
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
     """Check that each queue's parent is declared and that queues form no cycle."""
     for name, queue in volcano.queues.items():
-        here = full_key("volcano", "queues", name, "parent")
+        path = full_key("volcano", "queues", name, "parent")
         if queue.parent is None:
             continue
         if queue.parent not in {*volcano.queues, "root"}:
             yield (
-                f"{here} is {queue.parent!r}, which is not a queue of this stack: "
+                f"{path} is {queue.parent!r}, which is not a queue of this stack: "
                 f"{choice({*volcano.queues, 'root'} - {name})}."
             )
         elif name in _ancestors(volcano, queue.parent):
-            yield f"{here} is {queue.parent!r}, which makes {name!r} its own ancestor."
+            yield f"{path} is {queue.parent!r}, which makes {name!r} its own ancestor."
 
 
 def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
@@ -125,8 +125,8 @@ def services_refer_to_declared_objects(
                 )
         for field, name, section, table, known in named:
             yield from _undeclared(service_key(key, field), name, full_key(section, table), known)
-        for field, name, job in _followed(service, training):
-            yield from _unreadable(service_key(key, field), name, service, job)
+        for field, name, job in _served_jobs(service, training):
+            yield from _export_problems(service_key(key, field), name, service, job)
             if job.checkpoints != service.checkpoints:
                 yield (
                     f"{service_key(key, 'checkpoints')} is {service.checkpoints!r}, but {field} "
@@ -154,7 +154,7 @@ def winners_are_served(training: TrainingSettings, inference: InferenceSettings)
             )
 
 
-def _followed(
+def _served_jobs(
     service: InferenceServiceSettings, training: TrainingSettings
 ) -> Iterator[tuple[str, str, TrainingJobSettings]]:
     """Yield the job whose exports a service serves, with the setting that names it."""
@@ -164,13 +164,13 @@ def _followed(
         yield "sweep", service.sweep, training.sweeps[service.sweep].job
 
 
-def _unreadable(
-    here: str, name: str, service: InferenceServiceSettings, job: TrainingJobSettings
+def _export_problems(
+    path: str, name: str, service: InferenceServiceSettings, job: TrainingJobSettings
 ) -> Iterator[str]:
     """Check that the server can load what this project's programs export."""
     if job.torchtitan is not None and service.runtime == "torch":
         yield (
-            f"{here} is {name!r}, whose program torchtitan exports a Hugging Face directory, which "
+            f"{path} is {name!r}, whose program torchtitan exports a Hugging Face directory, which "
             "the model server cannot load: set another runtime, such as vllm."
         )
     config = job.hyperparameters
@@ -179,12 +179,12 @@ def _unreadable(
     uses_training_program = KINDS[job.kind].program == TRAINING_PROGRAM
     if not uses_training_program and service.runtime in ("torch", "vllm"):
         yield (
-            f"{here} is {name!r}, whose kind {job.kind} exports a "
+            f"{path} is {name!r}, whose kind {job.kind} exports a "
             "SavedModel, which the model server cannot load: serve a job of another kind."
         )
     elif service.runtime == "vllm" and config.model != "gpt":
         yield (
-            f"{here} is {name!r}, whose model {config.model} vLLM cannot load: serve a job "
+            f"{path} is {name!r}, whose model {config.model} vLLM cannot load: serve a job "
             "with model gpt, or set another runtime."
         )
 
@@ -199,9 +199,9 @@ def canary_names_differ(inference: InferenceSettings) -> Iterator[str]:
             )
 
 
-def _undeclared(here: str, name: str | None, table: str, known: Collection[str]) -> Iterator[str]:
+def _undeclared(path: str, name: str | None, table: str, known: Collection[str]) -> Iterator[str]:
     if name is not None and name not in known:
-        yield f"{here} is {name!r}, which is not declared under {table}: {choice(known)}."
+        yield f"{path} is {name!r}, which is not declared under {table}: {choice(known)}."
 
 
 def sources_exist(images: ImagesSettings) -> Iterator[str]:
@@ -209,12 +209,12 @@ def sources_exist(images: ImagesSettings) -> Iterator[str]:
     for key, image in images.workloads.items():
         if image.build is None:
             continue
-        here = full_key("images", "workloads", key, "build")
+        path = full_key("images", "workloads", key, "build")
         if not (PROJECT_ROOT / image.build.dockerfile).is_file():
-            yield f"{here}.dockerfile is {image.build.dockerfile!r}, which is not in the checkout."
+            yield f"{path}.dockerfile is {image.build.dockerfile!r}, which is not in the checkout."
         for name in image.build.sources:
             if not (PROJECT_ROOT / name).exists():
-                yield f"{here}.sources contains {name!r}, which does not exist in the checkout."
+                yield f"{path}.sources contains {name!r}, which does not exist in the checkout."
 
 
 def claim_names_differ(storage: StorageSettings) -> Iterator[str]:
@@ -265,18 +265,18 @@ def one_dcgm_exporter(gpu: GpuSettings, monitoring: MonitoringSettings) -> Itera
 def node_health_image_is_declared(gpu: GpuSettings, images: ImagesSettings) -> Iterator[str]:
     """Check that the image of the controller that cordons nodes is declared."""
     if gpu.node_health is not None:
-        here, name = full_key("gpu", "node_health", "image"), gpu.node_health.image
-        yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
+        path, name = full_key("gpu", "node_health", "image"), gpu.node_health.image
+        yield from _undeclared(path, name, full_key("images", "workloads"), images.workloads)
 
 
 def sweeps_image_is_declared(training: TrainingSettings, images: ImagesSettings) -> Iterator[str]:
     """Check that the image of the sweep controller is declared if there are sweeps."""
     if training.sweeps:
-        here, name = (
+        path, name = (
             full_key("training", "sweep_controller", "image"),
             training.sweep_controller.image,
         )
-        yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
+        yield from _undeclared(path, name, full_key("images", "workloads"), images.workloads)
 
 
 def recorder_image_and_claims_are_declared(
@@ -285,15 +285,15 @@ def recorder_image_and_claims_are_declared(
     """Check that the recorder's image is declared and that its claims are ReadWriteMany."""
     if logs.recorder is None:
         return
-    here, name = full_key("logs", "recorder", "image"), logs.recorder.image
-    yield from _undeclared(here, name, full_key("images", "workloads"), images.workloads)
+    path, name = full_key("logs", "recorder", "image"), logs.recorder.image
+    yield from _undeclared(path, name, full_key("images", "workloads"), images.workloads)
     for number, key in enumerate(logs.recorder.claims):
-        here, claim = full_key("logs", "recorder", "claims", number), storage.claims.get(key)
-        yield from _undeclared(here, key, full_key("storage", "claims"), storage.claims)
+        path, claim = full_key("logs", "recorder", "claims", number), storage.claims.get(key)
+        yield from _undeclared(path, key, full_key("storage", "claims"), storage.claims)
         if claim is not None and "ReadWriteMany" not in claim.access_modes:
             modes = ", ".join(claim.access_modes)
             yield (
-                f"{here} is {key!r}, whose access_modes are {modes}: the recorder on one node "
+                f"{path} is {key!r}, whose access_modes are {modes}: the recorder on one node "
                 "would block training on other nodes. Use a claim that is ReadWriteMany, or "
                 "leave the recorder out."
             )

@@ -86,10 +86,10 @@ def source_of(run: str | None, url: str | None, source: SourceSettings | None) -
 
 
 def _models(service: InferenceServiceSettings) -> Iterator[str]:
-    given = [name for name in _MODELS if getattr(service, name) is not None]
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        yield f"needs one of `job`, `sweep`, `run`, `url` and `source` to serve, but has {found}"
+    models = [name for name in _MODELS if getattr(service, name) is not None]
+    if len(models) != 1:
+        sources = " and ".join(models) or "none of them"
+        yield f"needs one of `job`, `sweep`, `run`, `url` and `source` to serve, but has {sources}"
         return
     canary = service.canary
     runtime = RUNTIMES[service.runtime]
@@ -97,10 +97,10 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     kinds = {"": source_of(run, service.url, service.source)}
     if canary is not None and (kind := source_of(canary.run, canary.url, canary.source)):
         kinds["canary."] = kind
-    for here, kind in kinds.items():
+    for path, kind in kinds.items():
         if kind is not None and kind not in runtime.sources:
             yield (
-                f"sets {here}{kind} with runtime {service.runtime}, which supports only "
+                f"sets {path}{kind} with runtime {service.runtime}, which supports only "
                 f"{', '.join(sorted(runtime.sources))} (run means job, sweep or run; the others "
                 "except url are keys of source)"
             )
@@ -165,7 +165,7 @@ def _volumes(service: InferenceServiceSettings) -> Iterator[str]:
 
 
 def _server(
-    service: InferenceServiceSettings, server: Mapping[str, Any], here: str
+    service: InferenceServiceSettings, server: Mapping[str, Any], path: str
 ) -> Iterator[str]:
     kind = RUNTIMES[service.runtime]
     for name in sorted(kind.managed.keys() & server.keys()):
@@ -174,25 +174,25 @@ def _server(
             remedy = "leave it out"
         else:
             remedy = instead if instead.startswith("leave") else f"set `{instead}`"
-        yield (f"sets {here}.{name}, which the stack determines: {remedy}")
+        yield (f"sets {path}.{name}, which the stack determines: {remedy}")
     try:
         runtime = service.runtime_of(server)
     except ValidationError as error:
         names = [field.alias or name for name, field in kind.model_fields.items()]
-        written_as = {name: f"{here}.{name}" for name in names}
+        written_as = {name: f"{path}.{name}" for name in names}
         sentences = "; ".join(problem_sentences(error, written_as))
-        yield f"has an invalid `{here}`: {sentences}"
+        yield f"has an invalid `{path}`: {sentences}"
         return
     if problem := runtime.problem(service.gpus):
-        yield f"has an invalid `{here}`: it {problem}"
-    yield from _termination(service, runtime, here)
+        yield f"has an invalid `{path}`: it {problem}"
+    yield from _termination(service, runtime, path)
 
 
-def _termination(service: InferenceServiceSettings, runtime: Runtime, here: str) -> Iterator[str]:
+def _termination(service: InferenceServiceSettings, runtime: Runtime, path: str) -> Iterator[str]:
     stop = runtime.stop_seconds
     needed = service.pre_stop_seconds + sum(stop.values())
     if stop and needed >= service.grace_seconds:
-        parts = "".join(f", {here}.{name} {seconds:g}" for name, seconds in stop.items())
+        parts = "".join(f", {path}.{name} {seconds:g}" for name, seconds in stop.items())
         yield (
             f"takes up to {needed:g} seconds to terminate (pre_stop_seconds "
             f"{service.pre_stop_seconds}{parts}), but its pods are killed after "

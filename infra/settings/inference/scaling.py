@@ -200,10 +200,10 @@ class CanarySettings(Settings):
 
     @model_validator(mode="after")
     def _one_difference(self) -> Self:
-        given = [name for name in ("run", "url", "source") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"sets {' and '.join(given)}: keep one of them")
-        if not any((given, self.image, self.server)):
+        keys = [name for name in ("run", "url", "source") if getattr(self, name) is not None]
+        if len(keys) > 1:
+            raise ValueError(f"sets {' and '.join(keys)}: keep one of them")
+        if not any((keys, self.image, self.server)):
             raise ValueError("is the same as the service: set run, url, source, image or server")
         return self
 

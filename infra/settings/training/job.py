@@ -412,13 +412,13 @@ class TrainingJobSettings(Settings):
             return [each for name in after for each in names.get(name, [name])]
 
         def all_values(inputs: Mapping[str, str]) -> dict[str, str]:
-            found = {}
+            values = {}
             for key, reference in inputs.items():
                 name, _, output = reference.partition(".")
                 every = ",".join(f"{each}.{output}" for each in names.get(name, [name]))
                 is_list = name in self.steps and self.steps[name].for_each
-                found[key] = f"[{every}]" if is_list else reference
-            return found
+                values[key] = f"[{every}]" if is_list else reference
+            return values
 
         steps = {}
         for name, step in self.steps.items():

@@ -65,14 +65,14 @@ def producers(inputs: Mapping[str, str]) -> list[str]:
 
 def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
     """Return the steps that precede a step, directly or indirectly."""
-    found: list[str] = []
+    preceding: list[str] = []
     pending = list(job.steps[name].waits_for)
     while pending:
         earlier = pending.pop()
-        if earlier not in found:
-            found.append(earlier)
+        if earlier not in preceding:
+            preceding.append(earlier)
             pending += job.waits_for if earlier == TRAINING_STEP else job.steps[earlier].waits_for
-    return found
+    return preceding
 
 
 def _order_problem(job: TrainingJobSettings) -> str | None:
@@ -158,8 +158,8 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
     accepted = _types_of(key)
     fits = _JSON_TYPES[type_ if type_ in PARAMETERS else "text"]
     if accepted.isdisjoint(fits):
-        wanted = " or ".join(sorted(accepted - {"null"}))
-        return f"its type is {type_}, and the hyperparameter is of type {wanted}"
+        types = " or ".join(sorted(accepted - {"null"}))
+        return f"its type is {type_}, and the hyperparameter is of type {types}"
     return None
 
 

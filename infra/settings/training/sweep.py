@@ -148,7 +148,7 @@ class BudgetSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _bounded(self) -> Self:
+    def _has_limit(self) -> Self:
         if self.gpu_hours is None and self.money is None:
             raise ValueError("needs gpu_hours or money: set one of them, or both")
         return self

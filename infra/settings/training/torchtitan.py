@@ -1,4 +1,4 @@
-"""torchtitan as the program of a job: its options, checked against those of the pinned version."""
+"""torchtitan as the program of a job, with options checked against the pinned version."""
 
 import difflib
 import json
@@ -89,10 +89,10 @@ class TorchtitanSettings(Settings):
         fits = shards * others == processes and min(replicas, context, tensor, stages, experts) > 0
         if fits and shards * context * tensor % experts == 0:
             return None
-        shown = ", ".join(map("{} {}".format, _DEGREES, degrees))
+        text = ", ".join(map("{} {}".format, _DEGREES, degrees))
         return (
             f"has {processes} processes (nodes times gpus_per_node), which do not fit torchtitan's "
-            f"parallelism ({shown}): the product of all but the last must be {processes}, and the "
+            f"parallelism ({text}): the product of all but the last must be {processes}, and the "
             f"last must divide shards times context times tensor, here {shards * context * tensor}"
         )
 

@@ -80,7 +80,7 @@ def test_a_gang_that_one_simulation_moves_is_listed_with_its_range() -> None:
 def test_evictions_have_counts_and_the_worst_loss() -> None:
     found = combine([ONE, OTHER])
     first, second, third = found.victims
-    assert (first.name, first.simulations, first.lost) == ("late", 2, "2.0 to 4.0")
+    assert (first.name, first.simulations, first.lost_hours) == ("late", 2, "2.0 to 4.0")
     assert (first.at_seconds, first.pods, first.gpu_hours) == (0, 2, 4)
     assert (second.name, second.simulations, second.at_seconds) == ("late", 1, 60)
     assert (third.name, third.simulations) == ("a", 1)
@@ -91,7 +91,7 @@ def test_evictions_have_counts_and_the_worst_loss() -> None:
 
 def test_an_unknown_loss_is_the_worst() -> None:
     found = combine([answer(victims=[victim("b", hours=hours)]) for hours in (1, None)])
-    assert (found.victims[0].gpu_hours, found.victims[0].lost) == (None, "unknown")
+    assert (found.victims[0].gpu_hours, found.victims[0].lost_hours) == (None, "unknown")
 
 
 @pytest.mark.parametrize("answers", [[ONE, OTHER], [ONE]])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gitops.forecast.planned import planned
+from gitops.forecast.planned import planned_gangs
 from gitops.forecast.state import Gang
 from policies.evaluation import resource_of
 from policies.views import View
@@ -26,11 +26,11 @@ def manifest(version: str, kind: str, spec: dict[str, Any], **metadata: Any) -> 
 
 
 def gangs(*manifests: dict[str, Any]) -> list[Gang]:
-    return list(planned([View(resource_of(each)) for each in manifests], TAKEN).gangs)
+    return list(planned_gangs([View(resource_of(each)) for each in manifests], TAKEN).gangs)
 
 
 def omitted(*manifests: dict[str, Any]) -> list[str]:
-    return list(planned([View(resource_of(each)) for each in manifests], TAKEN).omitted)
+    return list(planned_gangs([View(resource_of(each)) for each in manifests], TAKEN).omitted)
 
 
 def volcano(**spec: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Scheduler:
         """Accept the state."""
 
     @contextmanager
-    def before_the_scheduler(self) -> Iterator[None]:
+    def scheduler_paused(self) -> Iterator[None]:
         """Accept the block."""
         yield
 

@@ -152,7 +152,7 @@ def test_what_is_lost_counts_from_the_last_checkpoint(
 ) -> None:
     ago = {k: TAKEN - timedelta(seconds=known[k]) for k in ("saved", "started") if k in known}
     running = gang("a", 1, 8, "n", hour=7).model_copy(update={"started": None, **known, **ago})
-    assert running.unsaved(TAKEN, later) == unsaved
+    assert running.unsaved_seconds(TAKEN, later) == unsaved
 
 
 def test_a_gang_that_is_not_admitted_has_the_pods_of_its_tasks(installed: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_job_flow_between_two_steps_waits() -> None:
 
 
 def test_a_run_is_over_when_it_succeeded_or_failed() -> None:
-    assert [state for state in State if state.over] == [State.SUCCEEDED, State.FAILED]
+    assert [state for state in State if state.finished] == [State.SUCCEEDED, State.FAILED]
 
 
 def test_a_volcano_job_fails_when_its_restarts_are_used_up() -> None:

@@ -14,8 +14,8 @@ from gpu_platform.runs.submission import (
     Description,
     Submission,
     cost,
-    exported,
     read_jobs,
+    stack_configuration,
     submissions,
     violations,
 )
@@ -118,7 +118,7 @@ def test_the_exported_configuration_has_the_same_jobs(tmp_path: Path) -> None:
     jobs = stacks()[0]["training"]["jobs"]
     file = tmp_path / "jobs.yaml"
     file.write_text(yaml.safe_dump(jobs))
-    config = yaml.safe_load(exported(read_jobs(file)))["config"]
+    config = yaml.safe_load(stack_configuration(read_jobs(file)))["config"]
     again = tmp_path / "again.yaml"
     again.write_text(yaml.safe_dump(config["gpu-platform:training"]["jobs"]))
     assert read_jobs(again) == read_jobs(file)

@@ -11,7 +11,7 @@ import yaml
 
 from policies.catalogue import RULES
 from policies.configuration import configure
-from policies.evaluation import applied
+from policies.evaluation import applicable_rules
 from policies.resources import Resource
 from policies.rule import Rule, RuleConfig
 from policies.views import Stack, View
@@ -86,7 +86,7 @@ def _refusing_good(base: str, config: str) -> frozenset[str]:
 @cache
 def _applied(config: str) -> list[tuple[Rule[Any], bool, RuleConfig]]:
     """Return the rules that apply with settings, which are JSON to be a key of the cache."""
-    return applied(configure(CONFIG | json.loads(config), RULES), whole_stack=True)
+    return applicable_rules(configure(CONFIG | json.loads(config), RULES), whole_stack=True)
 
 
 def _resource(manifest: Manifest, existing: Sequence[str]) -> Resource:

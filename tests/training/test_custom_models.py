@@ -65,8 +65,11 @@ def test_an_unused_parameter_is_kept_by_fsdp_and_the_run_resumes(
     ("model", "message"),
     [
         ("Unused", "does not use spare.weight, spare.bias, which ddp would wait for: freeze"),
-        ("Wrapped", "returned dict for 2 samples: it must return logits of"),
-        ("TooFew", r"returned \[2, 9\] for 2 samples: it must return logits of \[2, 10\]"),
+        ("Wrapped", "model .*:Wrapped returned dict for 2 samples: it must return logits of"),
+        (
+            "TooFew",
+            r"model .*:TooFew returned \[2, 9\] for 2 samples: it must return logits of \[2, 10\]",
+        ),
     ],
 )
 def test_mistakes_of_a_model_are_reported_before_the_first_step(

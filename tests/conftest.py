@@ -120,8 +120,13 @@ class DirectoryOrFile(LoadFileScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return ONE_AFTER_ANOTHER.get(_directory(Path(file).relative_to("tests")), file)
+        return _group(super()._split_scope(nodeid))
+
+
+@cache
+def _group(file: str) -> str:
+    """Return the name of the group that a process runs with a file."""
+    return ONE_AFTER_ANOTHER.get(_directory(Path(file).relative_to("tests")), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,7 +12,9 @@ from training.config import TrainingConfig
 
 def stacks() -> list[dict[str, Any]]:
     """Return the configurations of the stacks."""
-    first, *others = yaml.safe_load_all(Path(__file__).with_suffix(".yaml").read_text())
+    first, *others = yaml.load_all(
+        Path(__file__).with_suffix(".yaml").read_text(), yaml.CSafeLoader
+    )
     first["training"]["jobs"]["digits"]["hyperparameters"] = {
         name: value
         for name, value in TrainingConfig().model_dump(mode="json").items()

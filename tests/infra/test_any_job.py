@@ -11,6 +11,7 @@ from kube.kinds import KINDS, JobKind
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from tests.infra.jobs import job, objects, problems_of, refused
+from tests.unicode import ALPHABET
 
 RDMA = {"resource": "rdma/hca", "count": 1, "interface": "ib0", "hca": "mlx5"}
 STEP = {"command": ["./step"], "memory": "4Gi"}
@@ -165,7 +166,9 @@ def test_objects_are_reproducible_and_named_after_the_run(
 
 BAD: st.SearchStrategy[tuple[str, Any]] = st.one_of(
     st.tuples(st.sampled_from(["nodes", "gpus_per_node", "retries"]), st.integers(max_value=0)),
-    st.tuples(st.just("kind"), st.text(max_size=8).filter(lambda text: text not in KINDS)),
+    st.tuples(
+        st.just("kind"), st.text(ALPHABET, max_size=8).filter(lambda text: text not in KINDS)
+    ),
     st.tuples(st.sampled_from(["cpu", "memory", "shm"]), st.sampled_from(["", "-1", "8GB", "0"])),
     st.tuples(st.just("min_nodes"), st.integers(max_value=0) | st.integers(min_value=65)),
     st.tuples(st.just("fatal_exit_codes"), st.lists(st.integers(256), min_size=1, max_size=3)),

@@ -23,7 +23,7 @@ LEVELS = {"error", "warning"}
 
 
 def written(path: Path, *objects: dict[str, Any]) -> str:
-    path.write_text(yaml.safe_dump_all(objects, sort_keys=False))
+    path.write_text(yaml.dump_all(objects, Dumper=yaml.CSafeDumper, sort_keys=False))
     return str(path)
 
 

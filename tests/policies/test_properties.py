@@ -10,6 +10,7 @@ from policies.resources import Resource
 from policies.values import UNKNOWN
 from policies.views import Stack, View
 from tests.policies.harness import judge, remediate
+from tests.unicode import ALPHABET
 
 WORDS = [
     *("", "0", "1", "1e3", "1000m", "4Gi", "Memory", "ALL", "/dev/shm", "a:latest", "shm"),
@@ -32,7 +33,7 @@ SCALARS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
     st.just(UNKNOWN),
     st.sampled_from(WORDS),
-    st.text(max_size=8),
+    st.text(ALPHABET, max_size=8),
 )
 KEYS = st.sampled_from(NAMES)
 VALUES = st.recursive(

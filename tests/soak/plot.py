@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from tests.soak.goals import WARM_UP, WORKLOADS, trends
 
 LARGEST: Final = 9
@@ -15,6 +12,10 @@ LARGEST: Final = 9
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw the workloads above and the cluster's largest programs below, with trends."""
+    # Imported here: every process that collects the tests imports this module.
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     mpl.rcParams["svg.hashsalt"] = "soak"  # makes the file reproducible
     samples = result["memory"]
     found = trends(samples)

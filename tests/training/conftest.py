@@ -1,3 +1,4 @@
+import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ def train(tmp_path: Path) -> Train:
 
 def train_in(folder: Path, run_dir: str = "run", **settings: object) -> int:
     """Train in this process as a gang of one; keywords are settings. None removes a setting."""
+    importlib.import_module("tests.training.digits")
     small = {"model": "digits-net", "dataset": "digits", "epochs": 2, "device": "cpu"}
     values = small | settings | {"run_dir": str(folder / run_dir)}
     values = {name: value for name, value in values.items() if value is not None}

@@ -29,12 +29,8 @@ from workload.manifest import read_manifest
 
 # A process has only one fork server, and the engine's tests use it too: the last preload list
 # applies to both.
-PRELOADED = ["training.train", "inference.server", "torch._dynamo", "sklearn.datasets"]
-PRELOADED += ["sklearn.model_selection", "accelerate.commands.launch"]
-# What a process of a test imports first: this module with pytest, and models of tests. The last
-# one must stay the last: it freezes what forks share.
-PRELOADED += ["tests.training.forked_gang", "tests.training.custom_models"]
-PRELOADED += ["inference.engine.preloaded"]
+# The second one must stay the last: it freezes what forks share.
+PRELOADED = ["tests.training.preloaded", "inference.engine.preloaded"]
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(PRELOADED)
 

@@ -17,6 +17,9 @@ CHECKS: Final[tuple[Callable[..., Iterator[str]], ...]] = tuple(
     if isfunction(function) and function.__module__ == module.__name__ and name[0] != "_"
 )
 
+SECTIONS: Final = {function: signature(function).parameters.keys() for function in CHECKS}
+"""The sections that each check compares."""
+
 
 def check(sections: Mapping[str, Any]) -> Iterator[str]:
     """Yield every problem across sections.
@@ -24,7 +27,6 @@ def check(sections: Mapping[str, Any]) -> Iterator[str]:
     A check runs only if all sections that it compares are given, so that the caller can leave out
     the invalid ones and each mistake is reported once.
     """
-    for function in CHECKS:
-        needed = signature(function).parameters
-        if needed.keys() <= sections.keys():
+    for function, needed in SECTIONS.items():
+        if needed <= sections.keys():
             yield from function(**{name: sections[name] for name in needed})

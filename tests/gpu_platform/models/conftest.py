@@ -77,7 +77,7 @@ class Shelf:
         self, run: str = "first", key: Path | None = None, export: Path | None = None
     ) -> str:
         """Publish a run and return its digest."""
-        objects = [*yaml.safe_load_all(self.objects[run].read_text())]
+        objects = [*yaml.load_all(self.objects[run].read_text(), yaml.CSafeLoader)]
         folder = export or self.exports[run]
         signed = promotion.publish(self.repository, folder, objects, {}, key or self.key, None)
         return signed.digest

@@ -7,8 +7,10 @@ import base64
 import functools
 import http.server
 import json
+import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,67 @@ from inference.cache import Cache
 from inference.fetch import FetchError, fetch
 from inference.registry import PLAIN_HTTP
 from tests.gpu_platform.models.conftest import Shelf, keys
+from tests.registry import Registry
 from workload.manifest import ExportError, read_manifest
 
 Attempt = Callable[[Shelf, str], str]
 """Changes the published model with a digest, and returns the version to promote."""
 
 WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A repository with the first model, and a copy of the repository's directory."""
+
+    shelf: Shelf
+    digest: str
+    copy: Path
+
+
+def repository_directory(shelf: Shelf) -> Path:
+    path = shelf.name.partition("/")[2]
+    return shelf.registry.folder / "docker/registry/v2/repositories" / path
+
+
+@pytest.fixture(scope="module")
+def published(
+    registry: Registry,
+    trained: dict[str, tuple[Path, Path]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Published:
+    """Publish the first model once for all attempts."""
+    folder = tmp_path_factory.mktemp("published")
+    key, public = keys(folder / "keys")
+    shelf = Shelf(
+        registry=registry,
+        name=f"{registry.host}/models/published",
+        exports={name: export for name, (export, _) in trained.items()},
+        objects={name: objects for name, (_, objects) in trained.items()},
+        key=key,
+        public=public,
+        calls=folder / "calls",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(registry.authority))
+        digest = shelf.publish()
+    copy = Path(shutil.copytree(repository_directory(shelf), folder / "repository"))
+    return Published(shelf, digest, copy)
+
+
+@pytest.fixture
+def shelf(shelf: Shelf, published: Published) -> Shelf:
+    """A shelf whose repository contains nothing but the published model."""
+    original = published.shelf
+    directory = repository_directory(original)
+    shutil.rmtree(directory)
+    shutil.copytree(published.copy, directory)
+    return replace(shelf, name=original.name, key=original.key, public=original.public)
+
+
+@pytest.fixture
+def digest(published: Published) -> str:
+    return published.digest
 
 
 def document(shelf: Shelf, digest: str) -> dict[str, Any]:
@@ -294,10 +351,10 @@ PROMOTIONS: dict[Attempt, str] = {
 
 @pytest.mark.parametrize("attempt", PROMOTIONS, ids=lambda attempt: attempt.__name__)
 def test_nothing_else_is_promoted(
-    attempt: Attempt, shelf: Shelf, capsys: pytest.CaptureFixture[str]
+    attempt: Attempt, shelf: Shelf, digest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The reason is the expected one, nothing is admitted, and no stage moves."""
-    version = attempt(shelf, shelf.publish())
+    version = attempt(shelf, digest)
     assert shelf.promote(version) != 0
     assert PROMOTIONS[attempt] in capsys.readouterr().err
     assert shelf.admitted() == {}
@@ -305,9 +362,8 @@ def test_nothing_else_is_promoted(
 
 
 def test_a_model_in_another_repository_is_not_promoted(
-    shelf: Shelf, capsys: pytest.CaptureFixture[str]
+    shelf: Shelf, digest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    digest = shelf.publish()
     other = shelf.elsewhere("copy")
     found = document(shelf, digest)
     for part in (found["config"], *found["layers"]):
@@ -325,9 +381,8 @@ def test_a_model_in_another_repository_is_not_promoted(
 
 
 def test_an_earlier_promotion_does_not_admit_what_its_tag_names_now(
-    shelf: Shelf, tmp_path: Path
+    shelf: Shelf, digest: str, tmp_path: Path
 ) -> None:
-    digest = shelf.publish()
     assert shelf.promote(digest) == 0
     evil = other_weights(shelf, digest)
     shelf.repository.push_manifest(shelf.repository.manifest(evil), "production")
@@ -345,34 +400,36 @@ def fetched(shelf: Shelf, digest: str, folder: Path) -> str:
     return str(refused.value)
 
 
-def test_changed_weights_are_not_fetched(shelf: Shelf, tmp_path: Path) -> None:
-    digest = a_blob_that_was_changed_in_the_registry(shelf, shelf.publish())
+def test_changed_weights_are_not_fetched(shelf: Shelf, digest: str, tmp_path: Path) -> None:
+    a_blob_that_was_changed_in_the_registry(shelf, digest)
     assert "sent content that differs from" in fetched(shelf, digest, tmp_path / "served")
 
 
-def test_a_changed_manifest_is_not_fetched(shelf: Shelf, tmp_path: Path) -> None:
-    digest = a_manifest_that_was_changed_in_the_registry(shelf, shelf.publish())
+def test_a_changed_manifest_is_not_fetched(shelf: Shelf, digest: str, tmp_path: Path) -> None:
+    a_manifest_that_was_changed_in_the_registry(shelf, digest)
     assert digest in fetched(shelf, digest, tmp_path / "served")
 
 
 def test_an_export_that_contradicts_its_weights_is_not_fetched(
-    shelf: Shelf, tmp_path: Path
+    shelf: Shelf, digest: str, tmp_path: Path
 ) -> None:
-    digest = other_weights(shelf, shelf.publish())
-    assert "the manifest states" in fetched(shelf, digest, tmp_path / "served")
+    changed = other_weights(shelf, digest)
+    assert "the manifest states" in fetched(shelf, changed, tmp_path / "served")
 
 
-def test_the_files_of_another_model_in_the_cache_are_not_used(shelf: Shelf, tmp_path: Path) -> None:
+def test_the_files_of_another_model_in_the_cache_are_not_used(
+    shelf: Shelf, digest: str, tmp_path: Path
+) -> None:
     """Each copy of a model is replaced by that of another one, and all of them at once."""
     cache = Cache(tmp_path / "cache", 2**30)
     cache.folder.mkdir()
-    models = [shelf.publish(run) for run in ("first", "second")]
+    models = [digest, shelf.publish("second")]
     parts: list[list[Path]] = []
-    for digest in models:
-        fetch(f"oci://{shelf.name}@{digest}", tmp_path / digest, cache=cache)
-        found = document(shelf, digest)
+    for model in models:
+        fetch(f"oci://{shelf.name}@{model}", tmp_path / model, cache=cache)
+        found = document(shelf, model)
         layers = [layer(found, name)["digest"] for name in ("manifest.json", WEIGHTS)]
-        parts.append([cache.folder / each.removeprefix("sha256:") for each in (digest, *layers)])
+        parts.append([cache.folder / each.removeprefix("sha256:") for each in (model, *layers)])
     contents = [[path.read_bytes() for path in paths] for paths in parts]
     for replaced in ({0}, {1}, {2}, {0, 1, 2}):
         for number in replaced:
@@ -385,11 +442,13 @@ def test_the_files_of_another_model_in_the_cache_are_not_used(shelf: Shelf, tmp_
         assert [path.read_bytes() for path in parts[0]] == contents[0]
 
 
-def test_the_digest_of_a_layer_is_not_a_path_in_the_cache(shelf: Shelf, tmp_path: Path) -> None:
+def test_the_digest_of_a_layer_is_not_a_path_in_the_cache(
+    shelf: Shelf, digest: str, tmp_path: Path
+) -> None:
     cache = Cache(tmp_path / "cache", 2**30)
     cache.folder.mkdir()
     (tmp_path / "secret").write_text("kept")
-    found = document(shelf, shelf.publish())
+    found = document(shelf, digest)
     layer(found, "manifest.json")["digest"] = "sha256:../secret"
     content = artifact.encoded(found)
     name = artifact.digest_of(content)
@@ -400,8 +459,8 @@ def test_the_digest_of_a_layer_is_not_a_path_in_the_cache(shelf: Shelf, tmp_path
 
 
 @pytest.mark.parametrize("version", [":production", "", "@sha256:0", "@sha512:" + "0" * 64])
-def test_only_digests_are_fetched(shelf: Shelf, version: str, tmp_path: Path) -> None:
-    shelf.promote(shelf.publish())
+def test_only_digests_are_fetched(shelf: Shelf, digest: str, version: str, tmp_path: Path) -> None:
+    shelf.promote(digest)
     with pytest.raises(FetchError, match="with the digest of the artifact"):
         fetch(f"oci://{shelf.name}{version}", tmp_path / "served")
 

@@ -51,36 +51,40 @@ def searched(choice: str = "adamw", trials: int = 8, **changes: Any) -> dict[str
     return summary(trials=rows, chosen=trials, space=described, **changes)
 
 
+@pytest.fixture(scope="module")
+def usual() -> str:
+    """The page of a sweep with trials."""
+    return page({"digits": searched()})
+
+
 def images(text: str) -> list[str]:
     found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', text)
     return [base64.b64decode(each).decode() for each in found]
 
 
-def test_ticks_of_a_logarithmic_axis_are_numbers() -> None:
-    plots = "".join(images(page({"digits": searched()})))
+def test_ticks_of_a_logarithmic_axis_are_numbers(usual: str) -> None:
+    plots = "".join(images(usual))
     assert "<!-- 0.001 -->" in plots
     assert "mathdefault" not in plots
 
 
-def test_a_page_has_the_three_plots_and_every_trial() -> None:
-    text = page({"digits": searched()})
-    assert re.findall("<figcaption>(.*)</figcaption>", text) == [
+def test_a_page_has_the_three_plots_and_every_trial(usual: str) -> None:
+    assert re.findall("<figcaption>(.*)</figcaption>", usual) == [
         "History",
         "Hyperparameters",
         "Importance",
     ]
-    for image in images(text):
+    for image in images(usual):
         assert ElementTree.fromstring(image).tag.endswith("svg")  # noqa: S314
-    assert text.count("<tr>") == 1 + 8
-    assert "<td>digits-00000003</td><td>succeeded</td><td>9/9</td>" in text
+    assert usual.count("<tr>") == 1 + 8
+    assert "<td>digits-00000003</td><td>succeeded</td><td>9/9</td>" in usual
 
 
-def test_a_page_loads_nothing_and_is_the_same_each_time() -> None:
-    text = page({"digits": searched()})
-    assert text == page({"digits": searched()})
-    sources = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^"\s)]{0,30})', text)
+def test_a_page_loads_nothing_and_is_the_same_each_time(usual: str) -> None:
+    assert usual == page({"digits": searched()})
+    sources = re.findall(r'(?:src|href|url)\s*[=(]\s*"?([^"\s)]{0,30})', usual)
     assert all(source.startswith("data:image/svg+xml") for source in sources)
-    assert "default-src 'none'" in text
+    assert "default-src 'none'" in usual
 
 
 def test_texts_of_others_are_neither_markup_nor_formulas() -> None:

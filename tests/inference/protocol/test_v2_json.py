@@ -19,6 +19,7 @@ from inference.protocol.v2_json import (
     write_answer,
 )
 from tests.inference.protocol.models import SERVED, answer, taking
+from tests.unicode import ALPHABET
 
 DEEP = "brackets"
 """Stands for a list that is nested too deeply for a conversion."""
@@ -227,8 +228,14 @@ def test_a_malformed_request_names_its_field(malformed: bytes, message: str) -> 
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(ALPHABET, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(ALPHABET, max_size=5), inner)
+    ),
     max_leaves=12,
 )
 

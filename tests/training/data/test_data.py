@@ -5,7 +5,7 @@ import pytest
 
 from tests.training.data.files import write_published
 from training.config import DATASETS
-from training.data import DataError, Images, held_out_digits, load
+from training.data import DataError, Images, builtin, held_out_digits, load
 from training.settings import IMAGES
 from workload.catalog import MODELS
 
@@ -55,8 +55,12 @@ FROM_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar100"}
 
 
 @pytest.mark.parametrize("model", [name for name, known in MODELS.items() if known.shape])
-def test_every_fitting_data_set_comes_in_the_shape_of_the_model(model: str, tmp_path: Path) -> None:
+def test_every_fitting_data_set_comes_in_the_shape_of_the_model(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_published(tmp_path)
+    monkeypatch.setattr(builtin, "GLYPHS_TRAIN", 20)
+    monkeypatch.setattr(builtin, "GLYPHS_HELD_OUT", 10)
     shape = MODELS[model].shape
     fitting = set(DATASETS.get(model, IMAGES))
     for name in ({"digits", "glyphs", "photos", "synthetic"} | FROM_FILES) & fitting:

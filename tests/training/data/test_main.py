@@ -1,6 +1,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,13 +24,20 @@ from training.settings import DatasetName
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tokens and shards side by side. Read-only: see `made`."""
+    folder = tmp_path_factory.mktemp("prepared")
+    write_text(folder / "text", {"a.txt": 3000})
+    assert main(["prepare", "text", f"--folder={folder}/text", f"{folder}/tokens"]) == 0
+    assert main(["prepare", "images", "--dataset=digits", f"{folder}/shards"]) == 0
+    return folder
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """Tokens and shards side by side."""
-    write_text(tmp_path / "text", {"a.txt": 3000})
-    assert main(["prepare", "text", f"--folder={tmp_path}/text", f"{tmp_path}/tokens"]) == 0
-    assert main(["prepare", "images", "--dataset=digits", f"{tmp_path}/shards"]) == 0
-    return tmp_path
+def made(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the prepared data sets that a test may change."""
+    return shutil.copytree(prepared, tmp_path / "made")
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,17 @@ def test_an_oversized_image_is_not_decoded(tmp_path: Path, monkeypatch: pytest.M
     assert read_manifest(tmp_path / "shards").dropped["unreadable"] == 3
 
 
-def test_files_have_a_limited_size(tmp_path: Path) -> None:
-    target = tmp_path / "shards"
-    assert main(["prepare", "images", "--dataset=digits", "--max-mib=1", str(target)]) == 0
-    manifest = check_prepared(target, print)
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards of digits in several files. Read-only."""
+    folder = tmp_path_factory.mktemp("split")
+    options = ["--dataset=digits", "--max-mib=1"]
+    assert main(["prepare", "images", *options, str(folder / "shards")]) == 0
+    return folder
+
+
+def test_files_have_a_limited_size(split: Path) -> None:
+    manifest = check_prepared(split / "shards", print)
     assert len(manifest.train.parts) == 3
     assert all(part.size <= 2**20 for part in manifest.parts())
 
@@ -109,10 +116,8 @@ def test_known_data_sets_have_fixed_sizes_and_held_out_samples(tmp_path: Path) -
     assert np.array_equal(np.bincount(labels), np.bincount(known.held_out.labels))
 
 
-def test_shards_contain_several_classes(tmp_path: Path) -> None:
-    target = tmp_path / "shards"
-    assert main(["prepare", "images", "--dataset=digits", "--max-mib=1", str(target)]) == 0
-    train = load("shards", tmp_path, None, seed=0).train
+def test_shards_contain_several_classes(split: Path) -> None:
+    train = load("shards", split, None, seed=0).train
     assert set(train.batch(np.arange(100))[1]) == set(range(10))
 
 
@@ -148,8 +153,22 @@ def test_an_empty_training_set_is_rejected(
     assert list((tmp_path / "shards").iterdir()) == []
 
 
+def make(source: Source, target: Path) -> ShardsManifest:
+    return prepare_images(
+        source, target, limit=2**18, force=False, settings={}, report=lambda _: None
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> ShardsManifest:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return make(from_dataset("digits", folder), folder / "shards")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("No space left on device")])
-def test_an_interrupted_preparation_can_be_repeated(error: BaseException, tmp_path: Path) -> None:
+def test_an_interrupted_preparation_can_be_repeated(
+    error: BaseException, uninterrupted: ShardsManifest, tmp_path: Path
+) -> None:
     whole = from_dataset("digits", tmp_path)
 
     def cut_off() -> Iterator[Picture | Dropped]:
@@ -157,17 +176,11 @@ def test_an_interrupted_preparation_can_be_repeated(error: BaseException, tmp_pa
             yield next(whole.pictures)
         raise error
 
-    def make(source: Source, target: Path) -> ShardsManifest:
-        return prepare_images(
-            source, target, limit=2**18, force=False, settings={}, report=lambda _: None
-        )
-
     target = tmp_path / "shards"
     with pytest.raises((KeyboardInterrupt, OSError)):
         make(Source(whole.classes, whole.shape, whole.total, cut_off()), target)
     assert list(target.iterdir()) == []
-    again = make(from_dataset("digits", tmp_path), target)
-    assert again == make(from_dataset("digits", tmp_path), tmp_path / "never-interrupted")
+    assert make(from_dataset("digits", tmp_path), target) == uninterrupted
     assert (target / MANIFEST_FILE).exists()
 
 

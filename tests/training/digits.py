@@ -1,0 +1,12 @@
+"""scikit-learn's digits, read only once per process: most runs of tests train on them.
+
+Reading them takes longer than training on them for a few steps.
+"""
+
+from functools import cache
+
+import sklearn.datasets
+
+# `training.data.builtin.digits` copies the arrays.
+sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)
+sklearn.datasets.load_digits()

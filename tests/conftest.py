@@ -21,8 +21,8 @@ LONGEST = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 3600, "faul
 LAST = HERE / "cluster" / "real" / "test_9_down.py"
 """File that takes down the cluster with real nodes, which fault tests share."""
 
-LONG = (HERE / "training", HERE / "inference")
-"""Directories whose files take longest and share no fixtures."""
+LONG = (HERE / "training", HERE / "inference", HERE / "gpu_platform" / "models")
+"""Directories whose files take longest."""
 
 # The tests in these directories share a cluster, or inspect the processes, ports and mounts of the
 # machine. The group of the innermost directory applies, and the longest groups start first.

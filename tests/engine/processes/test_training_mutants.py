@@ -107,7 +107,7 @@ MUTANTS = {
         LORA, "model.requires_grad_(requires_grad=False)", "pass", ADAPTS
     ),
     "merges without the scale": Mutant(
-        LORA, ".add_(change, alpha=self.scale)", ".add_(change)", ADAPTS
+        LORA, ".add_(second @ first, alpha=self.scale)", ".add_(second @ first)", ADAPTS
     ),
     "adapters have no dropout": Mutant(
         LORA,

@@ -343,8 +343,10 @@ def _survives_the_loss_of_its_journal(sweep: Controlled, phases: dict[str, str])
 def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
     volcano: Scheduling, tmp_path: Path
 ) -> None:
-    budget = {"gpu_hours": 0.03}
-    sweep = controlled(volcano, tmp_path, "spent", budget=budget, early_stopping=None)
+    budget = {"gpu_hours": 0.04}
+    # The reserve covers the grace period, which is longer here than a pause takes on a busy machine.
+    job = {"grace_seconds": 4}
+    sweep = controlled(volcano, tmp_path, "spent", job=job, budget=budget, early_stopping=None)
     with Training(volcano, sweep.sweep, sweep.claim) as training, sweep.running():
         await_(lambda: sweep.summary().get("state") == "budget spent", 60, "the budget")
         await_(lambda: set(sweep.phases().values()) <= {"Aborted", "Completed"}, 30, "a pause")

@@ -344,7 +344,7 @@ def test_a_spent_budget_pauses_every_trial_and_is_not_exceeded(
     volcano: Scheduling, tmp_path: Path
 ) -> None:
     budget = {"gpu_hours": 0.04}
-    # The reserve covers the grace period, which is longer here than a pause takes on a busy machine.
+    # The reserve covers the grace period, which is longer than a pause takes on a busy machine.
     job = {"grace_seconds": 4}
     sweep = controlled(volcano, tmp_path, "spent", job=job, budget=budget, early_stopping=None)
     with Training(volcano, sweep.sweep, sweep.claim) as training, sweep.running():

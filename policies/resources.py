@@ -31,8 +31,8 @@ _COMPONENTS = frozenset(
 def address_of(namespace: str, group: str, kind: str, name: str) -> str:
     """Return the address of an object: `namespace/Kind/name`, or `namespace/Kind.group/name`.
 
-    The group is omitted only if it belongs to Kubernetes (no dot, or a subdomain of k8s.io), so that
-    custom resources of other groups cannot have the same address as a built-in object.
+    The group is omitted only if it belongs to Kubernetes (no dot, or a subdomain of k8s.io), so
+    that custom resources of other groups cannot have the same address as a built-in object.
     """
     is_own = "." not in group or group.endswith(".k8s.io")
     return f"{namespace}/{kind if is_own else f'{kind}.{group}'}/{name}"

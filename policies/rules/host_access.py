@@ -40,7 +40,7 @@ HOST_SOURCES: Final = ("hostPath", "hostDisk")
     ),
 )
 def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """In these namespaces, a pod can reach processes and connections of every job on the node."""
+    """In the host's namespaces, a pod can reach all processes and connections on the node."""
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         flag = pod.spec[key]
         if flag.present and flag.value is not False:

@@ -89,7 +89,7 @@ class Resource:
 
     @cached_property
     def record(self) -> WorkloadKind | None:
-        """The registry's record of the kind, if there is one."""
+        """The registry's record for the kind, if there is one."""
         return find(self._kinds, self.group, self.kind) if self.is_manifest else None
 
     @cached_property

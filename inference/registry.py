@@ -48,10 +48,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         """Return the request, without credentials if it goes to another server.
 
-        Raise HTTPError if that server would be reached without encryption.
+        Raise HTTPError if that server would be reached without HTTPS.
         """
         if urlsplit(newurl).scheme != "https" and not newurl.startswith(_origin(req.full_url)):
-            raise urllib.error.HTTPError(req.full_url, code, f"redirect to {newurl}", headers, fp)
+            problem = f"redirected to {newurl}, which does not use HTTPS"
+            raise urllib.error.HTTPError(req.full_url, code, problem, headers, fp)
         found = super().redirect_request(req, fp, code, msg, headers, newurl)
         if found is not None and _origin(newurl) != _origin(req.full_url):
             found.remove_header("Authorization")
@@ -148,7 +149,10 @@ def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
 
 
 def _authorized(challenge: str) -> str:
-    """Return the Authorization header for a challenge: Basic, or a token requested with it."""
+    """Return the Authorization header for a challenge.
+
+    It contains Basic credentials, or a bearer token that is requested with them.
+    """
     user, password = os.environ.get(USERNAME, ""), os.environ.get(PASSWORD, "")
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()
     basic = f"Basic {pair}" if user else ""
@@ -158,7 +162,7 @@ def _authorized(challenge: str) -> str:
     query = dict(_CHALLENGE.findall(parameters))
     realm = query.pop("realm", "")
     if urlsplit(realm).scheme != "https":
-        raise ValueError(f"the registry requires a token from {realm}, which is not encrypted")
+        raise ValueError(f"the registry requires a token from {realm}, which does not use HTTPS")
     request = urllib.request.Request(f"{realm}?{urlencode(query)}")  # noqa: S310  https
     if basic:
         request.add_header("Authorization", basic)

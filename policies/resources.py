@@ -1,4 +1,4 @@
-"""The plain view of one resource, which rules receive."""
+"""The view of a single resource that rules receive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from policies.values import UNKNOWN, Node
 
 _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
-# The only type token that the provider itself inspects: a release passes values to Helm.
+# Releases are the only type for which the provider creates no object itself: it passes their
+# values to Helm.
 _RELEASE = "kubernetes:helm.sh/v3:Release"
 # Components, whose children are registered one by one.
 _COMPONENTS = frozenset(
@@ -30,8 +31,8 @@ _COMPONENTS = frozenset(
 def address_of(namespace: str, group: str, kind: str, name: str) -> str:
     """Return the address of an object: `namespace/Kind/name`, or `namespace/Kind.group/name`.
 
-    Only kinds of Kubernetes itself have no group, so that a custom resource cannot have the address
-    of a Kubernetes object.
+    The group is omitted only if it belongs to Kubernetes (no dot, or a subdomain of k8s.io), so
+    that custom resources of other groups cannot have the same address as a built-in object.
     """
     is_own = "." not in group or group.endswith(".k8s.io")
     return f"{namespace}/{kind if is_own else f'{kind}.{group}'}/{name}"
@@ -49,8 +50,9 @@ class Resource:
 
     `pulumi_type` is the engine's type token, and `properties` is plain data (see
     `policies.properties`). If `protected` is true, Pulumi rejects a deletion. `existing` lists
-    address patterns of objects that exist already, so that patches do not create them. `kinds` is
-    the registry, and `node` the location of an object that is part of another one.
+    address patterns of objects that already exist; patches to them create nothing. `kinds` is the
+    registry of workload kinds. `node` is set for an object that is embedded in another one, and
+    locates it there.
     """
 
     def __init__(
@@ -87,15 +89,15 @@ class Resource:
 
     @cached_property
     def record(self) -> WorkloadKind | None:
-        """The registry's record of the kind, if there is one."""
+        """The registry's record for the kind, if there is one."""
         return find(self._kinds, self.group, self.kind) if self.is_manifest else None
 
     @cached_property
     def is_manifest(self) -> bool:
         """True if the provider creates a Kubernetes object from the resource.
 
-        As in the provider, `apiVersion` and `kind` of the properties decide: anyone may register
-        an object under the type token of a component.
+        Like the provider, this looks at `apiVersion` and `kind` in the properties rather than at
+        the type token, because anyone can register an object under a component's type token.
         """
         if not self.pulumi_type.startswith(_PULUMI_PREFIX) or self.pulumi_type == _RELEASE:
             return False
@@ -151,7 +153,7 @@ class Resource:
 
     @cached_property
     def unseen(self) -> str:
-        """Description of deployed objects that no rule can see; empty for most resources."""
+        """Why rules cannot see everything that the resource deploys; empty for most resources."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
         return self.record.unseen if self.record is not None else ""
@@ -206,7 +208,9 @@ class Resource:
         return address_of(self.namespace or "(unknown)", self.group, self.kind, self.name)
 
     def is_named(self, patterns: Sequence[str]) -> bool:
-        """Return whether a pattern matches the address; `*` matches anything, such as a suffix.
+        """Return whether a pattern matches the address.
+
+        `*` matches any text, for example a generated suffix.
 
         The namespace must be known, unless the pattern matches every namespace.
         """

@@ -27,7 +27,7 @@ def main() -> int:
     if options.command == "show":
         directory = newest(options.claims, options.run)
         if directory is None:
-            sys.stderr.write(f"{options.claims} contains no failure of {options.run}\n")
+            sys.stderr.write(f"no failures of {options.run} are recorded in {options.claims}\n")
             return 1
         for text in failure_text(directory):
             sys.stdout.write(text)

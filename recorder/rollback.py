@@ -57,7 +57,7 @@ Object = TypeVar("Object")
 class Limit:
     """A PromQL query over CANARY_SPAN and the value above which the canary is rolled back.
 
-    A query without a result is not evaluated.
+    If the query returns no result, the limit is not checked.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Rollback:
         if canaries != self._canaries:
             self._canaries, self._since, self._unready_evaluations = canaries, now, 0
         # The routes of a service describe the same canary, except during an update. The canary may
-        # already be rolled back in one route only, or its weights may have been restored.
+        # have been rolled back in only one of the routes, or someone may have restored its weights.
         same = (route for route in routes if _identity(route) in canaries)
         reason = next(filter(None, map(_earlier_reason, same)), None)
         if reason is None:
@@ -293,7 +293,7 @@ def _path(annotation: str) -> str:
 
 
 def _earlier_reason(route: GenericNamespacedResource) -> str | None:
-    """Return the reason of an earlier rollback of this canary, or None."""
+    """Return the reason for an earlier rollback of this canary, or None."""
     annotations = (route.metadata.annotations if route.metadata else None) or {}
     identity, _, reason = annotations.get(ROLLED_BACK_ANNOTATION, "").partition(" ")
     return reason if reason and identity == _identity(route) else None

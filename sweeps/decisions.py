@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
-"""`asked`: its job has not been created yet. `waiting`: queued.
+"""`asked`: the sampler suggested the trial, but its job has not been created yet.
 
-`placed`: scheduled, GPUs may be allocated.
+`waiting`: queued. `placed`: scheduled; its GPUs may already be allocated. `asked` and the action
+`ask` are named after Optuna's ask-and-tell interface.
 """
 
 OVER: Final = ("succeeded", "failed")
@@ -90,10 +91,11 @@ class Action:
 def decide(
     bounds: Bounds, trials: Sequence[Trial], *, spent: bool = False, exhausted: bool = False
 ) -> list[Action]:
-    """Return the actions in the order of their execution.
+    """Return the actions in execution order.
 
-    `spent`: the budget is used up. `exhausted`: the sampler finds no other trials. If the
-    controller stops before it has executed all actions, the next call returns the remaining ones.
+    `spent`: the budget is used up. `exhausted`: the sampler has no more trials to suggest. If
+    the controller stops before it has executed all actions, the next call returns the remaining
+    ones.
     """
     active = [trial for trial in trials if trial.phase in ("waiting", "placed")]
     if spent:
@@ -102,7 +104,7 @@ def decide(
 
 
 def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = False) -> bool:
-    """Return whether no action remains within the limits."""
+    """Return whether nothing is left to do within the limits of the sweep."""
     running = any(trial.occupies_slot(bounds.rungs) for trial in trials)
     return not running and not decide(bounds, trials, exhausted=exhausted)
 

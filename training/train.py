@@ -1,4 +1,4 @@
-"""A training run from start to end, to be read from top to bottom."""
+"""A training run from start to finish. Read it from top to bottom."""
 
 import os
 import time
@@ -58,7 +58,8 @@ def run(config: TrainingConfig, world: World) -> int:
         done = on_rank0(lambda: finished_export(export_folder(config)))
         if done is not None and not is_extended(config, done):
             if (mirror := open_mirror(config)) is not None:
-                # The previous process may have ended between the export and its copy.
+                # The previous process may have exited after writing the export and before copying
+                # it.
                 beat = watchdog.beat
                 await_rank0(lambda: mirror.copy_export(beat), long_timeout_group(), beat)
             return report_finished(config, world, done, already=True)
@@ -83,8 +84,8 @@ def run(config: TrainingConfig, world: World) -> int:
                 interrupt(run)
                 return exit_codes.INTERRUPTED
         except DivergedError:
-            # All processes raise it together. The last checkpoint holds valid state, but may still
-            # be being written, so wait for it.
+            # All processes raise it together. The last checkpoint is valid but may not be fully
+            # written yet, so wait for it.
             run.saver.close(run.watchdog.beat)
             raise
         run.saver.close(run.watchdog.beat)
@@ -103,7 +104,7 @@ def train(run: Run) -> bool:
     run.watchdog.beat()
     starting = True
     with ProgressOutputs(run) as outputs:
-        # The previous process may have ended between the checkpoint and the evaluation.
+        # The previous process may have exited after the checkpoint but before the evaluation.
         missed = run.unevaluated and is_due(run, config.evaluate_steps)
         within_epoch = position.seen < run.length.end(position)
         if missed and within_epoch and not evaluate_now(run, outputs, time.monotonic()):
@@ -213,7 +214,7 @@ def evaluate_now(
 ) -> bool:
     """Evaluate and report the weights; return False if a process was asked to stop.
 
-    `epoch` has the mean loss and the number of samples of an epoch that ends now.
+    `epoch` is the mean loss and sample count if this evaluation ends an epoch or the run.
     """
     evaluation, position = evaluate_held_out(run, run.config.evaluate_samples), run.position
     if evaluation is None:
@@ -308,7 +309,7 @@ def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
     before, now = manifest.settings, config.decisive()
     known = [name for name in before if name in type(config).model_fields]
     return {
-        name: f"{name} {before.get(name, 'none')} instead of {now.get(name, 'none')}"
+        name: f"{name}: {before.get(name, 'none')}, now {now.get(name, 'none')}"
         for name in dict.fromkeys([*now, *known])
         if before.get(name) != now.get(name)
     }
@@ -325,8 +326,8 @@ def report_finished(config: TrainingConfig, world: World, manifest: Manifest, al
     found = differences(config, manifest)
     if found:
         raise ConfigurationError(
-            f"{config.run_dir} holds a finished run with {', '.join(found.values())}: "
-            "choose another run_dir"
+            f"{config.run_dir} holds a finished run with other settings "
+            f"({'; '.join(found.values())}): choose another run_dir"
         )
     if world.is_rank0:
         result = {

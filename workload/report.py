@@ -27,7 +27,10 @@ MAX_MESSAGE_BYTES: Final = 4096
 """Maximum size (bytes) of a termination message; Kubernetes truncates longer ones."""
 
 REFRESH_SECONDS: Final = 0.25
-"""Seconds between two updates of the bar, because reading the loss stalls a GPU."""
+"""Minimum time (s) between updates of the bar.
+
+Reading the loss stalls a GPU, so it is not read more often.
+"""
 
 _terminals: list["Terminal"] = []
 
@@ -140,7 +143,10 @@ class Bar:
 
 
 def _terminal() -> "Terminal | None":
-    """Return the terminal at standard output; None in a pod, in a pipe, or without rich."""
+    """Return the terminal if standard output is one.
+
+    Return None in a pod, when piped, or if rich is not installed.
+    """
     if not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         return None
     if not _terminals:

@@ -1,4 +1,4 @@
-"""Control groups of the cluster, on hosts with cgroup v1 controllers or only cgroup v2.
+"""Control groups of the cluster, on hosts that use cgroup v1 (alone or with v2) or only v2.
 
 In each controller's mount, `gpu-platform-<kind>/` contains `supervisor` and a group per node. With
 v2, a group that contains processes cannot delegate controllers to its children. A node therefore

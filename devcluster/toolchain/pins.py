@@ -1,4 +1,4 @@
-"""Typed data of the pinned tools, read from pins.toml."""
+"""Typed models of pins.toml, which pins the tools."""
 
 import hashlib
 import platform
@@ -104,9 +104,13 @@ class Program(_Pin):
     module: str | None = Field(default=None, alias="from")
     file: str | None = None
     ask: tuple[str, ...] = ()
+    """Arguments with which an installed program prints its version."""
     answer: str | None = None
+    """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None
+    """Name of the main program whose directory contains this one, which prints no version."""
     plugin: str | None = None
+    """Directory of this program in Pulumi's plugin directory, if it prints no version."""
 
 
 class Module(_Pin):
@@ -114,7 +118,7 @@ class Module(_Pin):
 
     name: str
     version: str = ""
-    """Version of the upstream release, for modules with a single one."""
+    """Version of the upstream project, if the module builds only one."""
     group: Group | Extra
     shared: bool = False
     """True if the module requires the same versions as the other shared modules."""
@@ -134,12 +138,12 @@ class Module(_Pin):
 
     @property
     def directory(self) -> Path:
-        """Directory with go.mod, go.sum and, for a main package of this project, its source."""
+        """Directory with go.mod and go.sum, and the source of a main package of this project."""
         return HERE / "modules" / self.name
 
     @property
     def cgo(self) -> bool:
-        """True if packages may use cgo, so that the build needs a C compiler."""
+        """True if packages may use cgo, in which case the build needs a C compiler."""
         return "cgo" in self.tags
 
     @property

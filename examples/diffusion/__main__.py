@@ -1,4 +1,4 @@
-"""Fine-tuning of diffusers' UNet in the configuration of SDXL, launched by accelerate.
+"""Fine-tuning of the UNet from diffusers in its SDXL configuration, launched with accelerate.
 
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
@@ -26,22 +26,22 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """Return the parser of the flags."""
+    """Return the command-line parser."""
     flags = Parser(
         prog="accelerate launch -m examples.diffusion",
-        description="Fine-tune a UNet of SDXL's type on synthetic images. An interrupted run "
+        description="Fine-tune an SDXL-style UNet on synthetic images. An interrupted run "
         "resumes from its last checkpoint if it is restarted with the same run-dir. "
         "Exit codes: 0 done, 64 invalid input (do not retry), 75 interrupted after saving (retry).",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
     flags.add_argument(
-        "--run-dir", type=Path, required=True, help="directory of checkpoints and the export"
+        "--run-dir", type=Path, required=True, help="directory for checkpoints and the export"
     )
     flags.add_argument(
         "--unet",
         type=Path,
-        help="directory of the initial UNet, as diffusers saves it; by default a tiny UNet with "
+        help="directory with the initial UNet, as saved by diffusers; by default a tiny UNet with "
         "random weights",
     )
     flags.add_argument("--steps", type=positive, default=200, help="optimizer steps")
@@ -51,7 +51,7 @@ def parser() -> Parser:
     )
     flags.add_argument("--checkpoint-every", type=positive, default=50, help="interval in steps")
     flags.add_argument("--log-every", type=positive, default=10, help="interval in steps")
-    flags.add_argument("--seed", type=int, default=0, help="seed of images, weights and noise")
+    flags.add_argument("--seed", type=int, default=0, help="seed for images, weights and noise")
     return flags
 
 

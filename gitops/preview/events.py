@@ -73,7 +73,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Pulumi's name of the resource."""
+        """Pulumi's name for the resource."""
         return self.urn.rpartition("::")[2]
 
 

@@ -29,11 +29,11 @@ class Progress:
     loss: float | None = None
     accuracy: float | None = None
     left_seconds: float | None = None
-    """Estimated from the steps and epochs in the log."""
+    """Remaining time, estimated from the steps and epochs in the log."""
     seconds: float | None = None
     """Training time of a finished run."""
     saved: datetime | None = None
-    """Time of the last checkpoint's state, or start of this attempt."""
+    """When the state in the last checkpoint was captured, or when this attempt started."""
     saves_every_seconds: float | None = None
     """Mean time between the checkpoints in the log; None if there are fewer than two."""
 
@@ -100,7 +100,9 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
             marks.append((at, current.done_epochs))
     if current is None:
         return None
-    current = replace(current, saved=max(saves, default=None), saves_every_seconds=_every(saves))
+    current = replace(
+        current, saved=max(saves, default=None), saves_every_seconds=_mean_interval(saves)
+    )
     if current.epochs is None:
         return current
     return replace(current, left_seconds=_remaining(marks, current.epochs, now))
@@ -113,7 +115,7 @@ def result(messages: Iterable[str]) -> Finished | None:
 
 
 def last_log_lines(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
-    """Return the error that the program reported, or its last log lines without timestamps."""
+    """Return the reported error, or else the last log lines, without timestamps."""
     event = parse(message)
     if isinstance(event, Failed):
         return [event.message]
@@ -122,7 +124,7 @@ def last_log_lines(message: str, lines: Iterable[str], maximum: int = 12) -> lis
     return [text.partition(" ")[2] for text in list(lines)[-maximum:]]
 
 
-def _every(saves: Sequence[datetime]) -> float | None:
+def _mean_interval(saves: Sequence[datetime]) -> float | None:
     if len(saves) < 2:
         return None
     return (max(saves) - min(saves)).total_seconds() / (len(saves) - 1)

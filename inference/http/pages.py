@@ -21,7 +21,7 @@ MAX_TIMEOUT: Final = 86_400
 """Maximum timeout (s) that a client can request."""
 
 MAX_SILENCE: Final = 30.0
-"""Time (s) without a turn of the main event loop after which the server is not live."""
+"""If the main event loop has not run for this long (s), the server is reported as not live."""
 
 
 def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
@@ -36,7 +36,7 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         seconds = _requested_seconds(service, request)
     deadline = request.started + seconds
     if time.monotonic() >= deadline:
-        raise DeadlineError("the deadline passed while the request arrived")
+        raise DeadlineError("the deadline passed before the whole request had been read")
     size = v2_json.check_output_size(parsed, limits.max_output_bytes, limits.max_json_bytes)
     if not reserve(size):
         raise OverloadedError(
@@ -74,7 +74,9 @@ def _requested_seconds(service: Service, request: Request) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= MAX_TIMEOUT:
-        raise InputError(f"X-Request-Timeout is {text[:80]!r}: it must be seconds, such as 0.5")
+        raise InputError(
+            f"X-Request-Timeout is {text[:80]!r}: it must be a number of seconds, such as 0.5"
+        )
     return seconds
 
 
@@ -124,8 +126,8 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
     if request.body.strip() not in (b"", b"{}"):
         raise HttpError(
             400,
-            "a load request must have the body {} or none: the model's directory decides what is "
-            "served",
+            "the body of a load request must be empty or {}: the server always loads the model's "
+            "directory",
         )
     # A client that disconnects does not cancel it: others may wait for the new version.
     loading = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)

@@ -1,7 +1,7 @@
 """Tensors of requests and responses: checked names, types and shapes, and values as JSON or bytes.
 
-simdjson converts JSON numbers without a Python object for each, about eight times as fast as a
-parser that builds lists. A large body blocks the event loop, and with it the probes, for that time.
+simdjson converts JSON numbers without creating a Python object for each, which is about eight times
+as fast as building lists. Parsing a large body blocks the event loop, and with it the probes.
 
 Binary values are little-endian and in row-major order; each BYTES element is preceded by its length
 (source: Triton's extension_binary_data.md).
@@ -26,20 +26,24 @@ from inference.engine.interface import (
 )
 
 BinaryTensor = tuple[Any, TensorSpec, tuple[int, ...], str]
-"""An input whose values follow the JSON: size in bytes, input, shape, and the field of the size."""
+"""An input whose values follow the JSON: size in bytes, specification, shape, and the path of the
+size field for error messages."""
 
 MAX_SHOWN: Final = 80
-"""Characters of a value that an error message shows."""
+"""Maximum number of characters of a value in an error message."""
 
 MAX_ITEMS: Final = 16
-"""Items of a list that an error message shows."""
+"""Maximum number of items of a list in an error message."""
 
 SHORT_ROW: Final = 8
-"""Numbers per row below which it is faster to serialize the lists again and compare only brackets
-and commas than to check each row."""
+"""For rows with fewer numbers, checking each row is slower than serializing the lists again and
+comparing only their brackets and commas."""
 
 _VALUES: Final = b"0123456789.eE+-truefals"
-"""Characters removed for this comparison: numbers and booleans. Strings might contain brackets."""
+"""Characters of numbers and booleans, which this comparison removes.
+
+It is not used for strings, because they may contain brackets.
+"""
 
 
 def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
@@ -67,7 +71,7 @@ def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
 
 def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[Any]:
     """Return the values. Raise InputError if one is infinite or NaN."""
-    # Searched in the bytes of the boolean array: for a small tensor, half the time of `all`.
+    # Searching the bytes of the boolean array takes half as long as `all` for small tensors.
     if values.dtype.kind == "f" and b"\0" in np.isfinite(values).tobytes():
         raise InputError(f"{field} has a value that is NaN or too large for {spec.datatype}")
     return values
@@ -150,13 +154,13 @@ def _check_nesting(
 ) -> None:
     """Raise InputError unless lists of `count` values are nested like the shape."""
     found = _nested_shape(data)
-    # Checked before the rows, which takes longer.
+    # Checked first, because checking the rows takes longer.
     if math.prod(found) != count:
         raise InputError(f"{field} has rows of different lengths")
     if found != shape:
         if len(found) > MAX_ITEMS:
             raise InputError(
-                f"{field} is nested {len(found)} levels deep: its shape has {len(shape)}"
+                f"{field} is nested {len(found)} levels deep, but its shape is {list(shape)}"
             )
         raise InputError(f"{field} is nested as {list(found)}, but its shape is {list(shape)}")
     if numbers and found[-1] < SHORT_ROW:
@@ -249,21 +253,25 @@ def show(value: object) -> str:
     """Return a value in a form that the client recognizes, shortened."""
     if isinstance(value, Array):
         if len(value) > MAX_ITEMS or any(isinstance(each, Object | Array) for each in value):
-            return f"a list of {len(value)}"
+            return f"a list of {_count(len(value), 'item')}"
         value = value.as_list()
     elif isinstance(value, Object):
-        return f"an object of {len(value)}"
-    # Cut before it is converted: a text may have megabytes, and an integer thousands of digits.
+        return f"an object with {_count(len(value), 'field')}"
+    # Shorten it before the conversion: a text may have megabytes, an integer thousands of digits.
     if isinstance(value, str):
         value = value[:MAX_SHOWN]
     text = json.dumps(value, default=str)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def check_fields(owner: Object, known: frozenset[str], field: str) -> None:
-    """Raise InputError if an object has an unknown or a repeated key."""
+    """Raise InputError if an object has an unknown or a duplicate key."""
     names = ", ".join(sorted(known))
-    # An object with more keys has an unknown or a repeated one; keys are not listed then.
+    # An object with more keys than this has an unknown or a duplicate key; skip listing them.
     if len(owner) > len(known):
         raise InputError(f"{field} has {len(owner)} fields: only {names} are known")
     keys = list(owner.keys())
@@ -271,4 +279,4 @@ def check_fields(owner: Object, known: frozenset[str], field: str) -> None:
         if key not in known:
             raise InputError(f"{field} has the unknown field {show(key)}: known fields are {names}")
     if len(set(keys)) < len(keys):
-        raise InputError(f"{field} has a field twice (known fields: {names})")
+        raise InputError(f"{field} contains a duplicate field (known fields: {names})")

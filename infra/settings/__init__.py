@@ -101,8 +101,8 @@ def _password_problems(
     key, remedy = full_key(PASSWORD_KEY), f"pulumi config set --secret {PASSWORD_KEY}"
     if images.username is not None and PASSWORD_KEY not in values:
         return [
-            f"{key} is missing: {full_key('images', 'username')} is {images.username!r}; store "
-            f"the password with `{remedy}`."
+            f"{key} is missing, but {full_key('images', 'username')} is set to "
+            f"{images.username!r}: store the password with `{remedy}`."
         ]
     if PASSWORD_KEY in values and PASSWORD_KEY not in secrets:
         return [f"{key} is stored as plain text: store it again with `{remedy}`."]

@@ -23,7 +23,7 @@ IN_CLUSTER: Final = "in-cluster"
 
 
 MOVES: Final = "would move to another cluster"
-"""Part of the error of a stack that was deployed to another cluster."""
+"""Text in the error message for a stack that was deployed to another cluster."""
 
 
 _OUR_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
@@ -58,13 +58,13 @@ class ClusterSettings(Settings):
     labels: Labels = Field(
         default={},
         description="Labels that your site requires on every object and pod of the stack. A change "
-        "starts no new run and does not affect pods of existing runs. For charts, set them in "
+        "does not start a new run or affect the pods of existing runs. For charts, set them in "
         "`values`: `custom.common_labels` of Volcano, `commonLabels` of kube-prometheus-stack.",
     )
     annotations: Annotations = Field(
         default={},
         description="Annotations that your site requires on every object and pod of the stack, "
-        "like `labels`. Objects of charts do not get them.",
+        "like `labels`. They are not added to objects created by charts.",
     )
     domain: DnsName = Field(
         default="cluster.local", description="DNS domain of the cluster's Services."
@@ -144,7 +144,7 @@ class TolerationSettings(Settings):
     @model_validator(mode="after")
     def _value_fits_operator(self) -> Self:
         if (self.operator == "Equal") != (self.value is not None):
-            raise ValueError("must have `value` if operator is Equal, and only then")
+            raise ValueError("must set `value` if, and only if, operator is Equal")
         return self
 
 
@@ -229,8 +229,8 @@ class GpuSettings(Settings):
     )
     pass_device_specs: bool = Field(
         default=False,
-        description="Also report the device files to the kubelet, as its static CPU manager "
-        "policy requires with envvar. The device plugin is then privileged.",
+        description="Also report device files to the kubelet. Required by its static CPU manager "
+        "policy if device_lists is envvar. Makes the device plugin privileged.",
     )
     driver_root: AbsolutePath | None = Field(
         default=None,
@@ -258,7 +258,10 @@ class GpuSettings(Settings):
     def _provider_replaces_install(cls, values: Any) -> Any:
         if isinstance(values, dict) and "install" in values:
             provider = "existing" if values["install"] is False else "device-plugin"
-            raise ValueError(f"sets install, which provider has replaced: set provider: {provider}")
+            raise ValueError(
+                "sets `install`, which was replaced by `provider`: use "
+                f"`provider: {provider}` instead"
+            )
         return values
 
     @model_validator(mode="after")
@@ -273,7 +276,7 @@ class GpuSettings(Settings):
         if self.provider == "gpu-operator" and unused:
             raise ValueError(
                 f"sets {', '.join(unused)}, which the GPU Operator does not read: remove "
-                f"{'it' if len(unused) == 1 else 'them'}, or set it in operator.values"
+                f"{'it' if len(unused) == 1 else 'them'}, or use operator.values instead"
             )
         if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:
             raise ValueError(

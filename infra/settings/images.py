@@ -21,9 +21,9 @@ class BuildSettings(Settings):
     base_image: VersionedImage = Field(description="Base image (build argument BASE_IMAGE).")
     sources: list[str] = Field(
         min_length=1,
-        description="Files and directories that determine the contents of the image. A change "
-        "builds a new image. Unless the changed file belongs to this project's own directories, it "
-        "also starts new runs of the jobs that use the image.",
+        description="Files and directories that determine the contents of the image. Changing "
+        "any of them builds a new image. The change also starts new runs of the jobs that use the "
+        "image, unless it is in this project's own directories.",
     )
     platform: str = Field(
         default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="Platform of the nodes."
@@ -70,14 +70,13 @@ class ImagesSettings(Settings):
     username: str | None = Field(
         default=None,
         min_length=1,
-        description="User of the registry, for pushes and for pulls by the nodes. Images of the "
-        "device plugin, the DCGM exporter and charts are pulled as the same user if they are in "
-        f"this registry. The password is the secret {PASSWORD_KEY}.",
+        description="User name for the registry, for pushing images and for pulling them on the "
+        "nodes. Images of the device plugin, the DCGM exporter and charts are pulled as the same "
+        f"user if they are in this registry. The password is the secret {PASSWORD_KEY}.",
     )
     workloads: dict[DnsLabel, ImageSettings] = Field(
         default={},
-        description="Images by key. The defaults are `training` for jobs and `inference` for "
-        "services.",
+        description="Images by key. By default, jobs use `training` and services use `inference`.",
     )
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ _SOURCES: Final = ("claim", "secret", "config_map", "scratch")
 
 
 class ReferenceSettings(Settings):
-    """A value in a Secret or a ConfigMap of the namespace."""
+    """A value in a Secret or a ConfigMap in the pod's namespace."""
 
     secret: DnsName | None = Field(default=None, description="Name of the Secret.")
     config_map: DnsName | None = Field(default=None, description="Name of the ConfigMap.")
@@ -40,7 +40,7 @@ class ReferenceSettings(Settings):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.secret is None) == (self.config_map is None):
-            raise ValueError("needs either secret or config_map")
+            raise ValueError("must set exactly one of secret and config_map")
         return self
 
 
@@ -48,9 +48,15 @@ class VolumeSettings(Settings):
     """An additional volume of every pod: a claim, a Secret, a ConfigMap, or scratch space."""
 
     path: AbsolutePath = Field(description="Mount path in the container.")
-    claim: DnsLabel | None = Field(default=None, description="Claim of this stack.")
-    secret: DnsName | None = Field(default=None, description="Secret of the namespace.")
-    config_map: DnsName | None = Field(default=None, description="ConfigMap of the namespace.")
+    claim: DnsLabel | None = Field(
+        default=None, description="Key of a claim in the section `storage` of this stack."
+    )
+    secret: DnsName | None = Field(
+        default=None, description="Name of a Secret in the pod's namespace."
+    )
+    config_map: DnsName | None = Field(
+        default=None, description="Name of a ConfigMap in the pod's namespace."
+    )
     scratch: MemoryQuantity | None = Field(
         default=None,
         description="Size of an empty directory on the node's disk, deleted with the pod.",
@@ -65,7 +71,7 @@ class VolumeSettings(Settings):
         sources = [name for name in _SOURCES if getattr(self, name) is not None]
         if len(sources) != 1:
             names = " and ".join(sources) or "none"
-            raise ValueError(f"needs one of {', '.join(_SOURCES)}, but has {names}")
+            raise ValueError(f"must set exactly one of {', '.join(_SOURCES)}, but sets {names}")
         if self.read_only and self.claim is None:
             raise ValueError("sets read_only, which applies only to a claim: remove it")
         for reserved in _RESERVED_PATHS:

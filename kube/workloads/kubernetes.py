@@ -11,7 +11,7 @@ TEMPLATE: Final = "spec.template.spec"
 BATCH_ROLES: Final[tuple[Role, ...]] = ("training", "batch")
 REPLICAS: Final = Count(paths=("spec.replicas",))
 NOT_RUN: Final = (Count(paths=(), default=0),)
-"""Count of pod templates that other kinds copy; no pod runs from the object itself."""
+"""Pod count of objects that specify pods for other objects; they run no pods themselves."""
 
 CONCURRENCY: Final = Count(
     paths=("spec.concurrencyPolicy",), words={"Forbid": 1, "Replace": 1}, default=None
@@ -19,12 +19,12 @@ CONCURRENCY: Final = Count(
 
 
 def job_count(spec: str) -> Count:
-    """Return the count of pods that a Job specification runs at the same time."""
+    """Return the number of pods that a Job runs in parallel."""
     return Count(paths=(f"{spec}.parallelism",), limit=f"{spec}.completions")
 
 
 def batch_job(at: str) -> Job:
-    """Return the record of the specification of a Job."""
+    """Return the record for a Job specification."""
     return Job(
         at=at,
         member_annotation=at == "spec",
@@ -177,7 +177,7 @@ PLAIN: Final = [
 """Kinds that run nothing, even if they name resources and images."""
 
 _CHANGES: Final = "it changes objects when they are created"
-_CREATES: Final = "it creates objects next to others"
+_CREATES: Final = "it creates additional objects when others are created"
 _MUTATIONS: Final = ("spec.rules.*.mutate", "spec.rules.*.mutate.foreach.*")
 _PATCHED_POD_SPECS: Final = (
     *("spec", "spec.template.spec", "spec.jobTemplate.spec.template.spec"),

@@ -1,4 +1,4 @@
-"""Rules of the baseline level of the Pod Security Standards about access to the node."""
+"""Rules about access to the node, from the baseline Pod Security Standard."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOST_SOURCES: Final = ("hostPath", "hostDisk")
     ),
 )
 def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Sharing lets a pod reach every process and every connection of every job on the node."""
+    """In the host's namespaces, a pod can reach all processes and connections on the node."""
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         flag = pod.spec[key]
         if flag.present and flag.value is not False:
@@ -73,7 +73,7 @@ def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
                 yield Violation(volume[source], expected)
         driver = volume["csi"]["driver"]
         if driver.text and HOST_DRIVER.search(driver.text):
-            yield Violation(driver, "a driver of network storage")
+            yield Violation(driver, "a network storage driver")
 
 
 @pod_rule(

@@ -51,7 +51,7 @@ def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violati
             yield Violation(spec[source], "a volume of network storage")
     driver = spec["csi"]["driver"]
     if driver.text and HOST_DRIVER.search(driver.text):
-        yield Violation(driver, "a driver of network storage")
+        yield Violation(driver, "a network storage driver")
 
 
 def _class_paths(resource: Resource) -> Iterator[Violation]:

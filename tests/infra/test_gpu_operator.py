@@ -115,8 +115,11 @@ def test_the_release_is_in_a_namespace_that_admits_its_critical_pods(provision: 
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        ({"install": False}, "install, which provider has replaced: set provider: existing"),
-        ({"install": True}, "which provider has replaced: set provider: device-plugin"),
+        (
+            {"install": False},
+            "`install`, which was replaced by `provider`: use `provider: existing`",
+        ),
+        ({"install": True}, "which was replaced by `provider`: use `provider: device-plugin`"),
         ({"operator": {}}, "operator, but provider is device-plugin"),
         ({"provider": "existing", "operator": {}}, "operator, but provider is existing"),
         (

@@ -147,7 +147,7 @@ def test_training_goes_on_while_the_store_fails_and_catches_up(
         assert codes(programs) == [0, 0]
     assert digest(tmp_path / "run") == whole
     assert "run/checkpoints/step-00000032/checkpoint.json" in complete(bucket)
-    assert "the newest checkpoint is only on the disk" in programs[0].text
+    assert "the newest checkpoint could not be copied" in programs[0].text
 
 
 def test_wrong_keys_end_the_run_at_once_and_appear_nowhere(

@@ -173,9 +173,9 @@ def test_a_run_does_not_resume_behind_its_end(
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"epochs": None, "train_steps": 5}, "train_steps 10 instead of 5"),
-        ({"epochs": 3}, "epochs none instead of 3, train_steps 10 instead of none"),
-        ({"epochs": None, "train_steps": 12, "seed": 1}, "seed 0 instead of 1"),
+        ({"epochs": None, "train_steps": 5}, "train_steps: 10, now 5"),
+        ({"epochs": 3}, "epochs: none, now 3; train_steps: 10, now none"),
+        ({"epochs": None, "train_steps": 12, "seed": 1}, "seed: 0, now 1"),
     ],
 )
 def test_a_finished_run_of_another_length_is_refused(
@@ -188,7 +188,7 @@ def test_a_finished_run_of_another_length_is_refused(
 
 def test_a_setting_that_returns_to_its_default_is_another_run(train: Train) -> None:
     train(clip_norm=1)
-    with pytest.raises(ConfigurationError, match=r"clip_norm 1[.]0 instead of none"):
+    with pytest.raises(ConfigurationError, match=r"clip_norm: 1[.]0, now none"):
         train()
 
 

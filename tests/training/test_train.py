@@ -228,12 +228,16 @@ def test_a_finished_run_whose_weights_are_damaged_is_exported_again(
 
 def test_a_directory_of_another_run_is_rejected(train: Train, tmp_path: Path) -> None:
     train()
-    with pytest.raises(ConfigurationError, match="finished run with epochs 2 instead of 1"):
+    with pytest.raises(
+        ConfigurationError, match=r"finished run with other settings \(epochs: 2, now 1"
+    ):
         train(epochs=1)
-    with pytest.raises(ConfigurationError, match="seed 0 instead of 1: choose"):
+    with pytest.raises(ConfigurationError, match=r"seed: 0, now 1\): choose"):
         train(epochs=3, seed=1)
     (tmp_path / "run/export/manifest.json").unlink()
-    with pytest.raises(ConfigurationError, match="run with dataset digits instead of synth"):
+    with pytest.raises(
+        ConfigurationError, match=r"run with other settings \(dataset: digits, now synth"
+    ):
         train(dataset="synthetic")
 
 
@@ -309,7 +313,7 @@ def test_a_checkpoint_of_another_seed_or_of_other_data_is_rejected(
     (tmp_path / "run/export/manifest.json").unlink()
     if change == "data":
         file.write_text("one two three four five six seveN " * 600)
-    seed, message = (1, "seed 0 instead of 1") if change == "seed" else (0, "data_sha256")
+    seed, message = (1, "seed: 0, now 1") if change == "seed" else (0, "data_sha256")
     with pytest.raises(ConfigurationError, match=message):
         train(epochs=2, seed=seed, **settings)
 

@@ -34,7 +34,7 @@ _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider
 # pytest warns about plugins that are already imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
 _UNCAPTURED = ["-s"]
-"""Option for gangs, which redirect file descriptors. pytest's capturing streams have none."""
+"""Disables capturing. Gangs redirect file descriptors, which pytest's captured streams lack."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _IMPORTED = ""
@@ -81,7 +81,7 @@ class Recording:
 
 
 class Progress:
-    """Progress of some steps with the estimated time left, printed every ten seconds."""
+    """Progress report with the estimated remaining time, printed every ten seconds."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._done = what, total, 0
@@ -207,7 +207,7 @@ def record(
     modules: Mapping[str, tuple[str, ...]],
     log: Path,
 ) -> Recording:
-    """Run all tests of some paths once and return the recording. Exit if a test fails."""
+    """Run all tests in the given paths once and return the recording. Exit if a test fails."""
     result = copy.with_name("recording.json")
 
     def run() -> int:

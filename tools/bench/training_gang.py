@@ -1,4 +1,4 @@
-"""A process of tools.bench.training or tools.bench.gpu: `… MEASUREMENT DIRECTORY OPTIONS`.
+"""Worker process that tools.bench.training and tools.bench.gpu start.
 
 Rank 0 writes its samples to DIRECTORY/samples.json.
 """
@@ -47,8 +47,9 @@ BATCH = 64
 MIN_STEPS = 3
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 LARGE_OPTIONS = {"context": 1024, "layers": 24, "heads": 16, "width": 1024}
+"""Options of a language model with 302 million weights, for runs on a GPU."""
 LARGE_BATCH = 16
-"""A language model of 302 million weights, and its samples per step, for a GPU."""
+"""Samples per step of this language model."""
 
 
 def throughput(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def pause(directory: Path, world: World, turns: int, device: str) -> dict[str, A
 
 
 def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
-    """Start a save and train until it is on disk, but at least three steps.
+    """Start a save, and train until it is on disk, for at least three steps.
 
     Return the seconds that training waited, the seconds until everything was on disk, and the step
     rate in that time.
@@ -167,7 +168,7 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
 
 
 def _settle() -> None:
-    """Wait until the GPU and the other processes have done everything that was started."""
+    """Wait until the GPU and the other processes have finished all pending work."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
     dist.barrier()

@@ -27,7 +27,7 @@ POLL_SECONDS: Final = 1.0
 class Mirror:
     """Copies checkpoints in a thread; skips those for which a newer one is already waiting.
 
-    `beat` is called regularly while a method waits, which may take a long time and is not a hang.
+    `beat` is called regularly while a method waits, so that a long wait is not mistaken for a hang.
     """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:
@@ -52,12 +52,18 @@ class Mirror:
         self._last.add_done_callback(_report)
 
     def wait(self, beat: Callable[[], object]) -> None:
-        """Wait until the newest checkpoint is copied, calling `beat`. Raise OSError on failure."""
+        """Wait until the newest checkpoint is copied, calling `beat` meanwhile.
+
+        Raise OSError on failure.
+        """
         if self._last is not None:
             _await(self._last, beat)
 
     def restore(self, beat: Callable[[], object]) -> bool:
-        """Download the newest intact checkpoint, calling `beat`; return False if there is none."""
+        """Download the newest intact checkpoint, calling `beat` meanwhile.
+
+        Return False if there is none.
+        """
         found = self._complete()
         for step in sorted(found, reverse=True):
             target, seal = files.checkpoint_of(self._run_dir / CHECKPOINTS, step), found[step]
@@ -80,7 +86,10 @@ class Mirror:
         return False
 
     def copy_export(self, beat: Callable[[], object]) -> None:
-        """Copy the finished export unless it was copied before, calling `beat`. Raise OSError."""
+        """Copy the finished export unless it has already been copied, calling `beat` meanwhile.
+
+        Raise OSError on failure.
+        """
         _await(self._thread.submit(self._copy_export), beat)
 
     def _copy_export(self) -> None:
@@ -154,5 +163,5 @@ def _await(copied: Future[None], beat: Callable[[], object]) -> None:
 def _report(copied: Future[None]) -> None:
     error = copied.exception()
     if error is not None:
-        message = f"the newest checkpoint is only on the disk: {error}"
+        message = f"the newest checkpoint could not be copied and exists only on disk: {error}"
         emit(Message(event="warning", message=message))

@@ -109,13 +109,14 @@ def _identity(run: Run) -> dict[str, str | int | dict[str, Option]]:
 
 def _restore(run: Run, path: Path, seal: Seal) -> None:
     differences = [
-        f"{name} {getattr(seal, name)} instead of {value}"
+        f"{name}: {getattr(seal, name)}, now {value}"
         for name, value in _identity(run).items()
         if getattr(seal, name) not in (value, None)
     ]
     if differences:
         raise ConfigurationError(
-            f"{path} belongs to a run with {', '.join(differences)}: choose another run_dir"
+            f"{path} belongs to a run with other settings ({'; '.join(differences)}): choose "
+            "another run_dir"
         )
     _create_optimizer_state(run.optimizer)
     same = seal.processes == run.world.size

@@ -12,7 +12,7 @@ from workload.configuration import ConfigurationError
 from workload.custom import find
 
 _IDENTIFYING: Final = 64
-"""Number of samples per part whose targets identify a data set that has no digest."""
+"""Number of samples per split whose targets are hashed to identify a data set without a digest."""
 
 
 class Items:
@@ -31,7 +31,7 @@ class Items:
         return len(self._items)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return inputs N x sample shape and targets N.
+        """Return inputs of shape (N, *sample shape) and targets of shape (N,).
 
         Raise DataError if a sample is invalid.
         """
@@ -95,21 +95,21 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
 def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
     try:
         found, target = items[index]
-        array, number = np.asarray(found), int(target)
+        array, class_index = np.asarray(found), int(target)
     except Exception as error:
         raise DataError(
             f"sample {index} of {source} cannot be read: {type(error).__name__}: {error} (a sample "
-            "must be a pair of an input, as a tensor or array, and the number of its class)"
+            "must be a pair of an input, as a tensor or array, and the index of its class)"
         ) from error
-    return array, number
+    return array, class_index
 
 
 def _classes(source: str, part: Any) -> tuple[str, ...]:
     names = getattr(part, "classes", None)
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(
-            f"{source} has no attribute classes: set it to the class names, in the order of "
-            "their numbers"
+            f"{source} has no valid `classes` attribute: set it to the list of class names, in "
+            "index order"
         )
     return tuple(names)
 

@@ -38,7 +38,7 @@ from workload.report import emit
 
 
 def code_version() -> str:
-    """Return $CODE_VERSION, or `sources-` and 12 digits of a digest of the program's sources."""
+    """Return $CODE_VERSION, or `sources-` and 12 hexadecimal digits of a hash of the sources."""
     return os.environ.get("CODE_VERSION") or f"sources-{_sources_digest(Path(__file__).parents[2])}"
 
 
@@ -66,9 +66,9 @@ def write_export(
 ) -> Manifest:
     """Write a trained model so that a server can load and verify it.
 
-    `model` is unsharded and unwrapped, on any device, and is not changed. `beat` is called
-    regularly. A form that fails is skipped with a warning. Raise OSError if weights or manifest
-    cannot be written.
+    `model` must be unsharded and unwrapped. It may be on any device and is not modified. `beat` is
+    called regularly. If one of the export formats fails, it is skipped with a warning. Raise
+    OSError if the weights or the manifest cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)

@@ -49,7 +49,11 @@ class ProgressOutputs(contextlib.ExitStack):
         return self
 
     def stepped(self, loss: Tensor, norm: Tensor, rate: float) -> None:
-        """Report a step with the mean loss of this process's samples and its gradient norm."""
+        """Report a step.
+
+        `loss` is the mean loss of this process's samples, `norm` the gradient norm, and `rate` the
+        learning rate.
+        """
         run, position = self._run, self._run.position
         step, done = position.step, run.length.done(position)
         self._bar.advance(done, step, loss)
@@ -71,10 +75,10 @@ class ProgressOutputs(contextlib.ExitStack):
     def evaluated(
         self, evaluation: Evaluation, seconds: float, epoch: tuple[float, int] | None = None
     ) -> None:
-        """Report an evaluation; `epoch` has the mean loss and sample count of a finished epoch.
+        """Report an evaluation; `epoch` is the mean loss and sample count of a finished epoch.
 
-        These cover the complete epoch even if it was interrupted. `seconds` is the time of the
-        epoch, or of the evaluation.
+        Both cover the whole epoch, even if it was interrupted and resumed. `seconds` is the
+        duration of the epoch or, without one, of the evaluation.
         """
         position, metrics = self._run.position, evaluation.metrics
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}
@@ -99,7 +103,7 @@ class ProgressOutputs(contextlib.ExitStack):
             emit(Evaluated.model_validate({"step": position.step, **counts, **line, **custom}))
 
     def _epochs(self, name: str) -> dict[str, int | float]:
-        """Return the epochs so far, as `name`, and those of the run."""
+        """Return the completed epochs under the key `name`, and the run's total under `epochs`."""
         length, position = self._run.length, self._run.position
         done, total = length.done(position), length.total(position)
         return {name: length.epochs(done), "epochs": length.epochs(total)}

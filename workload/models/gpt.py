@@ -43,11 +43,11 @@ class Gpt(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of the next token at each position.
 
-        Raise ValueError if there are more tokens than the context.
+        Raise ValueError if there are more tokens than the context allows.
         """
         length = tokens.shape[1]
         if length > self.context:
-            raise ValueError(f"{length} tokens are more than the context of {self.context}")
+            raise ValueError(f"{length} tokens exceed the context of {self.context}")
         rotation = rotations(length, self.head_width, tokens.device)
         x = self.dropout(self.embedding(tokens))
         for block in self.blocks:
@@ -117,7 +117,7 @@ class FeedForward(nn.Module):
 
 
 def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
-    """Return the rotary angles: one per position and pair of a head's features."""
+    """Return the cosines and sines of the rotary angles, one for each position and feature pair."""
     pairs = torch.arange(0, head_width, 2, device=device, dtype=torch.float32)
     angles = torch.outer(
         torch.arange(length, device=device, dtype=torch.float32), 10_000 ** (-pairs / head_width)
@@ -126,7 +126,7 @@ def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
 
 
 def rotated(x: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate each pair of features, N x heads x T x head width.
+    """Rotate each pair of features of `x`, which has the shape N x heads x T x head width.
 
     Products of rotated vectors depend on relative positions only.
     """

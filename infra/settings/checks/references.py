@@ -19,11 +19,12 @@ from kube.kinds.record import TRAINING_PROGRAM
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
-"""Field, the name that it refers to, and the section, table and names where it must be declared."""
+"""A setting, the name it refers to, the section and table that must declare that name, and the
+names declared there."""
 
 
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that each queue's parent is declared and that queues form no cycle."""
+    """Check that each queue's parent is declared and that there are no cycles."""
     for name, queue in volcano.queues.items():
         path = full_key("volcano", "queues", name, "parent")
         if queue.parent is None:
@@ -53,7 +54,7 @@ def jobs_refer_to_declared_objects(
     images: ImagesSettings,
     storage: StorageSettings,
 ) -> Iterator[str]:
-    """Check that queue, priority class, image and claims of each job are declared."""
+    """Check that each job's queue, priority class, image and claims are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
     for key, job in training.all_jobs.items():
         named: tuple[_Reference, ...] = (
@@ -92,7 +93,7 @@ def services_refer_to_declared_objects(
     storage: StorageSettings,
     training: TrainingSettings,
 ) -> Iterator[str]:
-    """Check that job, image, claims and priority class of each service are declared."""
+    """Check that each service's job, image, claims and priority class are declared."""
     classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITIES]
     exporting = [key for key, job in training.jobs.items() if not job.notebook and not job.schedule]
     for key, service in inference.services.items():
@@ -136,7 +137,7 @@ def services_refer_to_declared_objects(
         sweep = training.sweeps.get(service.sweep or "")
         if sweep is not None and sweep.winner == "none":
             yield (
-                f"{service_key(key, 'sweep')} is {service.sweep!r}, whose winner is not "
+                f"{service_key(key, 'sweep')} is {service.sweep!r}, but its winner is not "
                 f"served: set {full_key('training', 'sweeps', str(service.sweep), 'winner')}: "
                 "serve."
             )
@@ -170,8 +171,8 @@ def _export_problems(
     """Check that the server can load what this project's programs export."""
     if job.torchtitan is not None and service.runtime == "torch":
         yield (
-            f"{path} is {name!r}, whose program torchtitan exports a Hugging Face directory, which "
-            "the model server cannot load: set another runtime, such as vllm."
+            f"{path} is {name!r}, which trains with torchtitan. torchtitan exports a Hugging Face "
+            "directory, which the model server cannot load: set another runtime, such as vllm."
         )
     config = job.hyperparameters
     if config is None:
@@ -179,13 +180,13 @@ def _export_problems(
     uses_training_program = KINDS[job.kind].program == TRAINING_PROGRAM
     if not uses_training_program and service.runtime in ("torch", "vllm"):
         yield (
-            f"{path} is {name!r}, whose kind {job.kind} exports a "
+            f"{path} is {name!r}, which has kind {job.kind}. Jobs of this kind export a "
             "SavedModel, which the model server cannot load: serve a job of another kind."
         )
     elif service.runtime == "vllm" and config.model != "gpt":
         yield (
-            f"{path} is {name!r}, whose model {config.model} vLLM cannot load: serve a job "
-            "with model gpt, or set another runtime."
+            f"{path} is {name!r}, which trains the model {config.model}. vLLM cannot load it: "
+            "serve a job with model gpt, or set another runtime."
         )
 
 
@@ -194,7 +195,7 @@ def canary_names_differ(inference: InferenceSettings) -> Iterator[str]:
     for key, service in inference.services.items():
         if service.canary is not None and f"{key}-canary" in inference.services:
             yield (
-                f"{service_key(key, 'canary')} would have the name of the service "
+                f"{service_key(key, 'canary')} would have the same name as the service "
                 f"{f'{key}-canary'!r}: give that service another key."
             )
 

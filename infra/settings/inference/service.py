@@ -110,7 +110,8 @@ class InferenceServiceSettings(Settings):
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
         description="Ephemeral storage request and limit of each pod: /tmp, logs and files that "
-        "containers write. null requests none, and the pod is evicted first when the disk is full.",
+        "containers write. null sets no request, so the pod is among the first to be evicted when "
+        "the disk is full.",
     )
     port: Port = Field(default=8080, description="Port of the server and of its Service.")
     tls: TlsSettings | None = Field(

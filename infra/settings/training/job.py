@@ -39,7 +39,10 @@ from workload.promotion import parse_condition
 from workload.results import EXPORT, MEDIA_TYPE, OUTPUT_NAME, PARAMETERS
 
 NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change", "schedule"}
-"""Settings whose change starts no new run. The contents of the image count, not its key."""
+"""Settings that can change without starting a new run.
+
+For `image`, only the contents matter, not the key.
+"""
 
 StepName = Annotated[DnsLabel, Field(max_length=20)]
 
@@ -148,7 +151,10 @@ class StepSettings(Settings):
     @model_validator(mode="after")
     def _cache_has_outputs(self) -> Self:
         if not self.cache and not self.outputs:
-            raise ValueError("has cache false, but no outputs, so it always runs: leave cache out")
+            raise ValueError(
+                "sets cache: false but has no outputs. A step without outputs always runs: remove "
+                "cache"
+            )
         return self
 
     @property
@@ -166,13 +172,13 @@ class PackingSettings(Settings):
     )
     required: bool = Field(
         default=False,
-        description="Wait until the part of the first pod has capacity for all pods, instead of "
-        "preferring it.",
+        description="Require all pods to run in the same part as the first one, and wait until it "
+        "has capacity. By default, that part is only preferred.",
     )
 
 
 class NetworkTopologySettings(Settings):
-    """The distance between the job's pods in Volcano's network tree (HyperNodes)."""
+    """Distance between the job's pods in Volcano's network tree (HyperNodes)."""
 
     mode: Literal["hard", "soft"] = Field(
         default="soft",
@@ -187,13 +193,13 @@ class NetworkTopologySettings(Settings):
         if (self.mode == "hard") != (self.highest_tier is not None):
             raise ValueError(
                 f"has mode {self.mode!r} and highest_tier {self.highest_tier}: set highest_tier "
-                "with mode hard, and only then"
+                "if, and only if, mode is hard"
             )
         return self
 
 
 class TrainingJobSettings(Settings):
-    """One training job. A changed job is a new run."""
+    """A training job. Changing it starts a new run."""
 
     kind: JobKind = Field(
         default="volcano", description="Kind of job; docs/jobs.md compares the kinds."
@@ -240,7 +246,8 @@ class TrainingJobSettings(Settings):
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
         description="Ephemeral storage request and limit of each pod: /tmp, logs and files that "
-        "containers write. null requests none, and the pod is evicted first when the disk is full.",
+        "containers write. null sets no request, so the pod is among the first to be evicted when "
+        "the disk is full.",
     )
     launcher: LauncherSettings | None = Field(
         default=None,
@@ -325,7 +332,7 @@ class TrainingJobSettings(Settings):
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
         description="suspended keeps the run without pods until this is set to running; stopped "
-        "ends it for good. Changing this setting starts no new run.",
+        "ends it for good. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -386,7 +393,7 @@ class TrainingJobSettings(Settings):
     @classmethod
     def _codes_differ(cls, codes: list[int]) -> list[int]:
         if len(set(codes)) < len(codes):
-            raise ValueError("has a code twice: list each once")
+            raise ValueError("contains a duplicate code: list each code only once")
         return codes
 
     @model_validator(mode="after")

@@ -492,7 +492,7 @@ class Liar(http.server.BaseHTTPRequestHandler):
     ("elsewhere", "reason"),
     [
         ("", "sent content that differs from"),
-        ("http://169.254.169.254/latest/meta-data", "redirect to http://169.254.169.254"),
+        ("http://169.254.169.254/latest/meta-data", "redirected to http://169.254.169.254"),
         ("file:///etc/passwd", "file:///etc/passwd"),
     ],
 )

@@ -204,8 +204,11 @@ MALFORMED = [
     ),
     (body(model_name="other"), "model_name is \"other\": the path names 'digits'"),
     (body(max_token=7), 'unknown field "max_token"'),
-    (body()[:-1] + b', "inputs": []}', "the body has a field twice"),
-    (body().replace(b'"datatype"', b'"shape": [1], "datatype"'), "inputs[0] has a field twice"),
+    (body()[:-1] + b', "inputs": []}', "the body contains a duplicate field"),
+    (
+        body().replace(b'"datatype"', b'"shape": [1], "datatype"'),
+        "inputs[0] contains a duplicate field",
+    ),
     (body({"dtype": "FP32"}), "inputs[0] has "),
     (body({"shape": DEEP}), "is a list of 1"),
     (body(id=DEEP), "id is a list of 1"),

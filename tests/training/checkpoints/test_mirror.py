@@ -215,7 +215,7 @@ def test_a_failed_copy_is_reported_and_ends_in_an_error(
     with pytest.raises(StoreError, match=r"s3://models/runs/run: .* cannot be"):
         mirror.wait(lambda: None)
     bucket.create()  # type: ignore[attr-defined]
-    assert "the newest checkpoint is only on the disk" in capsys.readouterr().out
+    assert "the newest checkpoint could not be copied" in capsys.readouterr().out
     mirror.submit(folder)
     mirror.wait(lambda: None)
 

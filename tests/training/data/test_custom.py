@@ -52,7 +52,7 @@ def test_the_identity_is_that_of_the_targets_or_the_digest() -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("Nameless", ConfigurationError, "has no attribute classes: set it to the class names"),
+        ("Nameless", ConfigurationError, "has no valid `classes` attribute: set it to the list of"),
         ("refuses", ConfigurationError, "failed with data_dir=/data and train=True: TypeError"),
         ("Absent", ConfigurationError, f"{OURS} has no function or class named Absent"),
         ("Empty", DataError, "has no samples with data_dir=/data and train=True"),

@@ -33,7 +33,7 @@ def test_a_prefix_has_the_same_outputs() -> None:
 
 
 def test_more_tokens_than_the_context_are_refused() -> None:
-    with pytest.raises(ValueError, match="17 tokens are more than the context of 16"):
+    with pytest.raises(ValueError, match="17 tokens exceed the context of 16"):
         small()(torch.zeros(1, 17, dtype=torch.int64))
 
 

@@ -1,4 +1,7 @@
-"""Compared servers: start commands, as documented by each project, and request formats."""
+"""Servers in the comparison.
+
+Their start commands are those that each project documents.
+"""
 
 import functools
 import json
@@ -12,7 +15,10 @@ from tools.bench.inference.forms import Decode, Encode, Form
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
 
 TOLERANCE: Final = 5e-5
-"""Tolerance of a probability: batches of different sizes are computed in a different order."""
+"""Maximum difference between probabilities.
+
+Results depend slightly on the batch size, because the order of floating-point operations differs.
+"""
 
 PROGRAMS: Final = "tools.bench.inference.servers"
 

@@ -120,7 +120,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
         "leave it out",
     ),
     "exit code of success": (job("volcano", fatal_exit_codes=[0]), ".fatal_exit_codes", "at least"),
-    "exit code twice": (job("volcano", fatal_exit_codes=[3, 3]), ".fatal_exit_codes", "each once"),
+    "exit code twice": (job("volcano", fatal_exit_codes=[3, 3]), ".fatal_exit_codes", "only once"),
     "tier without hard": (
         job("volcano", network_topology={"mode": "soft", "highest_tier": 2}),
         ".network_topology has mode 'soft'",
@@ -280,7 +280,9 @@ def test_an_elastic_job_needs_capacity_for_its_minimum_only() -> None:
 def test_an_export_of_the_tensorflow_program_is_not_served() -> None:
     values = configuration(job("tensorflow"))
     values["inference"] = {"services": {"s": {"job": "job", "cpu": 1, "memory": "2Gi"}}}
-    with pytest.raises(SettingsError, match=r"inference\.services\.s\.job is 'job', whose kind"):
+    with pytest.raises(
+        SettingsError, match=r"inference\.services\.s\.job is 'job', which has kind"
+    ):
         validate(values)
 
 

@@ -113,7 +113,7 @@ def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
         ({"sweep": "digit"}, "services.digits.sweep is 'digit', which is not declared"),
         ({"run": "digits-12345678"}, "but has sweep and run"),
         ({"checkpoints": "datasets"}, "but sweep 'digits' exports to 'checkpoints'"),
-        ({"runtime": "vllm", "gpus": 1}, "sweep is 'digits', whose model digits-net vLLM cannot"),
+        ({"runtime": "vllm", "gpus": 1}, "sweep is 'digits', which trains the model digits-net"),
     ],
 )
 def test_a_service_must_be_able_to_serve_the_winner(service: dict[str, Any], says: str) -> None:

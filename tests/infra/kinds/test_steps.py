@@ -342,7 +342,10 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
             {"steps": {"a": {"command": ["$(outputs.y)"], "outputs": {"y": "csv"}}}},
             "must be number, text, boolean, or the media type",
         ),
-        ({"steps": {"a": {"command": ["x"], "cache": False}}}, "cache false, but no outputs"),
+        (
+            {"steps": {"a": {"command": ["x"], "cache": False}}},
+            "sets cache: false but has no outputs",
+        ),
         ({"steps": {"a": {"command": ["x"], "inputs": {"y": "b"}}}}, "must be <step>.<output>"),
         (
             {"command": ["./run", "$(inputs.rows)"], "hyperparameters": None},

@@ -345,7 +345,7 @@ MISTAKES = {
         "set server.requests_in_flight",
     ),
     "no command": ({**CUSTOM, "server": {}}, "server.command is missing"),
-    "a model that vLLM cannot load": ({"runtime": "vllm"}, "model digits-net vLLM cannot load"),
+    "a model that vLLM cannot load": ({"runtime": "vllm"}, "digits-net. vLLM cannot load it"),
     "a store that Triton cannot read": (
         {"job": None, "runtime": "triton", "url": "https://example.com/models"},
         "only s3:// and gs://",

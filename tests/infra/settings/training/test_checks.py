@@ -65,17 +65,17 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "reference to nothing": (
         job("volcano", env_from={"A": {"key": "k"}}),
-        ".env_from.A needs either",
-        "secret or config_map",
+        ".env_from.A must set exactly one",
+        "secret and config_map",
     ),
     "volume without a source": (
         job("volcano", volumes={"x": {"path": "/x"}}),
-        ".volumes.x needs one",
+        ".volumes.x must set exactly one",
         "scratch",
     ),
     "volume with two sources": (
         job("volcano", volumes={"x": {"path": "/x", "secret": "s", "scratch": "1Gi"}}),
-        ".volumes.x needs one",
+        ".volumes.x must set exactly one",
         "secret and scratch",
     ),
     "volume over another's path": (
@@ -124,7 +124,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "tier without hard": (
         job("volcano", network_topology={"mode": "soft", "highest_tier": 2}),
         ".network_topology has mode 'soft'",
-        "mode hard",
+        "mode is hard",
     ),
     "step that is the training": (
         job("volcano", steps={"train": STEP}),

@@ -79,6 +79,6 @@ def test_every_other_call_is_refused_with_a_reason(answers: Any) -> None:
         # Not a text of the client about an answer that it could not read.
         assert message.startswith(
             ("no such path", "model ", "version ", "Content-Encoding", "parameters", "inputs[0]",
-             "outputs[0]", "this path supports", "a load request")
+             "outputs[0]", "this path supports", "the body of a load request")
         ), (name, message)  # fmt: skip
     assert answers["kserve rest"]["explanation"] != ""

@@ -9,10 +9,16 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from workload.configuration import ConfigurationError, DeviceName, problem_sentences
+from workload.configuration import (
+    ConfigurationError,
+    DeviceName,
+    Precision,
+    problem_sentences,
+)
 
 Backend = Literal["eager", "compile", "aotinductor", "pt2", "int8", "pruned"]
-Precision = Literal["fp32", "bf16", "fp16"]
+PROGRAMS: Final = ("pt2", "int8")
+"""Backends that run exported programs, with the device type and the precision of the export."""
 
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
@@ -162,7 +168,7 @@ class InferenceConfig(BaseModel):
                 f"max_buffered_bytes * max_share_per_peer is {share}, less than max_body_bytes "
                 f"({self.max_body_bytes}): increase max_buffered_bytes or max_share_per_peer"
             )
-        if self.precision != "fp32" and self.backend in ("pt2", "int8"):
+        if self.precision != "fp32" and self.backend in PROGRAMS:
             raise ValueError(
                 f"precision {self.precision} is not available with the backend {self.backend}, "
                 "whose precision is that of its export: set precision to fp32"

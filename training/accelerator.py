@@ -4,14 +4,13 @@ Nothing changes on the CPU. `make bench-gpu` runs the code for GPUs.
 """
 
 import os
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import nn
 
 from training.config import TrainingConfig
-
-Precision = Literal["fp32", "bf16", "fp16"]
+from workload.configuration import Precision
 
 PEAK_FLOPS: Final = {
     "B200": 2250e12,
@@ -48,8 +47,7 @@ def use(device: torch.device) -> None:
         os.environ.setdefault(name, value)
     # Avoids failures due to fragmentation; read when the first tensor is allocated.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    # TF32 for fp32 matrix products, as for convolutions by default: up to eight times as fast, with
-    # a 10-bit mantissa.
+    # TF32 for fp32 matrix products, as for convolutions by default; its mantissa has 10 bits.
     torch.set_float32_matmul_precision("high")
 
 

@@ -21,9 +21,8 @@ from training.data import Dataset
 from training.data.loader import scale
 from training.objective import Objective, check_output
 from workload.configuration import ConfigurationError
+from workload.devices import PRECISIONS
 from workload.models.structure import blocks
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 COMPRESSIONS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 """DDP communication hooks that send two bytes per gradient value."""

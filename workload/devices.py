@@ -1,8 +1,15 @@
-"""Choice of the device on which a process computes."""
+"""Device on which a process computes, and data types of its computation."""
+
+from collections.abc import Mapping
+from typing import Final
 
 import torch
 
-from workload.configuration import ConfigurationError, DeviceName
+from workload.configuration import ConfigurationError, DeviceName, Precision
+
+PRECISIONS: Final[Mapping[Precision, torch.dtype]] = {
+    "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16
+}  # fmt: skip
 
 
 def choose_device(name: DeviceName, local_rank: int) -> torch.device:

@@ -13,22 +13,18 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from inference.config import Backend, Precision
+from inference.config import PROGRAMS, Backend
+from workload.configuration import Precision
+from workload.devices import PRECISIONS
 from workload.export import load_artifact, load_network
 from workload.manifest import ExportError, Manifest
 from workload.report import emit
-
-CPU_ONLY: Final = ("pt2", "int8")
-"""Exported programs, which run only on the device type of their export."""
 
 TRIAL_SAMPLES: Final = 4
 """Number of samples used to compare variants of a network."""
 
 TOLERANCE: Final = 1e-4
 """Maximum difference caused by folding and layout, relative to the largest output."""
-
-
-DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ def load_backend(choice: Choice) -> nn.Module:
     Raise ExportError if the export lacks the backend's artifact, the machine cannot compute it, or
     the export cannot be loaded.
     """
-    if choice.backend in CPU_ONLY and choice.device.type != "cpu":
+    if choice.backend in PROGRAMS and choice.device.type != "cpu":
         raise ExportError(
             f"backend {choice.backend} computes on the CPU only: configure device cpu, or the "
             "backend eager, compile or aotinductor"
@@ -154,7 +150,7 @@ def _reduced(network: nn.Module, choice: Choice) -> nn.Module:
     """Return the network in the configured precision; on a GPU, fp32 includes TF32."""
     if choice.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    return network if choice.precision == "fp32" else Half(network, DTYPES[choice.precision])
+    return network if choice.precision == "fp32" else Half(network, PRECISIONS[choice.precision])
 
 
 class Half(nn.Module):

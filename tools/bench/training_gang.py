@@ -31,13 +31,12 @@ from training.config import TrainingConfig
 from training.data.loader import GangSampler, Loader
 from training.gang.distributed import joined
 from training.gang.world import World, read_world
-from training.parallel import PRECISIONS
 from training.preparation import prepare
 from training.run import Run
 from training.telemetry.metrics import Metrics
 from training.telemetry.progress import ProgressOutputs
 from training.train import step, steps
-from workload.devices import choose_device
+from workload.devices import PRECISIONS, choose_device
 from workload.models import build
 from workload.run import Watchdog
 

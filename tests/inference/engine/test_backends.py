@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from inference.config import Backend, Precision
+from inference.config import Backend
 from inference.engine.backends import Choice, Graphed, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from tests.inference.engine.exports import Serve, infer, write_model
 from training.config import TrainingConfig
 from training.data import load
 from training.export import write_export
+from workload.configuration import Precision
 from workload.export import load_network
 from workload.manifest import ExportError, Manifest, read_manifest
 from workload.models import build

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from devcluster.paths import CHECKOUT
 from tools.bench.outcome import say
+from tools.bench.training_gang import LARGE_OPTIONS
 from training.config import TrainingConfig
 from workload import exit_codes
 from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
@@ -252,8 +253,7 @@ def observed(runs: Runs) -> dict[str, Any]:
 
 def without_memory(runs: Runs) -> dict[str, Any]:
     """Run out of GPU memory: the error names the remedy."""
-    large = {"context": 1024, "layers": 24, "heads": 16, "width": 1024}
-    settings = TEXT | {"model_options": large, "batch_size": 512, "keep_checkpoints": 1}
+    settings = TEXT | {"model_options": LARGE_OPTIONS, "batch_size": 512, "keep_checkpoints": 1}
     attempt = runs.run("without memory", settings)
     error = attempt.last(Failed)
     says = all(part in error.message for part in ("out of memory", "batch_size"))

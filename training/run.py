@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from training.checkpoints.saver import Saver
 from training.checkpoints.storage import Position
@@ -101,26 +100,22 @@ class Run:
 def mean_loss(run: Run) -> tuple[float, int]:
     """Return the mean loss of this epoch so far over all processes, and the number of samples.
 
-    Raise DivergedError in all of them when a loss, gradient or weight of one is not finite.
+    Raise DivergedError in all of them when a loss or gradient of one is not finite.
     """
-    parameters = run.model.parameters().values()
-    local = [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
-    largest = nn.utils.get_total_norm([each.detach() for each in local], math.inf)
-    faults = run.diverged | ~largest.isfinite()
     samples = torch.full_like(run.loss_sum, run.samples)
-    totals = torch.stack([run.loss_sum, samples, faults.to(run.loss_sum)])
+    totals = torch.stack([run.loss_sum, samples, run.diverged.to(run.loss_sum)])
     dist.all_reduce(totals)
     loss_sum, count, diverged = totals.tolist()
     loss = require_finite(loss_sum / max(count, 1), run)
     if diverged:
-        raise DivergedError(_advice(run, "a gradient or a weight became infinite or NaN"))
+        raise diverged_error(run, "a gradient became infinite or NaN")
     return loss, int(count)
 
 
 def require_finite(loss: float, run: Run, name: str = "loss") -> float:
     """Return the loss. Raise DivergedError when it is infinite or NaN."""
     if not math.isfinite(loss):
-        raise DivergedError(_advice(run, f"the {name} became {loss}"))
+        raise diverged_error(run, f"the {name} became {loss}")
     return loss
 
 
@@ -136,8 +131,9 @@ def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
             )
 
 
-def _advice(run: Run, problem: str) -> str:
-    return (
+def diverged_error(run: Run, problem: str) -> DivergedError:
+    """Return an error with the problem, the current step and the remedies."""
+    return DivergedError(
         f"{problem} in epoch {run.position.epoch + 1}, by step {run.position.step}: lower "
         f"learning_rate (it is {run.config.learning_rate}) or look for wrong values in the data; "
         "the run resumes from its newest checkpoint, whose weights are finite; to go back further, "

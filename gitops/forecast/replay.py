@@ -25,6 +25,11 @@ misses a queue with a probability of about 2 %."""
 _STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
+_PATIENCE: Final = 50
+"""Maximum number of sessions to wait for a scheduler that is behind. It never stores the phase of
+an invalid gang."""
+_BOUND: Final = "Running"
+"""Phase of a PodGroup whose minimum number of pods has nodes, in the scheduler's view."""
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
@@ -183,6 +188,8 @@ class Replay:
                 continue
             if required is None:
                 self._assign()
+                if sessions < since + _PATIENCE and self._is_scheduler_behind():
+                    continue
                 required = self._required_sessions()
             if sessions >= since + required:
                 break
@@ -205,6 +212,19 @@ class Replay:
                 placed[group_of(pod)].append(pod)
         for run in self.runs:
             run.pods = placed[objects.NAMESPACE, run.name]
+
+    def _is_scheduler_behind(self) -> bool:
+        """Return whether a gang is new to the scheduler, or its pods are being bound.
+
+        At the end of each session, Volcano stores the phases of the PodGroups that it knows. It
+        binds pods later, which on a busy machine can take longer than two sessions.
+        """
+        phases = self._sandbox.phases()
+        return any(
+            phases.get(run.name) in (None, _BOUND)
+            for run in self.runs
+            if run.end is None and len(run.pods) < run.gang.minimum
+        )
 
     def _required_sessions(self) -> int:
         """Return the number of sessions without a change after which this decision is final."""

@@ -171,6 +171,11 @@ class Sandbox:
         """Return the pods of all gangs, including those that are being deleted."""
         return self._items(_PODS)
 
+    def phases(self) -> dict[str, str]:
+        """Return the phases of the PodGroups that the scheduler has stored."""
+        groups = self._items(_GROUPS)
+        return {_name(g): phase for g in groups if (phase := g.get("status", {}).get("phase"))}
+
     def _new(self, objects: Sequence[Manifest]) -> list[Manifest]:
         """Return and record the objects that are new or have changed since the last call."""
         by_name = {(each["kind"], _name(each)): each for each in objects}

@@ -248,15 +248,15 @@ class Scheduling:
 
     def finish(self, pod: dict[str, Any]) -> None:
         """Let a simulated pod succeed."""
-        self._noted(pod)
-        name = pod["metadata"]["name"]
-        self.kubectl("annotate", "pod", "-n", NAMESPACE, name, f"{LASTS}-")
+        self._end(pod, "Succeeded", {"exitCode": 0, "reason": "Completed"})
 
     def fail(self, pod: dict[str, Any], code: int, message: str = "") -> None:
         """Let a simulated pod end with an exit code and a termination message."""
+        self._end(pod, "Failed", {"exitCode": code, "reason": "Error", "message": message})
+
+    def _end(self, pod: dict[str, Any], phase: str, terminated: dict[str, Any]) -> None:
         self._noted(pod)
         finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        terminated = {"exitCode": code, "reason": "Error", "message": message}
         ended = {
             "name": pod["spec"]["containers"][0]["name"],
             "image": pod["spec"]["containers"][0]["image"],
@@ -265,19 +265,27 @@ class Scheduling:
             "restartCount": 0,
             "state": {"terminated": {**terminated, "finishedAt": finished}},
         }
-        status = json.dumps({"status": {"phase": "Failed", "containerStatuses": [ended]}})
+        status = json.dumps({"status": {"phase": phase, "containerStatuses": [ended]}})
         name = pod["metadata"]["name"]
         self.kubectl(
             "patch", "pod", "-n", NAMESPACE, name, "--subresource=status", f"--patch={status}"
         )
 
     def _noted(self, pod: dict[str, Any]) -> None:
-        """Wait until Volcano has noted the start of a pod's job; otherwise it may miss the end."""
+        """Wait until Volcano has noted the start of a pod's job; otherwise it may miss the end.
+
+        The pod of a job that is being aborted is gone soon; its job does not start.
+        """
         name = _job_of(pod)
         jobs = [made["metadata"]["name"] for made in self.all("jobs.batch.volcano.sh")]
-        if name in jobs:
+
+        def noted() -> bool:
+            present = {each["metadata"]["uid"] for each in self.all("pods")}
             starting = ("Pending", "Aborted", "Restarting")
-            await_(lambda: self.phase(name) not in starting, 60, f"the start of {name}")
+            return pod["metadata"]["uid"] not in present or self.phase(name) not in starting
+
+        if name in jobs:
+            await_(noted, 60, f"the start of {name}")
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """Return the output of kubectl, which must succeed."""

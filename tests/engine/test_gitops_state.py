@@ -58,9 +58,10 @@ def test_two_concurrent_updates_of_a_stack_do_not_damage_it(
     with updating(stack) as first, updating(stack) as second:
         said = [process.communicate(timeout=300)[0] for process in (first, second)]
         statuses = [process.returncode for process in (first, second)]
-    # Each may see the other's lock in the same moment, and then both abort.
+    # Each may see the other's lock in the same moment, and then both abort. One may also fail to
+    # read the lock that the other is writing.
     for status, text in zip(statuses, said, strict=True):
-        assert status == 0 or "locked" in text, text
+        assert status == 0 or "locked" in text or "/.pulumi/locks/" in text, text
     outcome = stack.up()
     assert outcome.status == 0, outcome.text
     assert stack.up("--expect-no-changes").status == 0

@@ -130,6 +130,24 @@ class BadGradient(Frozen):
         return logits
 
 
+class BadWeight(Frozen):
+    """A model with a weight that becomes infinite in the first step, after its gradient."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__(outputs, input_shape)
+        self.calls = 0
+        self.head.weight.register_post_accumulate_grad_hook(self._spoil)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        return super().forward(x)
+
+    def _spoil(self, weight: Tensor) -> None:
+        # The model is called once before the first step.
+        if self.calls > 1:
+            weight.data.fill_(torch.inf)
+
+
 class StoppedInEvaluation(Frozen):
     """A model that sends SIGTERM to its process in its first evaluation."""
 

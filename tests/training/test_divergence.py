@@ -54,11 +54,25 @@ def test_a_gradient_that_is_not_finite_is_found_before_the_weights_are_saved(
 ) -> None:
     """Let a gradient become NaN in the fourth step, where the loss is still finite."""
     model = f"{BadInEvaluation.__module__}:BadGradient"
-    with pytest.raises(DivergedError, match="a gradient or a weight became infinite or NaN"):
+    with pytest.raises(DivergedError, match="a gradient became infinite or NaN"):
         train(model=model, model_options={"step": 4}, checkpoint_steps=1, keep_checkpoints=9)
     found = files.list_checkpoints(tmp_path / "run/checkpoints")
     assert [path.name for path in found] == ["step-00000001", "step-00000002", "step-00000003"]
     assert all(map(finite, found))
+
+
+@pytest.mark.parametrize("checkpoint_async", [False, True])
+def test_weights_that_are_not_finite_are_not_saved(
+    train: Train, tmp_path: Path, checkpoint_async: bool
+) -> None:
+    """Let a weight become infinite in the only step, whose loss and gradients are finite."""
+    model = f"{BadInEvaluation.__module__}:BadWeight"
+    with pytest.raises(
+        DivergedError, match="a weight became infinite or NaN in epoch 1, by step 1"
+    ):
+        train(model=model, batch_size=1437, checkpoint_async=checkpoint_async)
+    assert not any((tmp_path / "run/checkpoints").glob("step-*"))
+    assert not (tmp_path / "run/export").exists()
 
 
 def test_an_interrupted_run_that_diverged_keeps_its_newest_checkpoint(

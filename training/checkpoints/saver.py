@@ -85,11 +85,19 @@ class Saver:
         self._pending: list[Future[None]] = []
         self._step: int | None = None
 
-    def save(self, tensors: Tensors, seal: Seal, done: Callable[[float], object]) -> None:
+    def save(
+        self,
+        tensors: Tensors,
+        seal: Seal,
+        check: Callable[[Tensors], object],
+        done: Callable[[float], object],
+    ) -> None:
         """Copy the tensors and start to write them, after the previous checkpoint is on disk.
 
-        `seal` does not list the files yet. When everything is on disk, `done` is called with the
-        seconds that this took. Raise OSError if the previous checkpoint could not be written.
+        `seal` does not list the files yet. The background thread calls `check` with the copies; if
+        it fails in one process, nothing is written. When everything is on disk, `done` is called
+        with the seconds that this took. Raise the error of the previous checkpoint, if it failed:
+        that of its check, or OSError.
         """
         started = time.monotonic()
         self.wait()
@@ -97,7 +105,8 @@ class Saver:
             return
         self._step = seal.position.step
         staged = self._staging.copy(tensors)
-        self._submitted(self._thread.submit(self._write, staged, seal, started, done))
+        write = functools.partial(self._write, staged, seal, started, check, done)
+        self._submitted(self._thread.submit(write))
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
         """Add an evaluation to the checkpoint of this step, if any, once it is on disk."""
@@ -122,11 +131,11 @@ class Saver:
 
     @property
     def failed(self) -> bool:
-        """Return whether a pending checkpoint could not be written; `wait` raises the error."""
+        """Return whether a pending checkpoint failed; `wait` raises the error."""
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
-        """Wait until everything is on disk. Raise OSError on every process if that failed."""
+        """Wait until everything is on disk. Raise the error on every process if that failed."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()
@@ -139,8 +148,15 @@ class Saver:
         self._thread.shutdown()
 
     def _write(
-        self, tensors: Tensors, seal: Seal, started: float, done: Callable[[float], object]
+        self,
+        tensors: Tensors,
+        seal: Seal,
+        started: float,
+        check: Callable[[Tensors], object],
+        done: Callable[[float], object],
     ) -> None:
+        # Checked here, since training would wait several times as long as for the copy.
+        all_or_none(lambda: check(tensors), self.group)
         target = files.checkpoint_of(self._folder, seal.position.step)
         folder = on_rank0(lambda: files.create_unfinished(target), self.group)
         paths = write(folder, tensors, self.group, self._world.rank)

@@ -1,19 +1,21 @@
 """Saving and resuming a run."""
 
+import math
 import time
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from training.checkpoints import storage
 from training.checkpoints.sharded_tensors import Tensors, assign_tensors, read
 from training.checkpoints.storage import Position, Seal
 from training.data.loader import scale
 from training.gang.distributed import await_rank0, gather
-from training.run import Run, mean_loss
+from training.run import DivergedError, Run, diverged_error, mean_loss
 from workload import files
 from workload.catalog import Option
 from workload.configuration import ConfigurationError
@@ -21,13 +23,15 @@ from workload.progress import Checkpointed, Message
 from workload.report import emit
 from workload.run import all_or_none, on_rank0
 
+MODEL_PREFIX: Final = "model/"
 OPTIMIZER_PREFIX: Final = "optimizer/"
 
 
 def save(run: Run) -> None:
-    """Save the run on all processes.
+    """Start to save the run on all processes.
 
-    Raise OSError if the previous save failed, and DivergedError if the weights are not finite.
+    Raise OSError if the previous checkpoint could not be written, and DivergedError if its weights
+    or a loss or gradient since then are not finite.
     """
     mean_loss(run)
     step = run.position.step
@@ -41,8 +45,21 @@ def save(run: Run) -> None:
             files=(),
         )
         tensors = assign_tensors(_tensors(run), run.world) | _rank_tensors(run)
-        run.saver.save(tensors, seal, lambda seconds: _saved(run, step, seconds))
+        error = diverged_error(run, "a weight became infinite or NaN")
+        run.saver.save(
+            tensors,
+            seal,
+            check=lambda copies: _require_finite_weights(copies, error),
+            done=lambda seconds: _saved(run, step, seconds),
+        )
     run.watchdog.beat()
+
+
+def _require_finite_weights(tensors: Tensors, error: DivergedError) -> None:
+    weights = [tensor for name, tensor in tensors.items() if name.startswith(MODEL_PREFIX)]
+    local = [each.to_local() if isinstance(each, DTensor) else each for each in weights]
+    if not nn.utils.get_total_norm(local, math.inf).isfinite():
+        raise error
 
 
 def _saved(run: Run, step: int, seconds: float) -> None:
@@ -148,7 +165,7 @@ def _tensors(run: Run) -> Tensors:
     """Return the replicated or sharded tensors under the names of the model's parameters."""
     tensors: Tensors = {}
     for name, parameter in run.model.parameters().items():
-        tensors[f"model/{name}"] = parameter.detach()
+        tensors[MODEL_PREFIX + name] = parameter.detach()
         if run.average is not None and name in run.average.tensors:
             tensors[f"average/{name}"] = run.average.tensors[name]
         for slot, value in run.optimizer.state.get(parameter, {}).items():

@@ -18,8 +18,16 @@ class Scheduler:
     volcano = "v1"
     generation = 0
 
-    def __init__(self, session: int, starts_after: int = 0) -> None:
+    def __init__(
+        self,
+        session: int,
+        starts_after: int = 0,
+        phases: dict[str, str] | None = None,
+        behind_until: int = 0,
+    ) -> None:
         self.count = 0
+        self._phases = phases or {}
+        self._behind_until = behind_until
         self._session = session
         self._starts_after = starts_after
         self._pods: dict[str, dict[str, Any]] = {}
@@ -44,6 +52,12 @@ class Scheduler:
         late = self._session <= self.count < self._session + self._starts_after
         status = {"phase": "Pending" if late else "Running"}
         return [{**pod, "spec": dict(pod["spec"]), "status": status} for pod in self._pods.values()]
+
+    def phases(self) -> dict[str, str]:
+        """Return the PodGroups' phases, once the scheduler has seen the gangs."""
+        if self.count < self._behind_until:
+            return self._phases
+        return {f"gang-0-{number:05}": "Inqueue" for number in range(3)}
 
     def end(self, name: str, *, pods_only: bool = False) -> None:
         """Delete the pods of a gang."""
@@ -111,3 +125,11 @@ def test_a_decision_is_not_final_before_the_placed_pods_run() -> None:
     cluster = Scheduler(session=4, starts_after=40)
     decided(cluster, snapshot("vision"))
     assert cluster.count >= 44
+
+
+@pytest.mark.parametrize("phases", [{}, {f"gang-0-{number:05}": "Running" for number in range(3)}])
+def test_a_decision_waits_for_a_scheduler_that_is_behind(phases: dict[str, str]) -> None:
+    # It has not seen the gangs, or it has chosen nodes and is still binding.
+    cluster = Scheduler(session=40, phases=phases, behind_until=41)
+    replay = decided(cluster, snapshot("vision"))
+    assert [victim.name for victim in replay.victims] == ["low"]

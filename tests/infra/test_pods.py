@@ -143,6 +143,7 @@ def test_a_spread_is_preferred_over_suitable_nodes() -> None:
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
     (strict,) = even_spread({"run": "a"}, strict=True)
     assert strict["whenUnsatisfiable"] == "DoNotSchedule"
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
     assert spread["nodeTaintsPolicy"] == "Honor"
     assert spread["labelSelector"] == {"matchLabels": {"run": "a"}}
 

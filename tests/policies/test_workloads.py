@@ -3,6 +3,8 @@ from typing import Any
 import pytest
 
 from kube.accelerators import Accelerators
+from kube.workloads.record import Devices
+from policies.pod_parts import devices_at
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.settings import RoleConfig
@@ -224,3 +226,11 @@ def test_volumes_are_listed_once_for_all_lookups(monkeypatch: pytest.MonkeyPatch
     pod.volume(Node(names[0]))
     monkeypatch.delattr(Node, "items")
     assert all(pod.volume(Node(name)) is not None for name in names)
+
+
+@pytest.mark.parametrize(("requests", "limits"), [("4", "2"), ("2", "4"), ("2", "x")])
+def test_the_largest_device_count_of_several_places_counts(requests: str, limits: str) -> None:
+    places = [Devices(each=each, resource="gpu", count="gpu") for each in ("requests", "limits")]
+    spec = Node({"requests": {"gpu": requests}, "limits": {"gpu": limits}})
+    # What is not a quantity counts, so that the rules can refuse it.
+    assert devices_at(spec, places) == {"gpu": "x" if limits == "x" else "4"}

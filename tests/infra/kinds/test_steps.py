@@ -62,6 +62,14 @@ def test_a_step_is_one_pod_with_a_command_in_the_jobs_image() -> None:
     assert (env["SPLIT"], env["RUN_DIR"]) == ("test", "/checkpoints/job-0123abcd")
 
 
+def test_the_network_topology_is_that_of_the_training_alone() -> None:
+    topology = {"mode": "hard", "highest_tier": 2}
+    described = job("volcano", steps=STEPS, after=["prepare"], network_topology=topology)
+    specs = {made["metadata"]["name"]: made["spec"] for made in objects(described)}
+    assert "networkTopology" in specs["0123abcd-train"]
+    assert "networkTopology" not in specs["0123abcd-evaluate"]
+
+
 def test_only_a_step_with_writes_datasets_may_write_datasets() -> None:
     def reads_only(name: str) -> bool:
         mounts = {mount["name"]: mount for mount in container(name)["volumeMounts"]}

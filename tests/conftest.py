@@ -95,17 +95,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @cache
-def _order(path: Path) -> tuple[bool, bool, bool, int]:
+def _order(path: Path) -> tuple[bool, bool, int]:
     """Return the sort key for the tests of a file.
 
-    Long groups and files come first, so that no process waits for the others at the end. Files of
+    Long files and groups come first, so that no process waits for the others at the end. Files of
     the unit tier are mixed, because neighbours are similar: they mostly compute or mostly wait.
     """
     place = path.relative_to(HERE)
     if _of_other_tier(path):
-        return False, path == LAST, True, [*ONE_AFTER_ANOTHER].index(_directory(place))
-    is_short = not any(map(path.is_relative_to, LONG))
-    return True, False, is_short, crc32(str(place).encode())
+        return path == LAST, True, [*ONE_AFTER_ANOTHER].index(_directory(place))
+    return False, not any(map(path.is_relative_to, LONG)), crc32(str(place).encode())
 
 
 def _directory(file: Path) -> str:

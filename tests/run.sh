@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests: `tests/run.sh TIER [ARGUMENT...]`; the arguments go to pytest. Without a TIER:
-# unit, engine and cluster. Tests of clusters mostly wait for other processes, so all tiers run at
-# the same time: each cluster and the engine tier in one process, and the unit tests by file.
+# unit, engine and cluster. Tests mostly wait for other processes, so some run at the same time:
+# unit tests are distributed by file, then the engine tier runs next to all clusters.
 # Every part runs, and any of them fails the whole. Missing tools are built first, with progress;
 # without them their tests report it. At the end: the slowest tests, shared fixtures and tiers.
 set -uo pipefail
@@ -36,8 +36,9 @@ case "$tier $* " in
   *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # a choice across tiers
   "unit "*) part -m unit -n 4 "$shared" "$@" ;;
   " "*)
+    part -m unit -n 4 "$shared" "$@"
     tools
-    part -m "unit or engine or cluster" --ignore=tests/operators -n 6 "$shared" "$@"
+    part -m "engine or cluster" -o "$others" -n 5 "$shared" "$@"
     ;;
   "cluster "*)
     tools

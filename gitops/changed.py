@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     affected = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
     affected.sort(key=lambda stack: (stack == options.last, stack))
     kind = options.gitlab
-    # JSON is YAML, and needs no package.
+    # JSON is valid YAML, and writing it requires no package.
     output = affected if kind is None else child_pipeline(kind, affected, removed_stacks)
     sys.stdout.write(json.dumps(output) + "\n")
     return 0

@@ -40,7 +40,7 @@ environment:
            them
   GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
            CI_MERGE_REQUEST_IID as pipelines set them
-  GITOPS_AUTHOR is the user of the token, if a GitHub workflow uses a custom token.
+  If a GitHub workflow uses a custom token, set GITOPS_AUTHOR to the token's user.
 
 exit status: 0 if the report was posted, 1 if the host rejected it.
 """

@@ -43,7 +43,7 @@ class Host(_Settings):
 
 
 class Utilisation(_Settings):
-    """Fraction of a month during which pods run, by their role."""
+    """Fraction of a month during which pods run, by role."""
 
     training: Share = Decimal(1)
     inference: Share = Decimal(1)

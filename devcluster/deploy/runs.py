@@ -9,7 +9,7 @@ from typing import Any, Final
 from devcluster import DevclusterError
 from gitops import prices
 from gitops.errors import GitopsError
-from gitops.runs.progress import Progress, last_log_lines
+from gitops.runs.progress import Progress, failure_text
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
 from gitops.runs.status import RunStatus, read_runs, run_pods
 from gpu_platform.runs.cluster import Member
@@ -165,7 +165,7 @@ def _pods(snapshot: Snapshot, run: Run) -> list[Object]:
 
 def _last_lines(cluster: Cluster, snapshot: Snapshot, run: Run) -> list[str]:
     logs = (cluster.logs(*key(pod), _LAST_LINES) for pod in _pods(snapshot, run))
-    texts = ("\n".join(last_log_lines("", lines, _LAST_LINES)).strip() for lines in logs)
+    texts = ("\n".join(failure_text("", lines, _LAST_LINES)).strip() for lines in logs)
     return [text for text in texts if text]
 
 

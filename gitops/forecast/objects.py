@@ -50,7 +50,7 @@ def cluster_objects(state: State) -> list[Manifest]:
 
 
 def node(spec: Node) -> Manifest:
-    """Return a simulated node without the resources that pods outside gangs use."""
+    """Return a simulated node. Resources that pods outside gangs use are subtracted."""
     left = add(amounts(spec.allocatable), amounts(spec.reserved), sign=-1)
     free = quantities({name: max(amount, Decimal(0)) for name, amount in left.items()})
     return {

@@ -73,11 +73,11 @@ def _views(file: Path) -> list[View]:
 
 
 def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[State, list[str]]:
-    """Return the snapshot with the gangs of manifests, and the assumptions made.
+    """Return the snapshot with the gangs in the manifests, and the assumptions made.
 
     Raises:
-        GitopsError: If there is no gang, or a gang does not match the snapshot. The message begins
-            with `source`.
+        GitopsError: If the manifests contain no gang, or a gang does not match the snapshot. The
+            message begins with `source`.
     """
     made = planned_gangs(views, state.taken)
     if not made.gangs:

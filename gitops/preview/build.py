@@ -1,4 +1,4 @@
-"""Builds the report of a plan."""
+"""Construction of a plan's report."""
 
 from collections.abc import Iterable, Sequence
 

@@ -212,7 +212,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
     `pack` is the policy pack that the engine used; its path may differ between runs.
     """
-    # Imported while the engine runs, which takes about as long as the imports.
+    # Imported while the engine is running, which takes about as long as the imports.
     from gitops import prices, secrets
     from gitops.preview import markdown
     from gitops.preview.build import build

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 HELP = "show the training runs of a cluster: progress, cost, and why runs wait"
 DESCRIPTION = """\
-Shows every training run in the cluster to which kubectl is connected, whoever started it: state,
-pods and GPUs; epochs, loss and remaining time as reported by its program; GPU hours and cost;
+Shows all training runs in the cluster to which kubectl is connected, whoever started them: state,
+pods and GPUs; epochs, loss and remaining time as reported by their programs; GPU hours and cost;
 position in the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
 """
 EPILOG = """\

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from gitops.prices import Prices
-from gitops.runs.progress import Progress, last_log_lines, progress, result
+from gitops.runs.progress import Progress, failure_text, progress, result
 from gitops.runs.snapshot import (
     Cluster,
     Object,
@@ -87,8 +87,8 @@ class RunStatus:
                 "loss": reported.loss,
                 "accuracy": reported.accuracy,
                 "secondsLeft": None
-                if reported.left_seconds is None
-                else round(reported.left_seconds),
+                if reported.remaining_seconds is None
+                else round(reported.remaining_seconds),
             },
             "queuePosition": self.position,
             "waitingReason": self.waiting_reason,
@@ -224,8 +224,8 @@ class _Reader:
     def _last_log_lines(self, job: _Job) -> list[str]:
         for pod in job.in_phase("Failed"):
             lines = self.cluster.logs(*key(pod), 12)
-            if words := last_log_lines("".join(_messages(pod)), lines):
-                return [f"{pod['metadata']['name']}:", *words]
+            if text := failure_text("".join(_messages(pod)), lines):
+                return [f"{pod['metadata']['name']}:", *text]
         return []
 
     def _failure_log_command(self, job: _Job, state: State) -> str:

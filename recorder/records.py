@@ -30,7 +30,7 @@ _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits: lines and bytes (`size`) per container, failures per run, pods per failure."""
+    """Limits for lines and bytes (`size`) per container, failures per run, and pods per failure."""
 
     lines: int = 500
     size: int = 64 * 1024

@@ -330,7 +330,7 @@ def _size(directory: Path, files: Sequence[str]) -> int:
 
 
 def _kill_with_parent() -> list[str]:
-    """Return a command prefix that kills a build with its parent; empty without setpriv."""
+    """Return a command prefix that kills a build when its parent exits; empty without setpriv."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

@@ -89,8 +89,8 @@ class Repository:
             self._client.auth.load_configs(self._container)
         if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):
             raise GitopsError(
-                f"{reference.host} requires a login, but ~/.docker/config.json contains none: run "
-                f"`docker login {reference.host}`"
+                f"{reference.host} requires a login, but ~/.docker/config.json has no credentials "
+                f"for it: run `docker login {reference.host}`"
             )
 
     def resolve(self, version: str) -> str:
@@ -130,7 +130,7 @@ class Repository:
             raise GitopsError(f"{self.reference.at(tag)} is not a signature") from None
 
     def blob(self, digest: str) -> bytes:
-        """Return a small blob."""
+        """Return the content of a small blob."""
         content = b""
         for chunk in self._chunks(digest):
             content += chunk

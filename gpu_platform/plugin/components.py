@@ -67,7 +67,7 @@ class Deferred(Component):
 
 
 class TrainingJob(Deferred):
-    """A run of a training job, scheduled as a gang. The component does not wait for it."""
+    """A run of a training job, scheduled as a gang. The component does not wait for its end."""
 
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""

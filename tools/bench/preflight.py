@@ -48,7 +48,7 @@ def main() -> None:
         "--starts", type=int, default=200, help="number of starts without a fault; default: 200"
     )
     parser.add_argument(
-        "--faults", type=int, default=3, help="number of starts of each kind and node; default: 3"
+        "--faults", type=int, default=3, help="number of starts per fault and node; default: 3"
     )
     options = parser.parse_args()
     if os.geteuid() or not CGROUPS.is_dir():
@@ -140,7 +140,7 @@ def cgroup(node: str) -> Path:
 
 @contextlib.contextmanager
 def gang(directory: str) -> Iterator[Any]:
-    """Start the processes; yield a function that starts a gang and returns its result."""
+    """Start the processes, and yield a function that starts a gang and returns its result."""
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(process(rank, directory)) for rank in range(len(NODES))]
         ports = itertools.count(20_000)
@@ -159,7 +159,7 @@ def gang(directory: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def process(rank: int, directory: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the process of a rank in its pod and its node's cgroup. It exits at end of input."""
+    """Start a rank's process in its pod and its node's cgroup. It exits when its input ends."""
     program = [sys.executable, "-m", "tools.bench.preflight_gang"]
     arguments = [str(rank), str(len(NODES)), f"{NETWORK}.1", directory]
     variables = {"NODE_NAME": NODES[rank], "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}

@@ -28,7 +28,7 @@ class Gangs:
     size: int
     bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     events: int = 0
-    """Number of events."""
+    """Number of recorded events."""
 
     def record(self, gang: str, pod: str, node: str | None, moment: float) -> None:
         """Record an event of a pod. `moment` is a time in seconds."""

@@ -131,7 +131,7 @@ class Predictions:
     starts: int = 0
     """Gangs that start later in the other cluster and start in at least one simulation."""
     near_starts: int = 0
-    """Those of `starts` whose start is in the predicted range, widened by 20 %."""
+    """Gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
     """Number of gangs whose verdict occurs in no simulation, by reason."""
     differences: list[str] = field(default_factory=list)
@@ -179,7 +179,10 @@ class Predictions:
             "certain verdict, share of gangs with one": (self.certain_same, self.certain),
             "possible verdict, share of gangs": (self.possible, self.gangs),
             "possible victim, share of victims": (self.possible_victims, self.victims),
-            "certain victim, share of them": (self.certain_victims_same, self.certain_victims),
+            "certain victim, share of certain victims": (
+                self.certain_victims_same,
+                self.certain_victims,
+            ),
             "start in the range, share of gangs that wait": (self.near_starts, self.starts),
         }
         return [

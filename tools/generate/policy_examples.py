@@ -19,7 +19,7 @@ SETTINGS: dict[str, dict[str, object]] = {
         "images": ["registry.example.com/ml/inference@sha256:*"],
     },
 }
-"""Settings for the examples of rules that need some."""
+"""Settings for the examples of rules that require settings."""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
 
 def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
-    """Return the end of the last response shortly before the edge, or the edge without one."""
+    """Return the end of the last response shortly before the edge; without one, the edge."""
     near = ends[(ends <= edge) & (ends >= edge - slack)]
     return float(near.max()) if len(near) else edge
 

@@ -48,7 +48,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """Load: a closed loop with some clients, or an open loop with a mean rate per second."""
+    """Load to generate: a closed loop of `clients`, or an open loop with `rate` per second."""
 
     seconds: float
     clients: int = 0

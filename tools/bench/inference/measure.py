@@ -120,7 +120,7 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield the servers that start and respond correctly, paused, with their largest difference.
+    """Yield the servers that started and respond correctly, paused, with their largest errors.
 
     Failing servers are reported and skipped.
     """

@@ -105,7 +105,7 @@ def http(bench: Bench, result: dict[str, Any]) -> None:
 
 
 def exported(workload: Workload) -> Path:
-    """Return the directory of the model, exported once per version of the training code."""
+    """Return the directory of the exported model. It is exported once per training code version."""
     directory = cache() / "exports" / code_version() / workload.name
     if not (directory / MANIFEST_FILE).exists():
         say(f"{workload.title}: exporting …")

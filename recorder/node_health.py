@@ -152,8 +152,8 @@ def decide(
         elif state != "Healthy" and state != "Unknown":
             # A gang that reports a slow node restarts immediately, so waiting would use up its
             # retries.
-            lasted = state == "SlowInGangs" or now - since >= policy.fault_seconds
-            if not node.cordoned and lasted:
+            is_confirmed = state == "SlowInGangs" or now - since >= policy.fault_seconds
+            if not node.cordoned and is_confirmed:
                 fault = Fault(state, message, node.gpus)
                 faulty.append((since, node.name, Action("cordon", node, fault)))
         elif node.condition:
@@ -166,7 +166,7 @@ def decide(
 
 
 def _actions_for_marked(
-    node: NodeState, state: Health, lasted: float, policy: Policy
+    node: NodeState, state: Health, seconds: float, policy: Policy
 ) -> Iterator[Action]:
     """Yield the actions for a node that this program cordoned."""
     mark = node.mark
@@ -176,7 +176,7 @@ def _actions_for_marked(
         # An operator has checked the node and uncordoned it.
         yield Action("clear_mark", node)
     elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
-        if lasted >= policy.settle_seconds:
+        if seconds >= policy.settle_seconds:
             yield Action("uncordon", node)
     elif state in ("DevicesUnhealthy", "XidError"):
         yield Action("evict", node)
@@ -229,8 +229,8 @@ class SlowReports:
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
-        for run, seen in list(self._nodes.items()):
-            self._nodes[run] = {node: at for node, at in seen.items() if at >= oldest}
+        for run, times in list(self._nodes.items()):
+            self._nodes[run] = {node: at for node, at in times.items() if at >= oldest}
             if not self._nodes[run]:
                 del self._nodes[run]
         starts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)

@@ -213,14 +213,14 @@ class Controller:
             job = jobs.get(trial.run)
             if trial.run not in ledger and job is None:
                 continue
-            known = ledger.get(trial.run)
-            if known is None:
+            entry = ledger.get(trial.run)
+            if entry is None:
                 created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
-                known = {"seconds": 0.0, "seen": created.timestamp(), "phase": "waiting"}
-            idle = trial.phase in _WITHOUT_GPUS and known["phase"] in _WITHOUT_GPUS
-            if not idle and known["phase"] not in OVER:
-                known["seconds"] += max(now - known["seen"], 0.0) * self._sweep.settings.gpus
-            ledger[trial.run] = {**known, "seen": now, "phase": trial.phase}
+                entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": "waiting"}
+            idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
+            if not idle and entry["phase"] not in OVER:
+                entry["seconds"] += max(now - entry["seen"], 0.0) * self._sweep.settings.gpus
+            ledger[trial.run] = {**entry, "seen": now, "phase": trial.phase}
         self._study.write_ledger(ledger)
         return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
 
@@ -302,8 +302,8 @@ def _is_active(job: Object) -> bool:
 def _arguments(job: Object) -> dict[str, str]:
     """Return the hyperparameters in a job's command by name."""
     (task, *_) = job["spec"]["tasks"]
-    words = task["template"]["spec"]["containers"][0].get("command", ())
-    flags = (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))
+    arguments = task["template"]["spec"]["containers"][0].get("command", ())
+    flags = (word.removeprefix("--").partition("=") for word in arguments if word.startswith("--"))
     return {name.replace("-", "_"): value for name, _, value in flags}
 
 

@@ -176,9 +176,9 @@ class Replay:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
-            seen = _placement(self._all)
-            if seen != last or any(map(_is_transient, self._all)):
-                last, required = seen, None
+            placement = _placement(self._all)
+            if placement != last or any(map(_is_transient, self._all)):
+                last, required = placement, None
                 since, changed = self._sandbox.sessions(), time.monotonic()
                 continue
             if (

@@ -110,8 +110,8 @@ def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-        seen = watch(launcher, output, stop=start == "first start")
-        results[start] = {**seen, **traced(traces, directory)}
+        maxima = watch(launcher, output, stop=start == "first start")
+        results[start] = {**maxima, **traced(traces, directory)}
     return results
 
 

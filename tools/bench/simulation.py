@@ -243,10 +243,10 @@ def _simulated(states: int, horizon: int, seed: int) -> Iterator[tuple[int, Stat
                 state = random_plan(random, before)
                 other = Random(number + 1000)  # noqa: S311  no secrets
                 fast = [*orders(state, REPETITIONS), None]
-                wanted: list[list[Random | None]] = [fast, [None], [other]]
+                shuffles_by_cluster: list[list[Random | None]] = [fast, [None], [other]]
                 simulations = [
                     threads.submit(_answers, cluster, state, horizon, shuffles)
-                    for cluster, shuffles in zip(clusters, wanted, strict=True)
+                    for cluster, shuffles in zip(clusters, shuffles_by_cluster, strict=True)
                 ]
                 found, (slower,), (applied,) = (each.result() for each in simulations)
                 yield number, state, (found[:-1], found[-1], slower, applied)

@@ -374,8 +374,8 @@ class Search:
                 gang.starts = START_SECONDS
             return
         name = document["metadata"]["name"]
-        begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now))
-        metadata = {**document["metadata"], "uid": name, "creationTimestamp": begun}
+        created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now))
+        metadata = {**document["metadata"], "uid": name, "creationTimestamp": created_at}
         self.gangs[name] = Gang({**document, "metadata": metadata})
         self.gangs[name].set("Running")
 

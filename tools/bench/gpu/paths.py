@@ -158,9 +158,11 @@ def _pool() -> Iterator[ThreadPoolExecutor]:
 
 def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and result of each run that is compared with the CPU."""
-    wanted = {name: settings | GPU_ONLY | {"device": "cpu"} for name, settings in COMPARED.items()}
-    keys = {name: json.dumps(settings, sort_keys=True) for name, settings in wanted.items()}
-    distinct = {keys[name]: settings for name, settings in wanted.items()}
+    cpu_settings = {
+        name: settings | GPU_ONLY | {"device": "cpu"} for name, settings in COMPARED.items()
+    }
+    keys = {name: json.dumps(settings, sort_keys=True) for name, settings in cpu_settings.items()}
+    distinct = {keys[name]: settings for name, settings in cpu_settings.items()}
     say(f"{len(COMPARED)} runs on the GPU, compared with {len(distinct)} on the CPU …")
     with _pool() as on_cpu, _pool() as on_gpu:
         references = {
@@ -177,14 +179,14 @@ def _compare(attempt: Attempt, reference: Attempt) -> dict[str, Any]:
     ours, other = attempt.last(Epoch), reference.last(Epoch)
     attempt.last(Finished)
     started = attempt.last(Started)
-    apart = {
+    differences = {
         name: abs(getattr(ours, name) - getattr(other, name)) / max(1, getattr(other, name))
         for name in ("loss", "held_out_loss")
     }
     require(started.device == "cuda", started)
-    require(max(apart.values()) <= TOLERANCE, apart)
+    require(max(differences.values()) <= TOLERANCE, differences)
     return {
-        "difference": {name: round(value, 5) for name, value in apart.items()},
+        "difference": {name: round(value, 5) for name, value in differences.items()},
         "precision": started.line()["precision"],
         "channelsLast": started.line()["channels_last"],
         "seconds": attempt.seconds,
@@ -207,10 +209,10 @@ def interrupted(runs: Runs) -> dict[str, Any]:
     whole = runs.run("undisturbed", TEXT)
     again, other = resumed.last(Finished), whole.last(Finished)
     repeated = runs.run("repeated", TEXT).last(Finished)
-    apart = abs(again.loss / other.loss - 1)
-    require(apart <= TOLERANCE, apart)
+    difference = abs(again.loss / other.loss - 1)
+    require(difference <= TOLERANCE, difference)
     return {
-        "relativeDifference": apart,
+        "relativeDifference": difference,
         "bitIdenticalAfterResume": again.sha256 == other.sha256,
         "bitIdenticalWhenRepeated": repeated.sha256 == other.sha256,
     }
@@ -254,8 +256,8 @@ def without_memory(runs: Runs) -> dict[str, Any]:
     settings = TEXT | {"model_options": LARGE_OPTIONS, "batch_size": 512, "keep_checkpoints": 1}
     attempt = runs.run("without memory", settings)
     error = attempt.last(Failed)
-    says = all(part in error.message for part in ("out of memory", "batch_size"))
-    require(says, error.message)
+    names_remedy = all(part in error.message for part in ("out of memory", "batch_size"))
+    require(names_remedy, error.message)
     require(attempt.code == exit_codes.FAILED, attempt.code)
     return {"message": error.message}
 

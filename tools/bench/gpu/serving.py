@@ -52,8 +52,8 @@ class Request:
         """Return the request for a batch of images."""
         tensor = {"name": "images", "shape": list(images.shape), "datatype": "FP32"}
         size = {"parameters": {"binary_data_size": images.nbytes}}
-        wanted = {"name": "probabilities", "parameters": {"binary_data": True}}
-        head = json.dumps({"inputs": [tensor | size], "outputs": [wanted]}).encode()
+        output = {"name": "probabilities", "parameters": {"binary_data": True}}
+        head = json.dumps({"inputs": [tensor | size], "outputs": [output]}).encode()
         length = {"Inference-Header-Content-Length": str(len(head))}
         return cls(head + images.tobytes(), length)
 

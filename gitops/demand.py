@@ -58,7 +58,7 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of the sweep if this is the template of its trials; otherwise None."""
     expected_share: Decimal | None = None
-    """Expected fraction of the total length of its trials that a sweep trains."""
+    """Fraction of its trials' total length that a sweep is expected to train."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:

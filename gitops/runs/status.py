@@ -30,7 +30,7 @@ from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 LOG_LINES: Final = 400
-"""Number of log lines to read from the end, enough to include the first line of most runs."""
+"""Number of last log lines to read. For most runs, this includes the first line."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
-        return "SlowInGangs", f"reported as slow in {node.reports} starts of runs"
+        return "SlowInGangs", f"reported as slow in {node.reports} run starts"
     if node.xids is None:
         return "Unknown", "Prometheus has no Xid series of the node"
     return "Healthy", ""

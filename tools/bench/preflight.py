@@ -74,7 +74,7 @@ def main() -> None:
         took = spread([each["seconds"] for each in found])
         say(f"{name}: {took['median']:.1f} s ({took['minimum']:.1f} to {took['maximum']:.1f})")
     for each in [*alarms, *missed]:
-        say(f"wrong: {each['found'] or 'nothing'}")
+        say(f"unexpected result: {each['found'] or 'no slow node'}")
     goals = [
         Goal("found_within_s", max(seconds), 10, at_most=True),
         Goal("faults_not_named", len(missed), 0, at_most=True),

@@ -18,7 +18,7 @@ from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _GATEWAY_API = "gateway.networking.k8s.io"
-_IDLE = "Its route sends the requests to the stable version first."
+_IDLE = "Before that, its route sends all requests to the stable version."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 

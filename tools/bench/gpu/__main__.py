@@ -48,7 +48,7 @@ MEASURED: Final[dict[str, dict[str, Any]]] = {
 }
 """Runs whose throughput is measured: 302 million weights, or images of 224 x 224."""
 WARM_UP: Final = 4
-"""Number of progress lines to discard: compilation, first memory allocations, evaluation."""
+"""Number of progress lines to discard. They include compilation, allocations and an evaluation."""
 
 SMALL: Final = "simple-cnn"
 SERVED: Final[dict[str, dict[str, Any]]] = {

@@ -66,11 +66,11 @@ COMPARED: Final[dict[str, dict[str, Any]]] = {
 }
 """Settings of runs whose losses are compared with a run on the CPU."""
 
-GPU_ONLY: Final = {
+CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings that the run on the CPU omits, because they must not affect the result."""
+"""Settings that replace others in the run on the CPU. They must not affect the result."""
 
 
 class CheckError(Exception):
@@ -159,7 +159,7 @@ def _pool() -> Iterator[ThreadPoolExecutor]:
 def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and result of each run that is compared with the CPU."""
     cpu_settings = {
-        name: settings | GPU_ONLY | {"device": "cpu"} for name, settings in COMPARED.items()
+        name: settings | CPU_SETTINGS | {"device": "cpu"} for name, settings in COMPARED.items()
     }
     keys = {name: json.dumps(settings, sort_keys=True) for name, settings in cpu_settings.items()}
     distinct = {keys[name]: settings for name, settings in cpu_settings.items()}

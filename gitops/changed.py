@@ -39,7 +39,7 @@ _STACK_RULES: Final = "policies/config/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--base", default="", metavar="REVISION", help="revision to compare with")
     parser.add_argument(
         "--skip", action="append", default=[], metavar="STACK", help="omit this stack"

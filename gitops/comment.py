@@ -49,7 +49,7 @@ _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument(
         "file", type=Path, nargs="?", metavar="FILE", help="comment.md of a preview"
     )

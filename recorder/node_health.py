@@ -119,14 +119,14 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     xids = node.xids or frozenset()
     if node.mark is None or node.mark.reason != "XidError":
-        # A later error may hide a listed one, so only a reset ends this fault.
+        # If the node is marked for an Xid error, all errors count, as they may hide the listed one.
         xids &= policy.xids
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
         return "SlowInGangs", f"reported as slow in {node.reports} run starts"
     if node.xids is None:
-        return "Unknown", "Prometheus has no Xid series of the node"
+        return "Unknown", "Prometheus has no Xid series for the node"
     return "Healthy", ""
 
 

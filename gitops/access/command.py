@@ -32,7 +32,7 @@ _GROUP = re.compile(r"[^'\\\x00-\x1f]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack of the project")
     for role, task in (
         ("previewers", "run previews"),

@@ -95,7 +95,7 @@ _QUESTIONS: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and -")
     for question in _QUESTIONS:
         flag = f"--{question.flag.replace('_', '-')}"

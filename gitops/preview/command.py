@@ -56,7 +56,7 @@ _STATUS = {"unchanged": UNCHANGED, "changes": CHANGES, "blocked": BLOCKED, "fail
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack to preview")
     parser.add_argument(
         "--project",

@@ -34,7 +34,7 @@ exit status: 0 if no run has failed; 1 if a run has failed or the cluster does n
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--namespace", "-n", metavar="NAME", help="default: all namespaces")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
     parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")

@@ -76,8 +76,8 @@ def main() -> None:
     for each in [*alarms, *missed]:
         say(f"unexpected result: {each['found'] or 'no slow node'}")
     goals = [
-        Goal("found_within_s", max(seconds), 10, at_most=True),
-        Goal("faults_not_named", len(missed), 0, at_most=True),
+        Goal("maximum time (s) until a fault is found", max(seconds), 10, at_most=True),
+        Goal("faults that were missed or misattributed", len(missed), 0, at_most=True),
         Goal(f"false alarms in {len(undisturbed)} starts", len(alarms), 0, at_most=True),
     ]
     conclude("preflight", {"undisturbed": undisturbed, "faults": faults}, goals)

@@ -1,8 +1,9 @@
 """GPU-hours that sweeps need to reach the best accuracy of a random search with 24 trials.
 
-A random search of 24 trials sets the accuracy for each seed. The other searches, among them a
-second random search with other draws, then run until one of their trials reaches it. Only they can
-be compared with each other: the first search reaches its own best accuracy by definition.
+For each seed, a random search of 24 trials sets the target accuracy. The other searches, among them
+a second random search that draws different values, then run until one of their trials reaches it.
+Only these can be compared with each other: the first search reaches its own best accuracy by
+definition.
 
 The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
 trial resumes from its checkpoint. The cluster is simulated, with a simulated clock: an epoch, the

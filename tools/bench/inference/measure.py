@@ -43,7 +43,7 @@ MIN_REQUESTS: Final = 30
 """Minimum average number of requests per measurement, for slow servers."""
 
 WARM_UP: Final = 0.15
-"""Share of a measurement to discard, as connections are opened and the server is still idle."""
+"""Share of a measurement to discard, in which connections are opened and the load builds up."""
 
 
 def closed_loop(clients: int) -> str:
@@ -151,7 +151,7 @@ def in_turns(
     shares: Sequence[float] = SHARES,
     each_turn: Callable[[], None] = lambda: None,
 ) -> dict[str, Series]:
-    """Measure each server at every level, turn by turn. `each_turn` is called in each turn.
+    """Measure each server at every level, turn by turn. `each_turn` is called before each turn.
 
     At the end of a turn, our server is measured at the peers' rates.
     """

@@ -115,7 +115,9 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     if artifact.digest_of(artifact.manifest(version.lineage, export, layers)) != version.digest:
         raise RejectedError(f"{location}: the manifest was not written by `models publish`")
     if version.lineage.model != repository.reference.repository:
-        raise RejectedError(f"{location} was published as {version.lineage.model}")
+        raise RejectedError(
+            f"{location} was published as {version.lineage.model}, so its signature is not valid here"
+        )
     return export
 
 

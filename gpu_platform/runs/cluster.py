@@ -46,8 +46,8 @@ class Member:
         if done.returncode != 0:
             raise GitopsError(
                 f"the platform of namespace {self.namespace} cannot be read: "
-                f"{done.stderr.strip()}. Its stack grants permission to tenancy.groups.members "
-                "(docs/teams.md)"
+                f"{done.stderr.strip()}. The platform's stack grants the permission to "
+                "tenancy.groups.members (docs/teams.md)"
             )
         if not done.stdout:
             raise GitopsError(

@@ -42,7 +42,7 @@ A rendered preview requires no cluster, no state and no secrets, so it is used f
 from forks. It is compared with the Git revision --base, if given.
 
 --refresh reports only drift: changes in the cluster that the last update did not make. It neither
-runs the program nor checks policies. For changes that are not applied yet, run a preview.
+runs the program nor checks policies. To list changes that are not applied yet, omit --refresh.
 
 exit status:
   {UNCHANGED}   nothing changes
@@ -154,7 +154,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.repeat is not None and options.simulate is None:
         raise UsageError("--repeat applies to simulations: add --simulate")
     if options.refresh and options.base:
-        raise UsageError("--refresh compares with the state, not with --base: omit one of them")
+        raise UsageError(
+            "--refresh compares with the last update, not with --base: omit one of them"
+        )
     is_other_project = options.project.resolve() != PROJECT
     if is_other_project and (options.rendered or options.base or options.simulate is not None):
         raise UsageError(

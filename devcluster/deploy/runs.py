@@ -1,4 +1,4 @@
-"""Functions that wait until the runs of a stack are scheduled or finished."""
+"""Functions that wait until a stack's runs are scheduled or finished."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _IDLE: Final = {"paused", "succeeded", "failed"}
 
 @dataclass(frozen=True)
 class Run:
-    """One training run of the stack's output `runs`."""
+    """One training run in the stack's output `runs`."""
 
     key: str
     name: str

@@ -41,7 +41,7 @@ _PATHS: Final = {
 }
 _THREADS: Final = 8
 TIMEOUT_SECONDS = 90.0
-"""Timeout (s) of each wait for the cluster."""
+"""Timeout (s) for each wait."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _SESSION: Final = b"] Close Session "
@@ -52,7 +52,7 @@ _FORCE: Final = {"gracePeriodSeconds": "0"}
 
 
 class Sandbox:
-    """Client of the simulated cluster. `log` is the scheduler's log, and `volcano` its version."""
+    """Client for the simulated cluster. `log` is the scheduler's log, and `volcano` its version."""
 
     def __init__(
         self, api: httpx.Client, log: Path, volcano: str = "", settings: Path = Path()
@@ -267,7 +267,7 @@ def _version(scheduler: Path) -> str:
 
 
 def connect(kubeconfig: Path) -> httpx.Client:
-    """Return a client of an embedded cluster's API server with the administrator's certificate."""
+    """Return a client with the administrator's certificate for an embedded cluster's API server."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
 

@@ -1,4 +1,4 @@
-"""Scheduling state of a cluster as a versioned file, which is the input of a simulation."""
+"""Scheduling state of a cluster as a versioned file, which is the input for a simulation."""
 
 import json
 from collections.abc import Mapping

@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
-    """Write the report of a preview that could not start, replacing an earlier report."""
+    """Write a report on a preview that could not start, replacing an earlier report."""
     from gitops import prices
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -256,7 +256,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
 
 def _changed_settings(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the changes of the settings since the base, or errors that prevent a comparison."""
+    """Return the changes to the settings since the base, or errors that prevent a comparison."""
     from gitops.environments.difference import changes_since
     from infra.settings import SettingsError
 

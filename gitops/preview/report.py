@@ -1,4 +1,4 @@
-"""Typed data of a preview's report."""
+"""Typed model of a preview's report."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -172,7 +172,7 @@ class Report(_Model):
     waiting: list[str]
     """Queues that cannot start new runs while earlier runs continue."""
     costs: list[CostRow]
-    """Cost of the GPUs."""
+    """GPU costs."""
     host_costs: list[CostRow]
     """Cost of CPUs and memory that GPU prices do not include."""
     storage: list[StorageRow]

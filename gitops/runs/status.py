@@ -160,7 +160,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reader of the status of runs from a snapshot, logs and prices."""
+    """Source of run statuses, derived from a snapshot, logs and prices."""
 
     cluster: Cluster
     prices: Prices
@@ -370,7 +370,7 @@ def ended_at(pod: Object) -> datetime | None:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Parse a timestamp of the Kubernetes API."""
+    """Parse a timestamp from the Kubernetes API."""
     return None if not text else datetime.fromisoformat(text).astimezone(UTC)
 
 

@@ -31,7 +31,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Mirror:
-    """Client of the server at MLFLOW_TRACKING_URI. Credentials come from MLflow's variables."""
+    """Client for the server at MLFLOW_TRACKING_URI. Credentials come from MLflow's variables."""
 
     def __init__(self) -> None:
         self._url = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")

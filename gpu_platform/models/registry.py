@@ -56,7 +56,7 @@ class Reference:
         return f"{self.host}/{self.repository}"
 
     def at(self, version: str) -> str:
-        """Return the reference of a tag or a digest."""
+        """Return the reference with a tag or a digest."""
         return f"{self.name}{'@' if version.startswith('sha256:') else ':'}{version}"
 
 
@@ -94,7 +94,7 @@ class Repository:
             )
 
     def resolve(self, version: str) -> str:
-        """Return the digest of a tag or digest, which must exist in the repository."""
+        """Return the digest for a tag or digest, which must exist in the repository."""
         if not version.startswith("sha256:"):
             return digest_of(self._manifest_bytes(version))
         self.manifest(version)

@@ -107,7 +107,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Health of each node (None: unknown), and the time of its last change."""
+"""Health of each node (None: unknown), and the time of the last change in its health."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:

@@ -102,7 +102,7 @@ async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
 
 
 def _names(pod: Pod) -> Iterator[str]:
-    """Yield the names of the pod, its gang and its job. The job has the name of the run."""
+    """Yield the names of the pod, its gang and its job, which is named after the run."""
     metadata = pod.metadata
     if metadata is not None:
         yield metadata.name or ""

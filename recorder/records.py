@@ -23,7 +23,7 @@ SAME_FAILURE: Final = timedelta(minutes=10)
 """Containers that terminate within this time of a failure's start belong to the failure."""
 
 RESERVE: Final = 64 * 2**20
-"""Bytes of a claim that stay free for checkpoints."""
+"""Number of bytes of a claim that are kept free for checkpoints."""
 
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 

@@ -48,7 +48,7 @@ _ROUTES: Final = {
 }
 _PROMETHEUS_SECONDS: Final = 5.0
 _RELEASE_ATTEMPTS: Final = 3
-"""Attempts per evaluation to release the fields of a route."""
+"""Maximum number of attempts per evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
 Object = TypeVar("Object")
 

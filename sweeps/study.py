@@ -84,7 +84,7 @@ class Study:
 
     @property
     def earlier(self) -> list[str]:
-        """Unfinished runs of earlier specifications of the sweep, which no controller manages."""
+        """Unfinished runs from earlier specifications of the sweep, which no controller manages."""
         storage = self._study._storage
         return [
             trial.user_attrs[_RUN]
@@ -250,7 +250,7 @@ class Study:
 
 
 def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistribution]:
-    """Return the Optuna distributions of a search space."""
+    """Return the Optuna distributions for a search space."""
     found: dict[str, BaseDistribution] = {}
     for name, parameter in space.items():
         if parameter.min is None or parameter.max is None:

@@ -89,7 +89,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
     ),
 }
-"""Test ID prefixes of each module, because lines that gangs execute are not recorded."""
+"""Test ID prefixes for each module, needed because lines that gangs execute are not recorded."""
 SEED = 20261122
 MIN_KILLED = 0.80
 _CHECKOUT = Path(__file__).parents[2]
@@ -306,7 +306,7 @@ def _measure(
 def _try(
     copy: Path, mutant: Mutant, change: Change, recording: Recording, log: Path
 ) -> dict[str, Any]:
-    """Run the tests of a mutant, and return its outcome; print it if it survives."""
+    """Run the tests for a mutant, and return its outcome. Print the mutant if it survives."""
     began = time.monotonic()
     chosen = recording.choose(mutant.file, change.lines)
     location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"

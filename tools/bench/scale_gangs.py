@@ -31,7 +31,7 @@ class Gangs:
     """Number of recorded events."""
 
     def record(self, gang: str, pod: str, node: str | None, moment: float) -> None:
-        """Record an event of a pod. `moment` is a time in seconds."""
+        """Record a pod event. `moment` is a time in seconds."""
         self.events += 1
         if node is not None:
             self.bound[gang].setdefault(pod, moment)

@@ -419,7 +419,7 @@ class Search:
 
 
 def _flags(job: dict[str, Any]) -> list[str]:
-    """Return the flags of the training program in a job, without its directory and metrics port."""
+    """Return the training program's flags in a job, except the directory and the metrics port."""
     (task, *_) = job["spec"]["tasks"]
     command = task["template"]["spec"]["containers"][0]["command"]
     first = max(index for index, word in enumerate(command) if word == "training")

@@ -91,7 +91,7 @@ def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False)
 
 
 def _recovery(directory: Path) -> float:
-    """Return the seconds from the kill of a worker to the next step of the restarted gang."""
+    """Return the seconds from killing a worker to the next step of the restarted gang."""
     command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
     command += [f"--master-port={free_port()}", "-m", "training", "--model=simple-cnn"]
     command += ["--epochs=1000", "--checkpoint-steps=5", "--log-every=1", "--step-delay=0.02"]

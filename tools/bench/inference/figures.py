@@ -13,7 +13,7 @@ TOO_MANY: Final = 429
 
 @dataclass(frozen=True)
 class Records:
-    """One row per request: due time (s), latency until the end of the response (s), status."""
+    """One row per request: due time (s), latency (s) until the end of the response, and status."""
 
     rows: NDArray[np.float64]
 

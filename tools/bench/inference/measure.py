@@ -25,7 +25,7 @@ SAME_LOAD: Final = 0.8
 """Share of each peer's capacity at which our server is also measured."""
 
 DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
-"""Factors for the duration of a level: tail latencies need many requests."""
+"""Factors for the duration of a level, because tail latencies need many requests."""
 
 FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
 """Number of requests after which a server with a bounded queue begins to reject requests."""

@@ -1,4 +1,4 @@
-"""Processes of a server, which run on one core and are paused between measurements."""
+"""Server processes, which run on one core and are paused between measurements."""
 
 import contextlib
 import os

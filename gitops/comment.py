@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _host(options: argparse.Namespace, environment: Mapping[str, str]) -> "Host":
-    # Only this command needs httpx.
+    # Imported here, because only this command requires httpx.
     from gitops.hosts import GitHub, GitLab
 
     name = options.host or ("gitlab" if "GITLAB_CI" in environment else "github")

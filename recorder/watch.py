@@ -78,7 +78,7 @@ class Recorder:
         present = {_uid(pod): pod async for pod in listed}
         for pod in present.values():
             self.update(pod)
-        # Deleted between two watches.
+        # These pods were deleted between two watches.
         for uid in set(self._pods) - set(present):
             self.remove(self._pods[uid])
         try:

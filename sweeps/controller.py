@@ -160,7 +160,7 @@ class Controller:
             self._study.report(run, self._progress(run))
             phase = _phase(job) if job is not None else self._phase_without_job(run)
             if phase == "paused" and self._result(run) is not None:
-                # It finished while it was being paused.
+                # The trial finished while it was being paused.
                 phase = "succeeded"
             if phase == "succeeded" and (value := self._result(run)) is not None:
                 self._study.succeed(run, value)

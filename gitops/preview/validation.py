@@ -121,7 +121,7 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     cluster = section(configuration, "cluster")
     options = []
     for option in ("context", "kubeconfig"):
-        # Other projects configure the default Kubernetes provider.
+        # Stacks of other projects configure the default Kubernetes provider instead.
         value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
             options += [f"--{option}", value]

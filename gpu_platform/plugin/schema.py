@@ -269,7 +269,7 @@ def _type_name(definition: str, owner: str) -> str:
     if definition == "TrainingConfig":
         return "Hyperparameters"
     name = definition.removesuffix("Settings")
-    # Two classes of the settings have this name.
+    # Two settings classes have this name.
     return "JobVolume" if name == "Volume" and owner != "Storage" else name
 
 

@@ -74,7 +74,7 @@ def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False)
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
     arguments += [f"--turns={turns}"]
     starter = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
-    # Both must be in the same namespace, so one shell starts both.
+    # Both processes must be in the same namespace, so one shell starts them.
     script = 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!'
     environment = os.environ | {
         "WORLD_SIZE": "2",

@@ -131,7 +131,7 @@ def wait_for_sweep(
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
         if summary and summary["state"] != "running" and phases <= _IDLE:
-            raise DevclusterError(f"the sweep {key} ended, but no trial has finished")
+            raise DevclusterError(f"the sweep {key} is over, but none of its trials has finished")
         time.sleep(POLL_SECONDS)
 
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=float,
         default=2.0,
-        help="interval of --watch; default: 2",
+        help="seconds between refreshes with --watch; default: 2",
     )
 
 

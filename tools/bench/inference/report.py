@@ -51,7 +51,7 @@ def inserted(page: str, text: str) -> str:
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
+        raise ValueError(f"the page must contain the lines {BEGIN!r} and {END!r}")
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 

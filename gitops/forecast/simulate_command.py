@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeat(parser: argparse.ArgumentParser) -> None:
-    """Declare the number of simulations, which previews accept as well."""
+    """Add the option for the number of simulations, which previews have as well."""
     parser.add_argument(
         "--repeat",
         type=_count,

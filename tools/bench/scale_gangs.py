@@ -1,4 +1,4 @@
-"""Observed pod bindings of gangs, and the watch that records them."""
+"""Pod bindings by gang, and the watch that records them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class PodWatch:
     def _process_event(self, event: dict[str, Any]) -> None:
         pod = event["object"]
         if event["type"] == "ERROR":
-            self.problem = f"the watch of pods cannot continue: {pod.get('message', pod)}"
+            self.problem = f"the pod watch cannot continue: {pod.get('message', pod)}"
             return
         self._version = pod["metadata"]["resourceVersion"]
         if event["type"] in ("ADDED", "MODIFIED"):

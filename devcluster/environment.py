@@ -12,7 +12,7 @@ from devcluster.paths import Layout
 from devcluster.spec import Kind, Network
 from devcluster.toolchain import Toolchain
 
-# Publicly known on purpose: the dev stack contains no secret (see Pulumi.dev.yaml).
+# Public on purpose: the dev stack contains no secrets (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
 ADOPTION_VARIABLES = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
 """Variable that lets an update adopt existing objects, for example from a killed update.

@@ -32,7 +32,7 @@ FILES = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "/usr/include/stdio.h": "libc6-dev",
 }
-# Script that decides whether the installation of a package may start its services.
+# Script that decides whether the installation of a package may start the package's services.
 POLICY = Path("/usr/sbin/policy-rc.d")
 # Maximum length of a socket path in bytes.
 SOCKET_LIMIT = 107
@@ -92,7 +92,7 @@ def _obstacle_to_real_nodes() -> str:
         return "they require root"
     absent = missing_packages()
     if absent and not can_install():
-        return f"apt-get is missing, which would install these packages: {', '.join(absent)}"
+        return f"without apt-get, these packages cannot be installed: {', '.join(absent)}"
     return ""
 
 
@@ -127,7 +127,7 @@ def install_packages(packages: list[str], log: Path) -> None:
 
 
 def check(spec: ClusterSpec, layout: Layout) -> None:
-    """Raise DevclusterError for problems that would make the start fail later."""
+    """Raise DevclusterError if the host has a problem that would make the start fail later."""
     # A first start needs most of the space for Go's caches, which are deleted afterwards.
     first, later = (15, 3) if spec.kind is Kind.REAL else (12, 1)
     layout.cache.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,7 @@ def _namespaces(kind: Kind) -> list[str]:
 
 
 def _environment(binaries: Path) -> dict[str, str]:
-    """Return the environment of the cluster's processes, with few of the user's variables."""
+    """Return the environment of the cluster's processes, with some of the user's variables."""
     environment = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
     # Absolute paths, because the working directory of the processes is different.
     environment["GPU_PLATFORM_CACHE"] = str(cache_root())

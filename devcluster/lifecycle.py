@@ -139,7 +139,7 @@ def _create_volumes(layout: Layout) -> None:
 
 
 def _free_port(layout: Layout) -> int:
-    """Return the first port of the control plane. A port is chosen once and then kept.
+    """Return the first port of the control plane, which is chosen once and then kept.
 
     Raises:
         DevclusterError: If another program listens on one of the ports.

@@ -20,7 +20,7 @@ NAMESPACES: Final[Mapping[str, Sequence[str]]] = {
     "trainer": ("jobset-system", "kubeflow-system"),
     "kuberay": ("ray-system",),
 }
-"""Namespaces that the manifests of an operator create."""
+"""Namespaces that an operator's manifests create."""
 
 READY_SECONDS: Final = 180
 

@@ -54,12 +54,12 @@ class Layout:
 
     @property
     def events(self) -> Path:
-        """Steps of the start, one JSON object per line."""
+        """Log of the startup steps, one JSON object per line."""
         return self.state / "events.jsonl"
 
     @property
     def lock(self) -> Path:
-        """Lock of the command that changes the cluster or its stack."""
+        """Lock held by the command that changes the cluster or its stack."""
         return self.state / "lock"
 
     @property

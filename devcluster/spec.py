@@ -31,7 +31,7 @@ class RealNode:
 class Network:
     """Addresses of the embedded cluster in one private block, so that conflicts are easy to detect.
 
-    Nodes and host share a link. The pods of each node have a /24.
+    The nodes and the host share a link. Each node has a /24 for its pods.
     """
 
     block: str = "10.250.0.0/16"

@@ -39,7 +39,7 @@ _STACK_RULES: Final = "policies/config/"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--base", default="", metavar="REVISION", help="revision to compare with")
     parser.add_argument(
         "--skip", action="append", default=[], metavar="STACK", help="omit this stack"
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     affected = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]
     affected.sort(key=lambda stack: (stack == options.last, stack))
     kind = options.gitlab
-    # JSON is YAML, and needs no package.
+    # JSON is valid YAML, and writing it requires no package.
     output = affected if kind is None else child_pipeline(kind, affected, removed_stacks)
     sys.stdout.write(json.dumps(output) + "\n")
     return 0

@@ -40,7 +40,7 @@ environment:
            them
   GitLab   GITLAB_TOKEN (a project token with `api`), CI_PROJECT_ID; CI_API_V4_URL and
            CI_MERGE_REQUEST_IID as pipelines set them
-  GITOPS_AUTHOR is the user of the token, if a GitHub workflow uses a custom token.
+  If a GitHub workflow uses a custom token, set GITOPS_AUTHOR to the token's user.
 
 exit status: 0 if the report was posted, 1 if the host rejected it.
 """
@@ -49,7 +49,7 @@ _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument(
         "file", type=Path, nargs="?", metavar="FILE", help="comment.md of a preview"
     )
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _host(options: argparse.Namespace, environment: Mapping[str, str]) -> "Host":
-    # Only this command needs httpx.
+    # Imported here, because only this command requires httpx.
     from gitops.hosts import GitHub, GitLab
 
     name = options.host or ("gitlab" if "GITLAB_CI" in environment else "github")

@@ -1,4 +1,4 @@
-"""Resource requests of a stack's pods, for every workload kind that the policy pack knows.
+"""Resource requests of a stack's pods, for every workload kind that the policy pack supports.
 
 The sums follow Kubernetes: a pod's request is the sum over its long-running containers or the
 request of its largest init container, whichever is larger. A limit without a request counts as a
@@ -37,7 +37,7 @@ class Demand:
 
     workload: str
     run: str
-    """Name of the run, and its step if it has several; outside runs, the workload's name."""
+    """Name of the run, with the step if the run has several. Outside runs, the workload's name."""
     namespace: str
     queue: str
     role: Role
@@ -58,7 +58,7 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of the sweep if this is the template of its trials; otherwise None."""
     expected_share: Decimal | None = None
-    """Expected fraction of the total length of its trials that a sweep trains."""
+    """Fraction of its trials' total length that a sweep is expected to train."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:
@@ -173,5 +173,5 @@ def _labels(selector: Node) -> dict[str, str]:
 
 
 def with_gpus(demands: Iterable[Demand]) -> Iterator[Demand]:
-    """Yield the demands with GPUs."""
+    """Yield the demands that include GPUs."""
     return (demand for demand in demands if demand.gpus)

@@ -196,7 +196,7 @@ def _start(
     error: bool = False,
 ) -> subprocess.Popen[bytes]:
     variables = {"PULUMI_SKIP_UPDATE_CHECK": "1", **os.environ, **stack.variables, **(extra or {})}
-    # The engine waits for the first line of the policy pack, which must not be buffered.
+    # The engine waits until the policy pack prints a line, so its output must not be buffered.
     variables["PYTHONUNBUFFERED"] = "1"
     try:
         return subprocess.Popen(

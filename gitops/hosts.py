@@ -312,7 +312,7 @@ def _hint(response: httpx.Response) -> str:
         response.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in response.headers
     )
     if response.status_code == 429 or (response.status_code == 403 and limited):
-        return " (rate limit of the host; rerun the job later)"
+        return " (the host's rate limit is exceeded; rerun the job later)"
     if response.status_code in (401, 403):
         return (
             " (the token lacks a permission: GitHub jobs need `pull-requests: write` for comments "

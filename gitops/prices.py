@@ -1,4 +1,4 @@
-"""Price table: hourly prices of GPUs, CPUs and memory, monthly prices of storage, utilisation."""
+"""Price table: hourly prices for GPUs, CPUs and memory, monthly storage prices, utilisation."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -43,7 +43,7 @@ class Host(_Settings):
 
 
 class Utilisation(_Settings):
-    """Fraction of a month during which pods run, by their role."""
+    """Fraction of a month during which pods run, by role."""
 
     training: Share = Decimal(1)
     inference: Share = Decimal(1)

@@ -178,7 +178,7 @@ def _name_images(images: Any, project: Path) -> None:
 
 
 def _identity(build: dict[str, Any], project: Path) -> str | None:
-    """Return the hash of an image's sources, or None for invalid settings (reported later)."""
+    """Return the hash of an image's sources; None if the settings are invalid (reported later)."""
     try:
         return identity(BuildSettings.model_validate(build), project)
     except (ValueError, OSError):
@@ -189,7 +189,7 @@ def _remove(config: Any, path: tuple[str | int, ...]) -> None:
     *parents, last = path
     for step in parents:
         config = config[step]
-    # A list keeps its length, since the placeholder takes the same index.
+    # A list must keep its length, because the placeholder is set at the same index.
     if isinstance(config, list):
         config[int(last)] = None
     else:

@@ -26,7 +26,7 @@ def secure_paths(configuration: Any, path: Steps = ()) -> Iterator[Steps]:
 
 
 def values(stack: Stack) -> list[str]:
-    """Return the secrets in plain text, so that they can be masked.
+    """Return the decrypted secrets, so that they can be masked.
 
     The CLI is called only if there are secrets.
 

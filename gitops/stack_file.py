@@ -51,10 +51,10 @@ class _Loader(kubernetes_yaml.BoundedLoader):
 
 def _key(node: Any) -> str:
     if not isinstance(node, yaml.ScalarNode):
-        raise _error(node, "a key is an object or a list; use a string")
+        raise _error(node, "a key must be a string, not an object or a list")
     value = _scalar(node) if node.tag == _PLAIN else node.value
     if value is None:
-        raise _error(node, "a key is null; use a string")
+        raise _error(node, "a key must be a string, not null")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -160,7 +160,7 @@ class Attempt:
         try:
             self.api.create(manifest)
         except HTTPStatusError as error:
-            # An earlier pod of the same Job has created it.
+            # An earlier pod of the same Job may have created the object.
             if error.response.status_code != codes.CONFLICT:
                 raise
 

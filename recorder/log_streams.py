@@ -1,4 +1,4 @@
-"""Log streams of running containers, because the log of a deleted pod cannot be read."""
+"""Log streams of running containers, needed because the log of a deleted pod cannot be read."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ END_SECONDS: Final = 5.0
 """Time (s) to wait for the rest of a log after its container has terminated."""
 
 STREAMS: Final = 90
-"""Log streams per HTTP/2 connection. API servers allow at least 100. A stream above the limit would
-block until another one ends."""
+"""Number of log streams per HTTP/2 connection. API servers allow at least 100. A stream above the
+limit would block until another one ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Tail:
             self.add(line)
 
     def add(self, line: str) -> None:
-        """Append a line. A line that alone exceeds the size is truncated to its end."""
+        """Append a line. Only the end of a line that exceeds the size by itself is kept."""
         line = line.encode(errors="replace")[-self._size :].decode(errors="ignore")
         self._lines.append(line)
         self._bytes += _size(line)
@@ -51,7 +51,7 @@ def _size(line: str) -> int:
 
 
 class LogStreams:
-    """Streams container logs, and keeps the last lines of each log with their timestamps."""
+    """Streams of container logs, with the last lines of each log and their timestamps."""
 
     def __init__(self, connect: Callable[[], AsyncClient], lines: int, size: int) -> None:
         self._connect, self._lines, self._size = connect, lines, size
@@ -66,7 +66,7 @@ class LogStreams:
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
     async def last_lines(self, attempt: Attempt) -> list[str]:
-        """Return the last lines of a terminated container; request them if none were streamed."""
+        """Return a terminated container's last lines, requesting them if none were streamed."""
         task = self._tasks.get(attempt)
         if task is not None:
             await asyncio.wait({task}, timeout=END_SECONDS)

@@ -57,7 +57,7 @@ _log = logging.getLogger("node-health")
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits: cordoned nodes, duration (s) of faults and recoveries, reports of slow nodes."""
+    """Limits for cordoned nodes, durations (s) of faults and recoveries, and slow-node reports."""
 
     max_nodes: int = 1
     fault_seconds: float = 360
@@ -78,7 +78,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node: its GPUs, those that its device plugin offers, and its faults."""
+    """State of a node: number of GPUs, number of GPUs that its device plugin offers, and faults."""
 
     name: str
     ready: bool
@@ -89,7 +89,7 @@ class NodeState:
     condition: bool = False
     ignored: bool = False
     xids: frozenset[int] | None = frozenset()
-    """Xid errors, listed or not, since the last reset. None: Prometheus has no data."""
+    """Xid errors since the last reset, including unlisted ones. None: Prometheus has no data."""
     reports: int = 0
     checked: float = 0
     version: str = ""
@@ -97,7 +97,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Action:
-    """A change to a node, with the fault to record. `wait`: too many nodes are cordoned."""
+    """A change to a node, with the fault to record. `wait`: too many nodes are already cordoned."""
 
     kind: Literal[
         "cordon", "wait", "evict", "evict_reporting_runs", "uncordon", "clear_mark", "set_condition"
@@ -107,7 +107,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Health of each node (None: unknown), and the time of its last change."""
+"""Health of each node (None: unknown), and the time of the last change in its health."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
@@ -119,14 +119,14 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     xids = node.xids or frozenset()
     if node.mark is None or node.mark.reason != "XidError":
-        # A listed error may be hidden by a later one, so a node with this mark waits for a reset.
+        # If the node is marked for an Xid error, all errors count, as they may hide the listed one.
         xids &= policy.xids
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
-        return "SlowInGangs", f"reported as slow during {node.reports} starts of runs"
+        return "SlowInGangs", f"reported as slow in {node.reports} run starts"
     if node.xids is None:
-        return "Unknown", "Prometheus has no Xid series of the node"
+        return "Unknown", "Prometheus has no Xid series for the node"
     return "Healthy", ""
 
 
@@ -152,8 +152,8 @@ def decide(
         elif state != "Healthy" and state != "Unknown":
             # A gang that reports a slow node restarts immediately, so waiting would use up its
             # retries.
-            lasted = state == "SlowInGangs" or now - since >= policy.fault_seconds
-            if not node.cordoned and lasted:
+            is_confirmed = state == "SlowInGangs" or now - since >= policy.fault_seconds
+            if not node.cordoned and is_confirmed:
                 fault = Fault(state, message, node.gpus)
                 faulty.append((since, node.name, Action("cordon", node, fault)))
         elif node.condition:
@@ -166,7 +166,7 @@ def decide(
 
 
 def _actions_for_marked(
-    node: NodeState, state: Health, lasted: float, policy: Policy
+    node: NodeState, state: Health, seconds: float, policy: Policy
 ) -> Iterator[Action]:
     """Yield the actions for a node that this program cordoned."""
     mark = node.mark
@@ -176,7 +176,7 @@ def _actions_for_marked(
         # An operator has checked the node and uncordoned it.
         yield Action("clear_mark", node)
     elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
-        if lasted >= policy.settle_seconds:
+        if seconds >= policy.settle_seconds:
             yield Action("uncordon", node)
     elif state in ("DevicesUnhealthy", "XidError"):
         yield Action("evict", node)
@@ -222,15 +222,15 @@ class SlowReports:
         self._reports = dict(kept)
 
     def count(self, now: float) -> Counter[str]:
-        """Count, for each node, the starts of runs that reported it in the last `REPORT_HOURS`.
+        """Count the run starts that reported each node in the last `REPORT_HOURS`.
 
         A pod reports at most once per start of its run. Reports about nodes on which the run has no
         pod are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
-        for run, seen in list(self._nodes.items()):
-            self._nodes[run] = {node: at for node, at in seen.items() if at >= oldest}
+        for run, times in list(self._nodes.items()):
+            self._nodes[run] = {node: at for node, at in times.items() if at >= oldest}
             if not self._nodes[run]:
                 del self._nodes[run]
         starts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -245,7 +245,7 @@ class SlowReports:
 
 @dataclass
 class Controller:
-    """Control loop: reads nodes, pods and metrics, and cordons, drains and uncordons nodes."""
+    """Control loop that reads nodes, pods and metrics, and cordons, drains and uncordons nodes."""
 
     client: AsyncClient
     policy: Policy
@@ -255,8 +255,8 @@ class Controller:
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
     check_soon: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to request another check soon: after a new report, or after a cordon (the check after it
-    evicts the pods)."""
+    """Event that requests another check soon. Set after a new report, and after a node was
+    cordoned, since the next check evicts its pods."""
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 
@@ -300,7 +300,7 @@ class Controller:
             self.check_soon.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return the Xid errors by node: {} if the query fails, None without a Prometheus URL."""
+        """Return the Xid errors by node; {} if the query fails, None without a Prometheus URL."""
         if self.prometheus is None:
             return None
         try:
@@ -398,7 +398,7 @@ def xid_query(policy: Policy) -> str:
 
     Until it restarts, the exporter reports only the last error of a GPU. A later, unlisted error
     would hide a listed one, so the query also returns listed errors of the last
-    `2 * fault_seconds`. This is long enough for the fault to be confirmed.
+    `2 * fault_seconds`. This is long enough to confirm the fault.
     """
     span = f"{max(1, round(2 * policy.fault_seconds))}s"
     series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"
@@ -501,7 +501,7 @@ async def _forever(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the program's options."""
+    """Return the command-line parser."""
     options = argparse.ArgumentParser(prog="python3 -m recorder.node_health", description=__doc__)
     options.add_argument("--resource", default="nvidia.com/gpu", help="name of the GPU resource")
     options.add_argument("--namespace", required=True, help="namespace of the runs to move")

@@ -1,4 +1,4 @@
-"""Reads a pod's run and claim, its running and failed containers, and its events."""
+"""Parsing of pods: run and claim, running and failed containers, and events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Event, Pod
 from kube.names import CHECKPOINTS_VOLUME, GROUP_ANNOTATION, RUN_LABEL
 
 MAX_EVENTS: Final = 50
-"""Number of latest events that are kept for each failed container."""
+"""Number of latest events to keep for each failed container."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def failed_containers(pod: Pod) -> Iterator[Termination]:
 
 
 def unobserved_terminations(pod: Pod, now: datetime) -> Iterator[Termination]:
-    """Yield the containers of a deleted pod whose end was not observed."""
+    """Yield the containers of a deleted pod whose termination was not observed."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield Termination(
@@ -102,7 +102,7 @@ async def events_of(client: AsyncClient, pod: Pod) -> list[dict[str, Any]]:
 
 
 def _names(pod: Pod) -> Iterator[str]:
-    """Yield the names of the pod, its gang and its job. The job has the name of the run."""
+    """Yield the names of the pod, its gang and its job, which is named after the run."""
     metadata = pod.metadata
     if metadata is not None:
         yield metadata.name or ""

@@ -23,14 +23,14 @@ SAME_FAILURE: Final = timedelta(minutes=10)
 """Containers that terminate within this time of a failure's start belong to the failure."""
 
 RESERVE: Final = 64 * 2**20
-"""Bytes of a claim that stay free for checkpoints."""
+"""Number of bytes of a claim that are kept free for checkpoints."""
 
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits: lines and bytes (`size`) per container, failures per run, pods per failure."""
+    """Limits for lines and bytes (`size`) per container, failures per run, and pods per failure."""
 
     lines: int = 500
     size: int = 64 * 1024

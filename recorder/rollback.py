@@ -48,7 +48,7 @@ _ROUTES: Final = {
 }
 _PROMETHEUS_SECONDS: Final = 5.0
 _RELEASE_ATTEMPTS: Final = 3
-"""Attempts per evaluation to release the fields of a route."""
+"""Maximum number of attempts per evaluation to release the fields of a route."""
 _log = logging.getLogger("rollback")
 Object = TypeVar("Object")
 
@@ -101,7 +101,7 @@ class Plan:
 
 
 class Rollback:
-    """Control loop of one canary: evaluates its limits and rolls it back."""
+    """Control loop that evaluates the limits of one canary and rolls it back."""
 
     def __init__(self, plan: Plan, api: Client, prometheus: HttpClient) -> None:
         self._plan, self._api, self._prometheus = plan, api, prometheus
@@ -120,7 +120,7 @@ class Rollback:
             time.sleep(self._plan.interval_seconds)
 
     def evaluate(self, now: float) -> None:
-        """Evaluate the limits once, and roll back if one is exceeded or was exceeded before."""
+        """Evaluate the limits once, and roll back if one is exceeded, or was exceeded earlier."""
         found = [_get_or_none(partial(self._route, kind)) for kind in self._plan.stable]
         routes = [route for route in found if route is not None]
         for route in routes:

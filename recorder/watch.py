@@ -40,7 +40,7 @@ WATCH_SECONDS: Final = 240.0
 """Time (s) after which all pods are listed again, since a lost connection may go unnoticed."""
 
 RETRY_SECONDS: Final = 900.0
-"""Time (s) for which a write is retried while the claim is full or unavailable."""
+"""Time (s) for which a failed write is retried, for example while the claim is full."""
 
 _log = logging.getLogger("recorder")
 _retry_wait = wait_random_exponential(multiplier=0.5, max=30)
@@ -56,7 +56,7 @@ async def watch(claims: Path, bounds: Bounds) -> None:
 
 @dataclass
 class Recorder:
-    """Records the failures of all runs in the namespace of the clients that `connect` returns."""
+    """Recorder of all runs' failures in the namespace of the clients that `connect` returns."""
 
     connect: Callable[[], AsyncClient]
     claims: Path
@@ -78,7 +78,7 @@ class Recorder:
         present = {_uid(pod): pod async for pod in listed}
         for pod in present.values():
             self.update(pod)
-        # Deleted between two watches.
+        # These pods were deleted between two watches.
         for uid in set(self._pods) - set(present):
             self.remove(self._pods[uid])
         try:

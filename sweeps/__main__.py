@@ -19,7 +19,7 @@ _log = logging.getLogger("sweeps")
 
 
 def main() -> int:
-    """Control the sweeps of a plan until the plan changes; the container then restarts."""
+    """Control the sweeps of a plan until the plan changes. The container is then restarted."""
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -37,9 +37,9 @@ def main() -> int:
 
 
 def _step(controller: Controller) -> bool:
-    """Take a step; return whether the next one should follow immediately.
+    """Take a step, and return whether the next one should follow immediately.
 
-    Outages only delay the step.
+    An outage of the API server only delays the step.
     """
     try:
         return controller.step()

@@ -1,4 +1,4 @@
-"""Controller of a sweep, which observes the trials, decides and acts.
+"""Controller of a sweep: observes the trials, decides what to do, and acts.
 
 Decisions are recorded before they are executed, and trials are identified by the names of their
 runs. The controller can therefore be killed at any time.
@@ -64,7 +64,7 @@ Object = Mapping[str, Any]
 
 
 class Controller:
-    """Runs the trials of one sweep. `claim` is the mount path of its checkpoints' claim."""
+    """Control loop of one sweep. `claim` is the path at which the checkpoint claim is mounted."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Controller:
         os.close(self._lock)
 
     def step(self) -> bool:
-        """Observe, decide and act once; return whether another step should follow immediately."""
+        """Observe, decide and act once. Return whether another step should follow immediately."""
         jobs = self._jobs()
         if self._pause_earlier(jobs):
             return False
@@ -128,7 +128,7 @@ class Controller:
         return any(action.kind == "ask" for action in actions)
 
     def _pause_earlier(self, jobs: Mapping[str, Object]) -> bool:
-        """Pause trials of earlier specifications; return whether any of them still uses GPUs."""
+        """Pause trials of earlier specifications. Return whether any of them still uses GPUs."""
         active = [run for run in self._study.earlier if run in jobs and _is_active(jobs[run])]
         for run in active:
             if _phase(jobs[run]) != "pausing":
@@ -142,7 +142,7 @@ class Controller:
         return {document["metadata"]["name"]: document for document in documents}
 
     def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
-        """Return the settings (as text) of the runs in the cluster and the exports on the claim."""
+        """Return the settings (as text) of the runs: jobs in the cluster, exports on the claim."""
         runs = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
             with contextlib.suppress(ExportError):
@@ -160,7 +160,7 @@ class Controller:
             self._study.report(run, self._progress(run))
             phase = _phase(job) if job is not None else self._phase_without_job(run)
             if phase == "paused" and self._result(run) is not None:
-                # It finished while it was being paused.
+                # The trial finished while it was being paused.
                 phase = "succeeded"
             if phase == "succeeded" and (value := self._result(run)) is not None:
                 self._study.succeed(run, value)
@@ -177,7 +177,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Return the objective after each completed epoch, or step if the length is in steps."""
+        """Return the objective by completed epochs, or by steps if the run's length is in steps."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:
@@ -203,9 +203,9 @@ class Controller:
         return None
 
     def _account(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
-        """Add the GPU time since the last step to the ledger; return the total in seconds.
+        """Add the GPU time since the last step to the ledger, and return the total in seconds.
 
-        The whole time between two observations counts if the trial had GPUs at either of them, so
+        If a trial had GPUs at one of two observations, the whole time between them counts, so that
         the total is never too low.
         """
         now, ledger = self._clock(), self._study.ledger()
@@ -213,14 +213,14 @@ class Controller:
             job = jobs.get(trial.run)
             if trial.run not in ledger and job is None:
                 continue
-            known = ledger.get(trial.run)
-            if known is None:
+            entry = ledger.get(trial.run)
+            if entry is None:
                 created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])  # type: ignore[index]  # there is a job
-                known = {"seconds": 0.0, "seen": created.timestamp(), "phase": "waiting"}
-            idle = trial.phase in _WITHOUT_GPUS and known["phase"] in _WITHOUT_GPUS
-            if not idle and known["phase"] not in OVER:
-                known["seconds"] += max(now - known["seen"], 0.0) * self._sweep.settings.gpus
-            ledger[trial.run] = {**known, "seen": now, "phase": trial.phase}
+                entry = {"seconds": 0.0, "seen": created.timestamp(), "phase": "waiting"}
+            idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
+            if not idle and entry["phase"] not in OVER:
+                entry["seconds"] += max(now - entry["seen"], 0.0) * self._sweep.settings.gpus
+            ledger[trial.run] = {**entry, "seen": now, "phase": trial.phase}
         self._study.write_ledger(ledger)
         return float(sum(ledger[trial.run]["seconds"] for trial in trials if trial.run in ledger))
 
@@ -282,7 +282,7 @@ class Controller:
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
-    """Return the position of an evaluation; None if it is not at the end of an epoch."""
+    """Return the number of epochs or steps before an evaluation; None within an epoch."""
     if unit == "steps":
         return event.step
     if isinstance(event, Epoch) and event.epoch == int(event.epoch):
@@ -302,8 +302,8 @@ def _is_active(job: Object) -> bool:
 def _arguments(job: Object) -> dict[str, str]:
     """Return the hyperparameters in a job's command by name."""
     (task, *_) = job["spec"]["tasks"]
-    words = task["template"]["spec"]["containers"][0].get("command", ())
-    flags = (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))
+    arguments = task["template"]["spec"]["containers"][0].get("command", ())
+    flags = (word.removeprefix("--").partition("=") for word in arguments if word.startswith("--"))
     return {name.replace("-", "_"): value for name, _, value in flags}
 
 

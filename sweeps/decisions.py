@@ -1,8 +1,8 @@
 """Decisions about the trials of a sweep, as a pure function of their observed states.
 
-The algorithm is asynchronous successive halving with pause and promotion. A trial runs to the first
-rung that it may not pass, and is paused there. Once it is among the best 1/factor of the trials
-that have reached this rung, it may pass the rung and resumes.
+The algorithm is asynchronous successive halving with pause and promotion. A trial runs until the
+first rung that it may not pass, where it is paused. Once it is among the best 1/factor of the
+trials that have reached this rung, it may pass the rung and is resumed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ OVER: Final = ("succeeded", "failed")
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial as the controller observed it.
+    """Observed state of a trial.
 
     `values` maps completed epochs, or steps, to the objective; larger is better. `granted` is the
     number of rungs that it may pass.
@@ -42,7 +42,7 @@ class Trial:
         return sum(self.at(rung) is not None for rung in rungs)
 
     def occupies_slot(self, rungs: Sequence[int]) -> bool:
-        """Return whether the trial occupies one of the parallel slots, or will when it resumes."""
+        """Return whether the trial occupies one of the parallel slots, now or when it resumes."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
 
@@ -59,7 +59,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of the GPU time and of the time since the first trial.
+    """Limits for the GPU time and for the time since the first trial.
 
     `reserve` is the GPU time that running trials may still use between the decision to pause them
     and the actual pause.
@@ -130,7 +130,7 @@ def _at_rungs(bounds: Bounds, trials: Sequence[Trial], active: Sequence[Trial]) 
 def _starts(bounds: Bounds, trials: Sequence[Trial], exhausted: bool) -> Iterator[Action]:
     """Yield the actions that start or resume trials.
 
-    First come trials that already have a slot, then promoted ones, then new ones.
+    Trials that already have a slot come first, then promoted ones, then new ones.
     """
     slots = bounds.parallel
     for trial in trials:

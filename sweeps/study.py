@@ -1,7 +1,7 @@
-"""The record of a sweep: an Optuna study in a journal next to the checkpoints.
+"""Record of a sweep: an Optuna study in a journal next to the checkpoints.
 
-One process writes it. Optuna's sampler only proposes hyperparameters: each proposal is computed
-from the recorded trials alone, so a restart changes nothing.
+Only one process writes to it. Optuna's sampler computes each proposal of hyperparameters from the
+recorded trials alone, so restarts do not affect the proposals.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ _RUN: Final = "run"
 _CREATED: Final = "created"
 _GRANTED: Final = "granted"
 _DUPLICATES_PER_TRIAL: Final = 5
-"""Proposals of earlier hyperparameters, per trial, after which the space counts as exhausted."""
+"""Number of repeated proposals per trial after which the search space counts as exhausted."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -84,7 +84,7 @@ class Study:
 
     @property
     def earlier(self) -> list[str]:
-        """Unfinished runs of earlier specifications of the sweep, which no controller manages."""
+        """Unfinished runs from earlier specifications of the sweep, which no controller manages."""
         storage = self._study._storage
         return [
             trial.user_attrs[_RUN]
@@ -119,7 +119,7 @@ class Study:
 
     @property
     def exhausted(self) -> bool:
-        """True if the sampler keeps proposing the same trials."""
+        """True if the sampler proposes only trials that are already recorded."""
         everything = self._study.get_trials(deepcopy=False)
         duplicates = len(everything) - len(self.trials())
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
@@ -127,8 +127,8 @@ class Study:
     def ask(self) -> str | None:
         """Choose hyperparameters and return the name of the run, or None for a duplicate."""
         before = self._study.get_trials(deepcopy=False)
-        # Trials with values count as pruned, with their last value. Other unfinished trials keep
-        # the sampler away from their hyperparameters (constant liar).
+        # Unfinished trials with values count as pruned, with their last value. Those without values
+        # make the sampler avoid their hyperparameters (constant liar).
         memory = optuna.create_study(
             direction=self._sweep.settings.objective.goal, sampler=self._sampler(len(before))
         )
@@ -181,7 +181,7 @@ class Study:
         self._trial(run).set_user_attr(_GRANTED, rungs)
 
     def report(self, run: str, values: Mapping[int, float]) -> None:
-        """Record the objective of epochs that are not recorded yet."""
+        """Record the objective for the epochs that are not recorded yet."""
         known = self.trials()[run].intermediate_values
         for epoch, value in values.items():
             if epoch not in known:
@@ -208,7 +208,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once the journal has been rebuilt from existing runs, in case it was lost."""
+        """True once existing runs have been added to the journal, which may have been lost."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:
@@ -241,7 +241,7 @@ class Study:
         return optuna.trial.Trial(self._study, self.trials()[run]._trial_id)
 
     def _sampler(self, trials: int) -> optuna.samplers.BaseSampler:
-        # Different studies, for example of jobs with different seeds, draw different values.
+        # Different studies, for example for jobs with different seeds, draw different values.
         digest = hashlib.sha256(f"{self._study.study_name} {trials}".encode()).digest()
         seed = int.from_bytes(digest[:4])
         if self._sweep.settings.sampler == "random":
@@ -250,7 +250,7 @@ class Study:
 
 
 def distributions(space: Mapping[str, ParameterSettings]) -> dict[str, BaseDistribution]:
-    """Return the Optuna distributions of a search space."""
+    """Return the Optuna distributions for a search space."""
     found: dict[str, BaseDistribution] = {}
     for name, parameter in space.items():
         if parameter.min is None or parameter.max is None:

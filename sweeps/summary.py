@@ -34,7 +34,7 @@ def summarize(
             }
         )
     sign = -1.0 if settings.objective.goal == "maximize" else 1.0
-    # A trial that was trained longer is better than one whose early value is better.
+    # A trial that was trained longer ranks above one with a better value after less training.
     rows.sort(key=lambda row: (-row["trained"], row["value"] is None, sign * (row["value"] or 0.0)))
     return {
         "state": state,

@@ -1,1 +1,1 @@
-"""Tools for the maintainers of this repository, which the stack does not require."""
+"""Tools for maintainers of this repository. The stack does not require them."""

@@ -1,4 +1,4 @@
-"""Functions that wait until the runs of a stack are scheduled or finished."""
+"""Functions that wait until a stack's runs are scheduled or finished."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import Any, Final
 from devcluster import DevclusterError
 from gitops import prices
 from gitops.errors import GitopsError
-from gitops.runs.progress import Progress, last_log_lines
+from gitops.runs.progress import Progress, failure_text
 from gitops.runs.snapshot import Cluster, Object, Snapshot, is_scheduled, key
 from gitops.runs.status import RunStatus, read_runs, run_pods
 from gpu_platform.runs.cluster import Member
@@ -28,7 +28,7 @@ _IDLE: Final = {"paused", "succeeded", "failed"}
 
 @dataclass(frozen=True)
 class Run:
-    """One training run of the stack's output `runs`."""
+    """One training run in the stack's output `runs`."""
 
     key: str
     name: str
@@ -131,7 +131,7 @@ def wait_for_sweep(
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
         if summary and summary["state"] != "running" and phases <= _IDLE:
-            raise DevclusterError(f"the sweep {key} ended, but no trial has finished")
+            raise DevclusterError(f"the sweep {key} is over, but none of its trials has finished")
         time.sleep(POLL_SECONDS)
 
 
@@ -165,7 +165,7 @@ def _pods(snapshot: Snapshot, run: Run) -> list[Object]:
 
 def _last_lines(cluster: Cluster, snapshot: Snapshot, run: Run) -> list[str]:
     logs = (cluster.logs(*key(pod), _LAST_LINES) for pod in _pods(snapshot, run))
-    texts = ("\n".join(last_log_lines("", lines, _LAST_LINES)).strip() for lines in logs)
+    texts = ("\n".join(failure_text("", lines, _LAST_LINES)).strip() for lines in logs)
     return [text for text in texts if text]
 
 

@@ -187,8 +187,15 @@ class EventFollower:
 
 def describe(changes: Mapping[str, int]) -> str:
     """Return text such as `12 created, 1 updated`, or `unchanged`."""
-    words = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
-    counts = [f"{n} {words.get(op, op)}" for op, n in changes.items() if op not in UNCHANGED and n]
+    participles = {
+        "create": "created",
+        "update": "updated",
+        "delete": "deleted",
+        "replace": "replaced",
+    }
+    counts = [
+        f"{n} {participles.get(op, op)}" for op, n in changes.items() if op not in UNCHANGED and n
+    ]
     return ", ".join(counts) or "unchanged"
 
 

@@ -114,14 +114,14 @@ def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
 
 @dataclass(frozen=True)
 class _LayerBuilder:
-    """Builds layers as tar files in the scratch directory `work`."""
+    """Builder of layers, as tar files in the scratch directory `work`."""
 
     work: Path
     uv: Path
     log: Path
 
     def base_layers(self, base: Base) -> list[Path]:
-        """Return both layers. Debian's is built in the background, because it mostly downloads."""
+        """Return both layers. Debian's is built in the background, since it mostly downloads."""
         tar = self.work / "root.tar"
         debian = self._start_debian(DEBIAN_PACKAGES, tar)
         try:

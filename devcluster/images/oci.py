@@ -162,7 +162,7 @@ class Layout:
         return True
 
     def link_blobs(self, registry: Path) -> None:
-        """Replace the blobs with hard links to the registry's copies below its root directory."""
+        """Replace the blobs with hard links to the copies in the root directory of the registry."""
         for blob in (self.directory / "blobs" / "sha256").iterdir():
             kept = registry / "docker/registry/v2/blobs/sha256" / blob.name[:2] / blob.name / "data"
             if kept.exists() and not kept.samefile(blob):

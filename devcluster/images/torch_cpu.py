@@ -116,7 +116,7 @@ class _Header(ctypes.Structure):
 
 
 class _Segment(ctypes.Structure):
-    """Program header: what the loader maps."""
+    """Program header, which describes a segment that the loader maps."""
 
     _fields_ = (
         ("type", ctypes.c_uint32),

@@ -52,8 +52,8 @@ def free_space(layout: Layout) -> str:
     else:
         return ""
     shutil.rmtree(layout.node_stores, ignore_errors=True)
-    gained = (shutil.disk_usage(layout.cache).free - free) / GIB
-    return f"removed the nodes' cached images ({gained:.1f} GiB), because {reason}"
+    freed = (shutil.disk_usage(layout.cache).free - free) / GIB
+    return f"removed the nodes' cached images ({freed:.1f} GiB), because {reason}"
 
 
 def link_base(layout: Layout, spec: ClusterSpec, reference: str) -> None:

@@ -77,7 +77,7 @@ class Node:
 
         Their containers were killed with the nodes, and the kubelet rejects pods with GPUs until
         the device plugin has started. If all pods of a gang failed before Volcano's controllers
-        are running, the gang would never be restarted.
+        were running, the gang would never be restarted.
         """
         names = [node.name for node in self.spec.real_nodes]
         output = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")

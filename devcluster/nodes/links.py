@@ -62,7 +62,7 @@ def create_switch(spec: ClusterSpec, host_namespace: int) -> None:
 
 
 def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
-    """Connect a node's namespace, in which this runs, to the switch and the pods of other nodes."""
+    """Connect a node's namespace, the current one, to the switch and the pods of other nodes."""
     network = spec.network
     _ip("link", "set", "lo", "up")
     _drop_stale_link(node.name, switch_namespace)

@@ -24,7 +24,7 @@ GPUS_SOCKET = Path("/var/lib/kubelet/pod-resources/simulated-gpus.sock")
 
 @dataclass(frozen=True)
 class NodeServices:
-    """Factory of a node's services, which also writes their configuration files."""
+    """Factory for a node's services, which also writes their configuration files."""
 
     spec: ClusterSpec
     node: RealNode

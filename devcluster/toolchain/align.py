@@ -56,7 +56,7 @@ def order(version: str) -> tuple[Version, bool, str]:
 
 
 def _option(path: str, version: str) -> str:
-    """Return the `go mod edit` option that sets the version of a key of `versions`."""
+    """Return the `go mod edit` option that sets the version for a key of `versions`."""
     name = path.removesuffix(" =>")
     return f"-require={name}@{version}" if name == path else f"-replace={name}={name}@{version}"
 

@@ -1,4 +1,4 @@
-"""Builder of missing programs, which builds one module after another with one progress line."""
+"""Builder of missing programs: builds one module after another with a single progress line."""
 
 import shutil
 from collections import ChainMap
@@ -77,7 +77,7 @@ class Order:
 
 
 class Builder:
-    """Builds orders in a scratch directory and puts the programs into the store."""
+    """Builder that works in a scratch directory and puts the finished programs into the store."""
 
     def __init__(self, tool: Go, store: Store, scratch: Path, logs: Path, report: Report) -> None:
         self._go = tool
@@ -114,7 +114,7 @@ class Builder:
             shutil.copyfile(source, work / source.name)
         for overlay in module.overlays:
             source = self._go.module_directory(overlay.module, work, log)
-            files.complete(work / overlay.folder, source)
+            files.link_missing_files(work / overlay.folder, source)
             self._go.replace_module(overlay.module, overlay.folder, work, log)
         for program in order.programs:
             if program.module:

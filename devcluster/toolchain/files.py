@@ -49,7 +49,7 @@ def link(file: Path, target: Path) -> None:
         shutil.copy2(file, target)
 
 
-def complete(directory: Path, source: Path) -> None:
+def link_missing_files(directory: Path, source: Path) -> None:
     """Link the files of `source` into `directory`, except those that already exist."""
 
     def link_missing(file: str, target: str) -> None:

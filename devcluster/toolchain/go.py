@@ -22,7 +22,7 @@ Tick = Callable[[], None]
 POLL_SECONDS = 0.5
 DOWNLOAD_ATTEMPTS = 3
 RETRY_SECONDS = 2.0
-"""Time (s) between two attempts of a download, which Go itself does not retry."""
+"""Time (s) between two download attempts, since Go itself does not retry."""
 GIB = 2**30
 
 _OVERRIDDEN = {
@@ -73,7 +73,7 @@ class Go:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the commands."""
+        """Environment for the commands."""
         caches = {"GOMODCACHE": str(self.caches / "mod"), "GOCACHE": str(self.caches / "build")}
         return environment() | caches | {"CGO_ENABLED": str(int(self._cgo))}
 
@@ -277,7 +277,7 @@ class _CommandError(DevclusterError):
 
 
 def _download_error(answers: Path) -> str:
-    """Return the error of `go mod download -json`, which is part of its output."""
+    """Return the error that `go mod download -json` printed as part of its output."""
     return "\n".join(reply["Error"] for reply in _objects(answers.read_text()) if "Error" in reply)
 
 
@@ -330,7 +330,7 @@ def _size(directory: Path, files: Sequence[str]) -> int:
 
 
 def _kill_with_parent() -> list[str]:
-    """Return a command prefix that kills a build with its parent; empty without setpriv."""
+    """Return a command prefix that kills a build when its parent exits; empty without setpriv."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

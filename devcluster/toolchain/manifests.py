@@ -113,7 +113,7 @@ class OperatorFiles:
 
     @classmethod
     def of(cls, module: Module, cache: Path) -> "OperatorFiles":
-        """Return the files of a version of the module."""
+        """Return the files for a version of the module."""
         return cls(
             module, cache / "operators" / f"{module.name}-{module.version}-{module.digest()}"
         )

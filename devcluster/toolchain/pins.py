@@ -168,7 +168,7 @@ class Module(_Pin):
         return f"{self.name} {self.version}".strip()
 
     def digest(self) -> str:
-        """Return a digest (12 hexadecimal digits) of all inputs of the programs' builds."""
+        """Return a digest (12 hexadecimal digits) of everything that the builds depend on."""
         sha = hashlib.sha256(f"{sys.platform} {platform.machine()} ".encode())
         sha.update(self.model_dump_json(exclude=_NOT_BUILT_FROM).encode())
         for file in sorted(path for path in self.directory.rglob("*") if path.is_file()):

@@ -1,4 +1,4 @@
-"""Progress line of a build: completed work, elapsed time and estimated time left."""
+"""Progress line for a build: completed work, elapsed time and estimated time left."""
 
 import os
 import time
@@ -25,7 +25,7 @@ def announcement(programs: Collection[str], installed: Collection[str], cpu_minu
 
 
 class Meter:
-    """Progress of building known packages and programs."""
+    """Progress of a build, given its packages and programs."""
 
     def __init__(
         self, report: Report, packages: Mapping[str, int], programs: Collection[str]

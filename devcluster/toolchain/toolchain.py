@@ -14,7 +14,7 @@ from devcluster.toolchain.progress import Report, announcement
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths of a group's tools. The group `engine` has no charts and definitions."""
+    """Paths of a group's tools. The group `engine` has neither charts nor definitions."""
 
     bin: Path
     """Directory to prepend to PATH."""
@@ -93,7 +93,7 @@ def _volcano() -> Module:
 
 
 def missing(group: Group, cache: Path) -> list[str]:
-    """Return the names of the tools of a group that `ensure` would have to build."""
+    """Return the names of a group's tools that `ensure` would have to build."""
     return [program.name for _, program in _find(group, cache.resolve()).missing]
 
 

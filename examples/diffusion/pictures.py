@@ -22,7 +22,7 @@ ENCODER_SEED: Final = 20231
 
 @dataclass(frozen=True)
 class Sizes:
-    """Input sizes of the UNet: side of a latent, width of a word vector and of a caption vector."""
+    """Input sizes of the UNet: side of a latent, and widths of word vectors and caption vectors."""
 
     side: int
     word: int

@@ -41,7 +41,7 @@ class RunCallback(Callback):  # type: ignore[misc]
 
 
 class Batches(IterableDataset[tuple[Tensor, Tensor]]):
-    """Batches of the remaining steps after a resume."""
+    """Batches for the steps that remain after a resumption."""
 
     def __init__(self, done: int, steps: int) -> None:
         self.steps = range(done + 1, steps + 1)

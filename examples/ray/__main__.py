@@ -1,8 +1,8 @@
 """`python -m examples.ray`, with the flags of `python -m training`, as the command of a RayJob.
 
 Ray places one actor per GPU of the cluster, and each actor runs a training process.
-The exit code is the highest of all processes. If a process or its pod is lost, the others also
-fail, and the RayJob restarts from the latest checkpoint.
+The exit code is the highest of the processes' exit codes. If a process or its pod is lost, the
+others also fail, and the RayJob restarts from the latest checkpoint.
 """
 
 import os

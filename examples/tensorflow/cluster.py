@@ -36,7 +36,7 @@ class Worker:
 
     @property
     def is_chief(self) -> bool:
-        """True for the worker that reports progress and whose files are kept."""
+        """True if this worker reports the progress and its files are kept."""
         return self.index == 0
 
 
@@ -57,7 +57,7 @@ def read_worker(environment: Mapping[str, str]) -> Worker:
             f"TF_CONFIG has task {found.task.type!r} in a cluster of {', '.join(found.cluster)}: "
             "this program supports only workers and a chief"
         )
-    # The chief comes first, whatever the order in TF_CONFIG.
+    # The chief comes first, regardless of the order in TF_CONFIG.
     ranks = [
         (role, i) for role in ("chief", "worker") for i in range(len(found.cluster.get(role, [])))
     ]

@@ -66,7 +66,7 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
     """Train, or resume from the latest checkpoint, and write a SavedModel to the export directory.
 
     `listen()` handles SIGTERM and returns a function that is true once the signal has arrived.
-    Raise InterruptedRunError after a worker has received it and the state has been saved.
+    Raise InterruptedRunError if a worker has received it, after saving the state.
     """
     if config.length[0] != "epochs":
         name, value = config.length
@@ -106,7 +106,7 @@ def _batches(strategy: Any, config: TrainingConfig, epoch: int) -> Any:
     train, _ = digits()
     # Channels last, because convolutions on the CPU support nothing else.
     images = np.moveaxis(train.scaled(), 1, -1)
-    # All workers take the same number of steps: a worker with more would wait forever for the
+    # All workers take the same number of steps. A worker with more steps would wait forever for the
     # others.
     steps = len(images) // (config.batch_size * strategy.num_replicas_in_sync)
     if steps == 0:
@@ -161,7 +161,7 @@ def _epoch(
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All workers learn in the same step that one of them must stop, so they save together.
+        # All workers learn in the same step that one of them must stop, so they all save then.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:
             checkpoints.save()

@@ -1,1 +1,1 @@
-"""Minimum permissions of the pipelines that preview and update a stack."""
+"""Minimum permissions for the pipelines that preview and update a stack."""

@@ -32,7 +32,7 @@ _GROUP = re.compile(r"[^'\\\x00-\x1f]+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack of the project")
     for role, task in (
         ("previewers", "run previews"),
@@ -71,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
             raise GitopsError(f"{group!r} is not a valid group for pipelines: use a custom group")
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
-            f"{', '.join(sorted(both))}: the same group is given for previews and for updates: use "
-            "two different groups"
+            f"{', '.join(sorted(both))}: used for previews and updates: use two different groups"
         )
     stack = Stack(options.stack)
     manifests: list[Mapping[str, Any]] = []
@@ -100,7 +99,7 @@ def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapp
         if release := _RELEASE.search(warning):
             sys.stderr.write(
                 f"warning: the chart {release[1]} also needs permissions for all objects that it "
-                "installs, usually the permissions of an administrator\n"
+                "installs, usually administrator permissions\n"
             )
     chosen = {"preview": options.previewers, "update": options.updaters}
     return access(options.stack, objects, chosen)  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ def _hidden(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between two environments. The value is None if the key is missing."""
+    """A difference between two environments. A value is None where the key is missing."""
 
     path: Steps
     one: str | None

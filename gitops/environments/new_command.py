@@ -16,7 +16,7 @@ from workload.files import write_atomically
 HELP = "create the files of a new environment from flags or answers"
 DESCRIPTION = """\
 Writes a commented Pulumi.NAME.yaml and policies/config/NAME.json for your cluster. On a terminal,
-asks for every value that is not given as a flag; elsewhere, uses the defaults.
+asks for every value that is not given as a flag; otherwise, uses the defaults.
 """
 EPILOG = """\
 examples:
@@ -95,7 +95,7 @@ _QUESTIONS: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and -")
     for question in _QUESTIONS:
         flag = f"--{question.flag.replace('_', '-')}"
@@ -217,7 +217,7 @@ def _check_name(name: str) -> None:
         TypeAdapter(DnsLabel).validate_python(name)
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise GitopsError(f"the name is {name!r}: it {problem}") from None
+        raise GitopsError(f"the name {name!r} is invalid: it {problem}") from None
 
 
 def _check(text: str) -> None:

@@ -44,11 +44,11 @@ class GangAnswer(_Model):
     """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
-    """Range of the start over the simulations in which the gang starts; null if it never starts."""
+    """Range of start times over the simulations in which the gang starts; null if it never does."""
     end_seconds: float | None = None
     """Null if neither a deadline nor an estimate is known, or the end is beyond the horizon."""
     end_range: Range | None = None
-    """Range of the end over the simulations in which it is known; null if it is never known."""
+    """Range of end times over the simulations in which the end is known; null if it never is."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
     """Times without the change; null if the change adds the gang, or if they are unknown."""

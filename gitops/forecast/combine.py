@@ -32,7 +32,7 @@ def combine(answers: Sequence[Answer]) -> Answer:
 
 
 def _gang(outcomes: Sequence[GangAnswer]) -> GangAnswer:
-    """Combine the answers about one gang. The first one is the most typical."""
+    """Combine the results for one gang. The first one is the most typical."""
     counts: Counter[Verdict] = Counter(gang.verdict for gang in outcomes)
     verdicts = dict(counts.most_common())
     return outcomes[0].model_copy(

@@ -21,7 +21,7 @@ _LONGEST_NAME: Final = 34
 
 @dataclass(frozen=True)
 class _Bar:
-    """A bar in the units of the SVG image."""
+    """A bar with its position and width in SVG units."""
 
     x: float
     width: float

@@ -1,4 +1,4 @@
-"""Objects of a simulated cluster in the state of a snapshot."""
+"""Objects of a simulated cluster that reproduce the state in a snapshot."""
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -50,7 +50,7 @@ def cluster_objects(state: State) -> list[Manifest]:
 
 
 def node(spec: Node) -> Manifest:
-    """Return a simulated node without the resources that pods outside gangs use."""
+    """Return a simulated node. Resources that pods outside gangs use are subtracted."""
     left = add(amounts(spec.allocatable), amounts(spec.reserved), sign=-1)
     free = quantities({name: max(amount, Decimal(0)) for name, amount in left.items()})
     return {
@@ -85,7 +85,7 @@ def group(name: str, gang: Gang) -> Manifest:
 
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
-    """Return the pods of a gang. Pods of its first attempt are on the nodes of the snapshot."""
+    """Return the pods of a gang. In its first attempt, they are on the nodes from the snapshot."""
     items: list[Manifest] = []
     for shape in gang.pods:
         nodes = shape.nodes if attempt == 0 else []

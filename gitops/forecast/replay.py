@@ -1,4 +1,4 @@
-"""Replay of a snapshot: Volcano itself places the gangs, and time jumps from end to end."""
+"""Replay of a snapshot: Volcano places the gangs, and time jumps from one end to the next."""
 
 import time
 from collections import Counter, defaultdict
@@ -16,20 +16,20 @@ from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import devices, group_of, request
 
 _STABLE_SESSIONS: Final = 2
-"""Sessions without a change after which a decision is final. The first one may have started before
-the last change."""
+"""Number of sessions without a change after which a decision is final. The first session may have
+started before the last change."""
 _SESSIONS_PER_QUEUE: Final = 4
 """Sessions per queue if a gang may preempt. In each session, Volcano 1.14 considers only one queue,
 chosen at random (https://github.com/volcano-sh/volcano/issues/5140). With this number, a decision
-misses a queue with a probability of about 2 %."""
+misses a queue with a probability of about 2%."""
 _STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
-_PATIENCE: Final = 50
-"""Maximum number of sessions to wait for a scheduler that is behind. It never stores the phase of
-an invalid gang."""
+_MAX_SESSIONS_BEHIND: Final = 50
+"""Maximum number of sessions to wait for a scheduler that is behind. The limit is needed because
+the scheduler never stores the phase of an invalid gang."""
 _BOUND: Final = "Running"
-"""Phase of a PodGroup whose minimum number of pods has nodes, in the scheduler's view."""
+"""Phase of a PodGroup if the scheduler has assigned nodes to the minimum number of pods."""
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
@@ -78,15 +78,15 @@ class SimulatedGang:
 
     @property
     def used(self) -> int:
-        """Number of devices of the scheduled pods."""
+        """Number of devices that the scheduled pods use."""
         return sum(request(pod).total() for pod in self.pods)
 
 
 class Replay:
     """Simulation of one snapshot in one sandbox.
 
-    Gangs of the same age are submitted in the order of their names, or, if `shuffle` is given, in
-    random order.
+    Gangs of the same age are submitted in alphabetical order or, if `shuffle` is given, in random
+    order.
     """
 
     def __init__(self, sandbox: Sandbox, state: State, shuffle: Random | None = None) -> None:
@@ -127,7 +127,7 @@ class Replay:
                 run.reason = _reason(run, self._all)
 
     def advance(self) -> bool:
-        """Jump to the next known end and let the scheduler decide; return False without one."""
+        """Jump to the next known end, and let the scheduler decide. Return False if none exists."""
         ending = [run for run in self.runs if run.is_running and run.expected_end is not None]
         if not ending:
             return False
@@ -144,7 +144,7 @@ class Replay:
         return True
 
     def used_by_queue(self) -> Counter[str]:
-        """Return the devices of placed pods by queue."""
+        """Return the number of devices that placed pods use, by queue."""
         used: Counter[str] = Counter()
         for run in self.runs:
             used[run.gang.queue] += run.used
@@ -176,9 +176,9 @@ class Replay:
             sessions, listed = self._wait_for_session(), time.monotonic()
             self._all = self._sandbox.pods()
             self._listing = time.monotonic() - listed
-            seen = _placement(self._all)
-            if seen != last or any(map(_is_transient, self._all)):
-                last, required = seen, None
+            placement = _placement(self._all)
+            if placement != last or any(map(_is_transient, self._all)):
+                last, required = placement, None
                 since, changed = self._sandbox.sessions(), time.monotonic()
                 continue
             if (
@@ -188,7 +188,7 @@ class Replay:
                 continue
             if required is None:
                 self._assign()
-                if sessions < since + _PATIENCE and self._is_scheduler_behind():
+                if sessions < since + _MAX_SESSIONS_BEHIND and self._is_scheduler_behind():
                     continue
                 required = self._required_sessions()
             if sessions >= since + required:

@@ -41,7 +41,7 @@ _PATHS: Final = {
 }
 _THREADS: Final = 8
 TIMEOUT_SECONDS = 90.0
-"""Timeout (s) of each wait for the cluster."""
+"""Timeout (s) for each wait."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _SESSION: Final = b"] Close Session "
@@ -52,7 +52,7 @@ _FORCE: Final = {"gracePeriodSeconds": "0"}
 
 
 class Sandbox:
-    """Client of the simulated cluster. `log` is the scheduler's log, `volcano` its version."""
+    """Client for the simulated cluster. `log` is the scheduler's log, and `volcano` its version."""
 
     def __init__(
         self, api: httpx.Client, log: Path, volcano: str = "", settings: Path = Path()
@@ -88,7 +88,7 @@ class Sandbox:
         for each in self._new(cluster_objects(state)):
             self._until(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
-        # Apply takes ten times as long as create, and is needed only for nodes that exist.
+        # Apply takes ten times as long as create, and is needed only for nodes that already exist.
         self._all(lambda each: self._create(each) and self._apply(each), self._new(nodes))
         self._until(lambda: self._not_ready(len(nodes)), "has nodes that are not Ready")
         account = f"{_CORE}/{_NAMESPACE}/serviceaccounts/default"
@@ -103,7 +103,7 @@ class Sandbox:
 
     @contextmanager
     def scheduler_paused(self) -> Iterator[None]:
-        """Pause scheduling during a `with` block. Then a new scheduler sees all objects at once.
+        """Pause scheduling during a `with` block. A new scheduler then sees all objects at once.
 
         A running scheduler would decide before all gangs exist.
         """
@@ -172,7 +172,7 @@ class Sandbox:
         return self._items(_PODS)
 
     def phases(self) -> dict[str, str]:
-        """Return the phases of the PodGroups that the scheduler has stored."""
+        """Return the PodGroup phases that the scheduler has stored."""
         groups = self._items(_GROUPS)
         return {_name(g): phase for g in groups if (phase := g.get("status", {}).get("phase"))}
 
@@ -267,7 +267,7 @@ def _version(scheduler: Path) -> str:
 
 
 def connect(kubeconfig: Path) -> httpx.Client:
-    """Return a client of an embedded cluster's API server with the administrator's certificate."""
+    """Return a client with the administrator's certificate for an embedded cluster's API server."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
 

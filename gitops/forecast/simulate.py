@@ -39,11 +39,11 @@ def simulate(
     base: State | None = None,
     repeat: int | None = None,
 ) -> Answer:
-    """Simulate in a temporary cluster until nothing waits, or until `horizon` gangs have finished.
+    """Simulate in a temporary cluster until no gang waits or `horizon` gangs have finished.
 
     `base` is the snapshot without the change, which is simulated once for comparison. `state` is
-    simulated `repeat` times: first with gangs of the same age in the order of their names, then in
-    random orders.
+    simulated `repeat` times: first with gangs of the same age in alphabetical order, then in random
+    orders.
 
     Raises:
         GitopsError: If the simulated cluster does not start or rejects the snapshot.
@@ -181,11 +181,11 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     if state.scheduler_configuration is None:
         notes.append("the scheduler's configuration is unknown: Volcano's default is used")
     if state.volcano == replay.volcano:
-        notes.append(f"target and simulation run Volcano {replay.volcano}")
+        notes.append(f"the target and the simulation both run Volcano {replay.volcano}")
     else:
         version = "an unknown version of Volcano" if state.volcano is None else state.volcano
-        notes.append(f"the target runs {version}, the simulation Volcano {replay.volcano}")
-    notes.append(f"the scheduler considers all gangs every {PERIOD} s, not every second")
+        notes.append(f"the target runs {version}, the simulation runs Volcano {replay.volcano}")
+    notes.append(f"the scheduler considers all gangs every {PERIOD} s instead of every second")
     endless = sum(run.remaining is None for run in replay.runs)
     if endless:
         notes.append(f"{endless} gangs have no known end and run beyond the horizon")

@@ -26,7 +26,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument(
         "--snapshot", type=Path, required=True, metavar="FILE", help="snapshot to load"
     )
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeat(parser: argparse.ArgumentParser) -> None:
-    """Declare the number of simulations, which previews accept as well."""
+    """Add the option for the number of simulations, which previews have as well."""
     parser.add_argument(
         "--repeat",
         type=_count,

@@ -25,7 +25,7 @@ replaces the names of nodes, namespaces, gangs, queues and PriorityClasses.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="YAML unless it ends in .json; default: stdout"
     )

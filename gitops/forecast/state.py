@@ -1,4 +1,4 @@
-"""Scheduling state of a cluster as a versioned file, which is the input of a simulation."""
+"""Scheduling state of a cluster as a versioned file, which is the input for a simulation."""
 
 import json
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ class Gang(_Model):
     minimum: int = Field(ge=1)
     """Number of pods that must start together."""
     preemptable: bool | None = None
-    """Value of Volcano's annotation; null if there is none."""
+    """Value of Volcano's `preemptable` annotation; null if it is missing."""
     created: datetime
     started: datetime | None = None
     deadline_seconds: float | None = None

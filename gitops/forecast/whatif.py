@@ -73,26 +73,26 @@ def _views(file: Path) -> list[View]:
 
 
 def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[State, list[str]]:
-    """Return the snapshot with the gangs of manifests, and the assumptions made.
+    """Return the snapshot with the gangs in the manifests, and the assumptions made.
 
     Raises:
-        GitopsError: If there is no gang, or a gang does not match the snapshot. The message begins
-            with `source`.
+        GitopsError: If the manifests contain no gang, or a gang does not match the snapshot. The
+            message begins with `source`.
     """
-    made = planned_gangs(views, state.taken)
-    if not made.gangs:
+    planned = planned_gangs(views, state.taken)
+    if not planned.gangs:
         raise GitopsError(
             f"{source} contains no gang that Volcano schedules: add the manifests of a job"
         )
     present = {gang.key for gang in state.gangs}
-    for gang in made.gangs:
+    for gang in planned.gangs:
         check(gang, state, source)
         if gang.key in present:
             raise GitopsError(
                 f"{source}: {'/'.join(gang.key)} is already in the snapshot; omit its manifest"
             )
-    assumptions = [not_simulated(title) for title in made.omitted]
-    return state.model_copy(update={"gangs": [*state.gangs, *made.gangs]}), assumptions
+    assumptions = [not_simulated(title) for title in planned.omitted]
+    return state.model_copy(update={"gangs": [*state.gangs, *planned.gangs]}), assumptions
 
 
 def check(gang: Gang, state: State, source: str) -> None:

@@ -1,4 +1,4 @@
-"""Builds the report of a plan."""
+"""Construction of the report on a plan."""
 
 from collections.abc import Iterable, Sequence
 
@@ -32,7 +32,7 @@ def build(
     settings: Sequence[str] = (),
     simulation: Answer | None = None,
 ) -> Report:
-    """Return the report of a plan."""
+    """Return the report on a plan."""
     changed = changes(plan.steps)
     is_drift = mode == "drift"
     # A drift report describes past changes, so there is no state after an update to count.

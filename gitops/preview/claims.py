@@ -24,14 +24,14 @@ def removal(change: Change) -> str:
         return "Its data is kept, and the stack no longer manages the claim."
     if _has_new_name(change):
         resource = change.resource
-        fate = (
+        outcome = (
             "The current claim and its data stay in the cluster: copy the data if needed."
             if change.is_retained
             else f"The current claim is deleted. {_DATA_LOSS}"
         )
         return (
             f"Pods use the new claim `{resource.name}` in `{resource.namespace}`, which is empty "
-            f"unless its volume contains data. {fate}"
+            f"unless its volume contains data. {outcome}"
         )
     if change.is_retained:
         return (

@@ -42,7 +42,7 @@ A rendered preview requires no cluster, no state and no secrets, so it is used f
 from forks. It is compared with the Git revision --base, if given.
 
 --refresh reports only drift: changes in the cluster that the last update did not make. It neither
-runs the program nor checks policies. For changes that are not applied yet, run a preview.
+runs the program nor checks policies. To list changes that are not applied yet, omit --refresh.
 
 exit status:
   {UNCHANGED}   nothing changes
@@ -56,7 +56,7 @@ _STATUS = {"unchanged": UNCHANGED, "changes": CHANGES, "blocked": BLOCKED, "fail
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--stack", required=True, metavar="NAME", help="stack to preview")
     parser.add_argument(
         "--project",
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
-    """Write the report of a preview that could not start, replacing an earlier report."""
+    """Write a report on a preview that could not start, replacing an earlier report."""
     from gitops import prices
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -154,7 +154,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.repeat is not None and options.simulate is None:
         raise UsageError("--repeat applies to simulations: add --simulate")
     if options.refresh and options.base:
-        raise UsageError("--refresh compares with the state, not with --base: omit one of them")
+        raise UsageError(
+            "--refresh compares with the last update, not with --base: omit one of them"
+        )
     is_other_project = options.project.resolve() != PROJECT
     if is_other_project and (options.rendered or options.base or options.simulate is not None):
         raise UsageError(
@@ -212,7 +214,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
     `pack` is the policy pack that the engine used; its path may differ between runs.
     """
-    # Imported while the engine runs, which takes about as long as the imports.
+    # Imported while the engine is running, which takes about as long as the imports.
     from gitops import prices, secrets
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -254,7 +256,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
 
 def _changed_settings(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the changes of the settings since the base, or errors that prevent a comparison."""
+    """Return the changes to the settings since the base, or errors that prevent a comparison."""
     from gitops.environments.difference import changes_since
     from infra.settings import SettingsError
 

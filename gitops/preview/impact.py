@@ -18,7 +18,7 @@ from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _GATEWAY_API = "gateway.networking.k8s.io"
-_IDLE = "Its route sends the requests to the stable version first."
+_IDLE = "Before that, its route sends all requests to the stable version."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 
@@ -61,10 +61,10 @@ def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
 
 def gpus_by_queue(demands: Iterable[Demand]) -> dict[str, Decimal]:
     """Return the GPUs of all pods by queue."""
-    held: dict[str, Decimal] = defaultdict(Decimal)
+    by_queue: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demands:
-        held[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
-    return {queue: gpus for queue, gpus in sorted(held.items()) if gpus}
+        by_queue[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
+    return {queue: gpus for queue, gpus in sorted(by_queue.items()) if gpus}
 
 
 def _idle_canaries(changes: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
@@ -181,14 +181,14 @@ def _head(change: Change, resource: Resource) -> str:
 
 
 def _display_kind(resource: Resource) -> str:
-    words = {
+    names = {
         "PersistentVolumeClaim": "Claim",
         "PersistentVolume": "Volume",
         "Release": "Chart release",
     }
     if _is_run(resource):
         return "Training run"
-    return words.get(resource.kind, resource.kind)
+    return names.get(resource.kind, resource.kind)
 
 
 def _sentences(change: Change, resource: Resource) -> tuple[int, list[str]]:

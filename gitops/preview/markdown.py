@@ -196,7 +196,7 @@ def amount(value: Decimal, resource: str) -> str:
         return number(value)
     for suffix, power in (("Ti", 4), ("Gi", 3), ("Mi", 2)):
         unit = Decimal(_KIB**power)
-        # Amounts below 10Ti are shown in Gi, so that requested and remaining amounts compare well.
+        # Show amounts below 10Ti in Gi, so that requested and remaining amounts are comparable.
         if abs(value) >= unit * (10 if suffix == "Ti" else 1):
             return f"{number((value / unit).quantize(Decimal('0.1')))}{suffix}"
     return number(value)

@@ -1,4 +1,4 @@
-"""Changes that are not visible in manifests: options of resources, and outputs of the stack."""
+"""Changes that are not visible in manifests: resource options and stack outputs."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Typed data of a preview's report."""
+"""Typed model of a preview's report."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -34,7 +34,7 @@ class ResourceChange(_Model):
 
 
 class PoolRow(_Model):
-    """Amount of one resource in a queue: GPUs of a model, cores, or GiB of memory.
+    """Amount of one resource in a queue: GPUs of one model, cores, or GiB of memory.
 
     With an autoscaler, `after` is the maximum and `fewest_after` the minimum. `product` is the GPU
     model or, for cores and memory, the host in the price table.
@@ -101,7 +101,7 @@ class RunRow(_Model):
     gpu_hours: Number | None = None
     """GPU-hour budget of a sweep, whose row counts its parallel trials. Null for a run."""
     expected_share: Number | None = None
-    """Expected fraction of the total length of its trials that a sweep trains."""
+    """Fraction of its trials' total length that a sweep is expected to train."""
 
 
 class LimitRow(_Model):
@@ -172,7 +172,7 @@ class Report(_Model):
     waiting: list[str]
     """Queues that cannot start new runs while earlier runs continue."""
     costs: list[CostRow]
-    """Cost of the GPUs."""
+    """GPU costs."""
     host_costs: list[CostRow]
     """Cost of CPUs and memory that GPU prices do not include."""
     storage: list[StorageRow]

@@ -1,4 +1,4 @@
-"""Checks whether the API server can validate a preview. Otherwise, the preview is incomplete.
+"""Test whether the API server can validate a preview. If it cannot, the preview is incomplete.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
 user may not create and patch objects, or the API server does not respond, the provider silently
@@ -121,7 +121,7 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
     cluster = section(configuration, "cluster")
     options = []
     for option in ("context", "kubeconfig"):
-        # Other projects configure the default Kubernetes provider.
+        # Stacks of other projects configure the default Kubernetes provider instead.
         value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
             options += [f"--{option}", value]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 HELP = "show the training runs of a cluster: progress, cost, and why runs wait"
 DESCRIPTION = """\
-Shows every training run in the cluster to which kubectl is connected, whoever started it: state,
-pods and GPUs; epochs, loss and remaining time as reported by its program; GPU hours and cost;
+Shows all training runs in the cluster to which kubectl is connected, whoever started them: state,
+pods and GPUs; epochs, loss and remaining time as reported by their programs; GPU hours and cost;
 position in the queue and reasons for waiting; last log lines of a failed run. Changes nothing.
 """
 EPILOG = """\
@@ -34,7 +34,7 @@ exit status: 0 if no run has failed; 1 if a run has failed or the cluster does n
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--namespace", "-n", metavar="NAME", help="default: all namespaces")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
     parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=float,
         default=2.0,
-        help="interval of --watch; default: 2",
+        help="seconds between refreshes with --watch; default: 2",
     )
 
 

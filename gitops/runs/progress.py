@@ -28,7 +28,7 @@ class Progress:
     step: int | None = None
     loss: float | None = None
     accuracy: float | None = None
-    left_seconds: float | None = None
+    remaining_seconds: float | None = None
     """Remaining time, estimated from the steps and epochs in the log."""
     seconds: float | None = None
     """Training time of a finished run."""
@@ -45,7 +45,7 @@ class Progress:
         return round(self.done_epochs, 4)
 
     @property
-    def share(self) -> float | None:
+    def completed_fraction(self) -> float | None:
         """Completed fraction of the run, from 0 to 1."""
         if self.done_epochs is None or not self.epochs:
             return None
@@ -105,7 +105,7 @@ def progress(lines: Iterable[str], now: datetime) -> Progress | None:
     )
     if current.epochs is None:
         return current
-    return replace(current, left_seconds=_remaining(marks, current.epochs, now))
+    return replace(current, remaining_seconds=_remaining(marks, current.epochs, now))
 
 
 def result(messages: Iterable[str]) -> Finished | None:
@@ -114,7 +114,7 @@ def result(messages: Iterable[str]) -> Finished | None:
     return next((event for event in events if isinstance(event, Finished)), None)
 
 
-def last_log_lines(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
+def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
     """Return the reported error, or else the last log lines, without timestamps."""
     event = parse(message)
     if isinstance(event, Failed):

@@ -28,7 +28,7 @@ IF_INSTALLED: Final = (
 _FINISHED: Final = ("Succeeded", "Failed")
 
 TIMEOUT_SECONDS = 60.0
-"""Timeout of each kubectl command."""
+"""Timeout (s) for each kubectl command."""
 
 
 class NoResponseError(GitopsError):

@@ -85,8 +85,8 @@ def stage(flow: Object) -> str:
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether the job of a PodGroup exists and is neither finished nor suspended.
 
-    PodGroups outlive their jobs unless the jobs are of Volcano's own kind. Volcano sets them to
-    pending again when the pods are gone.
+    Except for Volcano Jobs, a PodGroup outlives its job. Volcano sets its phase to pending again
+    when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:
@@ -95,7 +95,7 @@ def wants_pods(snapshot: Snapshot, group: Object) -> bool:
 
 
 def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
-    """Return the state of the job of any kind with this name, or None if it does not exist."""
+    """Return the state of the job with this name, whatever its kind; None if there is none."""
     for resource in RESOURCES:
         job = snapshot.find(resource.name, namespace, name)
         if job is not None and not is_part_of_a_job(resource, job):

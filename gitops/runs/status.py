@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from gitops.prices import Prices
-from gitops.runs.progress import Progress, last_log_lines, progress, result
+from gitops.runs.progress import Progress, failure_text, progress, result
 from gitops.runs.snapshot import (
     Cluster,
     Object,
@@ -30,7 +30,7 @@ from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 LOG_LINES: Final = 400
-"""Number of log lines to read from the end, enough to include the first line of most runs."""
+"""Number of last log lines to read. For most runs, this includes the first line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ class RunStatus:
                 "loss": reported.loss,
                 "accuracy": reported.accuracy,
                 "secondsLeft": None
-                if reported.left_seconds is None
-                else round(reported.left_seconds),
+                if reported.remaining_seconds is None
+                else round(reported.remaining_seconds),
             },
             "queuePosition": self.position,
             "waitingReason": self.waiting_reason,
@@ -160,7 +160,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reader of the status of runs from a snapshot, logs and prices."""
+    """Source of run statuses, derived from a snapshot, logs and prices."""
 
     cluster: Cluster
     prices: Prices
@@ -224,8 +224,8 @@ class _Reader:
     def _last_log_lines(self, job: _Job) -> list[str]:
         for pod in job.in_phase("Failed"):
             lines = self.cluster.logs(*key(pod), 12)
-            if words := last_log_lines("".join(_messages(pod)), lines):
-                return [f"{pod['metadata']['name']}:", *words]
+            if text := failure_text("".join(_messages(pod)), lines):
+                return [f"{pod['metadata']['name']}:", *text]
         return []
 
     def _failure_log_command(self, job: _Job, state: State) -> str:
@@ -370,7 +370,7 @@ def ended_at(pod: Object) -> datetime | None:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Parse a timestamp of the Kubernetes API."""
+    """Parse a timestamp from the Kubernetes API."""
     return None if not text else datetime.fromisoformat(text).astimezone(UTC)
 
 

@@ -141,11 +141,11 @@ def _state(run: RunStatus) -> str:
 
 def _epochs(run: RunStatus) -> RenderableType:
     progress = run.progress
-    if progress is None or progress.share is None:
+    if progress is None or progress.completed_fraction is None:
         return "" if progress is None or progress.step is None else f"step {progress.step}"
     row = Table.grid(padding=(0, 1))
     count = f"{progress.epoch:g}/{progress.epochs:g}"
-    row.add_row(ProgressBar(total=1, completed=progress.share, width=8), count)
+    row.add_row(ProgressBar(total=1, completed=progress.completed_fraction, width=8), count)
     return row
 
 
@@ -175,9 +175,9 @@ def _loss(run: RunStatus) -> str:
 
 
 def _time_left(run: RunStatus) -> str:
-    if run.progress is None or run.progress.left_seconds is None or run.state.finished:
+    if run.progress is None or run.progress.remaining_seconds is None or run.state.finished:
         return ""
-    return _span(run.progress.left_seconds)
+    return _span(run.progress.remaining_seconds)
 
 
 def _age(run: RunStatus, now: datetime) -> str:

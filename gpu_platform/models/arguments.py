@@ -65,7 +65,7 @@ def add_models(
     publish = action(
         "publish", "push an export with its lineage and its signature", cluster, mlflow
     )
-    publish.add_argument("export", type=Path, metavar="EXPORT", help="directory of the export")
+    publish.add_argument("export", type=Path, metavar="EXPORT", help="directory with the export")
     publish.add_argument("repository", metavar="REPOSITORY", help="registry/repository")
     publish.add_argument(
         "--key", type=Path, required=True, metavar="FILE", help="private signing key (PEM); "

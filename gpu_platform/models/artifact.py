@@ -51,7 +51,7 @@ def digest_of(content: bytes) -> str:
 
 
 def descriptor(content: bytes, media_type: str) -> Descriptor:
-    """Return the descriptor of a blob."""
+    """Return the descriptor for a blob."""
     return {"mediaType": media_type, "digest": digest_of(content), "size": len(content)}
 
 

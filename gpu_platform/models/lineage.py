@@ -23,7 +23,7 @@ _TRAINING_CONTAINER: Final = "training"
 
 
 class Verdict(BaseModel):
-    """Result of the policy pack for the objects of a run."""
+    """Result of checking the objects of a run with the policy pack."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,7 +34,7 @@ class Verdict(BaseModel):
 
 
 class Lineage(BaseModel):
-    """Origin of a published model, stored as a file of the artifact so that it is signed, too."""
+    """Origin of a published model, stored as a file of the artifact, and therefore signed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

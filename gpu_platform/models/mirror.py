@@ -24,14 +24,14 @@ _PREFIX: Final = "api/2.0/mlflow"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Rejects redirects, which could send the credentials to another server."""
+    """Handler that rejects redirects, which could send the credentials to another server."""
 
     def redirect_request(self, *_: object) -> None:
         """Return None, so that urllib raises HTTPError."""
 
 
 class Mirror:
-    """Client of the server at MLFLOW_TRACKING_URI. Credentials come from MLflow's variables."""
+    """Client for the server at MLFLOW_TRACKING_URI. Credentials come from MLflow's variables."""
 
     def __init__(self) -> None:
         self._url = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")
@@ -78,7 +78,7 @@ class Mirror:
         return self._call(path, json.dumps(content).encode(), known)
 
     def _call(self, path: str, content: bytes | None = None, known: str = "") -> dict[str, Any]:
-        """Send a request and return the response; return {} for the error code `known`.
+        """Send a request and return the response; return {} if the error code is `known`.
 
         Raises:
             GitopsError: If the request fails with another error.

@@ -26,7 +26,7 @@ class RejectedError(GitopsError):
 
 @dataclass(frozen=True)
 class Version:
-    """A published model. Its files are not verified yet."""
+    """A published model whose files have not been verified."""
 
     digest: str
     layers: Sequence[artifact.Layer]
@@ -74,7 +74,7 @@ def publish(
     subject = artifact.descriptor(content, artifact.MANIFEST_TYPE)
     repository.push_manifest(content, digest)
     repository.push_signature(digest, artifact.signature_manifest(subject, bundle))
-    # The tag is pushed last, so that the signature exists when the tag appears.
+    # The tag is pushed last, so that the signature already exists when the tag appears.
     repository.push_manifest(content, manifest.run)
     return Version(digest, artifact.Model.parse(content, digest).layers, lineage)
 
@@ -115,7 +115,9 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     if artifact.digest_of(artifact.manifest(version.lineage, export, layers)) != version.digest:
         raise RejectedError(f"{location}: the manifest was not written by `models publish`")
     if version.lineage.model != repository.reference.repository:
-        raise RejectedError(f"{location} was published as {version.lineage.model}")
+        raise RejectedError(
+            f"{location} was published as {version.lineage.model}, so its signature does not apply"
+        )
     return export
 
 
@@ -175,6 +177,6 @@ def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
     if done.returncode != 0:
         raise GitopsError(
             f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {done.stderr.strip()}. "
-            "The stack creates the ConfigMap together with the admission policies, and the Role "
-            f"{PROMOTER} grants the permission (docs/model-registry.md). Then rerun the command"
+            "The stack must create the ConfigMap, together with the admission policies, and you "
+            f"need the Role {PROMOTER} (docs/model-registry.md)"
         )

@@ -56,7 +56,7 @@ class Reference:
         return f"{self.host}/{self.repository}"
 
     def at(self, version: str) -> str:
-        """Return the reference of a tag or a digest."""
+        """Return the reference with a tag or a digest."""
         return f"{self.name}{'@' if version.startswith('sha256:') else ':'}{version}"
 
 
@@ -89,12 +89,12 @@ class Repository:
             self._client.auth.load_configs(self._container)
         if challenge.startswith("basic") and not hasattr(self._client.auth, "_basic_auth"):
             raise GitopsError(
-                f"{reference.host} requires a login, but ~/.docker/config.json contains none: run "
-                f"`docker login {reference.host}`"
+                f"{reference.host} requires a login, but ~/.docker/config.json has no credentials "
+                f"for it: run `docker login {reference.host}`"
             )
 
     def resolve(self, version: str) -> str:
-        """Return the digest of a tag or digest, which must exist in the repository."""
+        """Return the digest for a tag or digest, which must exist in the repository."""
         if not version.startswith("sha256:"):
             return digest_of(self._manifest_bytes(version))
         self.manifest(version)
@@ -130,7 +130,7 @@ class Repository:
             raise GitopsError(f"{self.reference.at(tag)} is not a signature") from None
 
     def blob(self, digest: str) -> bytes:
-        """Return a small blob."""
+        """Return the content of a small blob."""
         content = b""
         for chunk in self._chunks(digest):
             content += chunk

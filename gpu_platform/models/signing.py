@@ -35,7 +35,7 @@ def sign(directory: Path, key: Path, password: str | None = None) -> bytes:
         signer.set_hashing_config(_hashing_config()).sign(directory, target)
         return target.read_bytes()
     except (OSError, ValueError, TypeError) as error:
-        raise GitopsError(f"{key} cannot sign: {error}") from None
+        raise GitopsError(f"cannot sign with {key}: {error}") from None
     finally:
         target.unlink(missing_ok=True)
 

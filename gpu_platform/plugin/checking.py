@@ -14,7 +14,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
-    """Validate values at the path `within` of a model, and return the model.
+    """Validate `values`, which are at the path `within` of a model, and return the model.
 
     Raises:
         InputPropertiesError: If they are invalid. Pulumi prints it with the resource and each key.

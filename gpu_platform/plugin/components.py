@@ -67,7 +67,7 @@ class Deferred(Component):
 
 
 class TrainingJob(Deferred):
-    """A run of a training job, scheduled as a gang. The component does not wait for it."""
+    """A run of a training job, scheduled as a gang. The component does not wait for its end."""
 
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
@@ -307,7 +307,7 @@ def _pop(values: Values, keys: tuple[str, ...]) -> Values:
 
 
 async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
-    """Return the platform of a stack, overridden by the other arguments."""
+    """Return the platform that a stack provides, overridden by the other arguments."""
     nodes = _gpu_nodes(values) if "gpu_nodes" in values else None
     if "platform" in values:
         # The component's provider may lack permission to read kube-system.

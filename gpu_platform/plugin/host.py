@@ -1,4 +1,4 @@
-"""Process of the plugin, which serves Pulumi's engine (`pulumi.provider.experimental`)."""
+"""Plugin process, which serves Pulumi's engine (`pulumi.provider.experimental`)."""
 
 import asyncio
 import json

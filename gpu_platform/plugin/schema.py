@@ -244,8 +244,8 @@ def _properties(
 def _enum(field: Field, owner: str, types: dict[str, TypeDefinition]) -> PropertyDefinition | None:
     """Return the property of an enum and add its type to `types`; return None for other types."""
     non_null = [each for each in alternatives(field.schema) if each.get("type") != "null"]
-    words = non_null[0].get("enum") if len(non_null) == 1 else None
-    if words is None or not all(isinstance(word, str) for word in words):
+    values = non_null[0].get("enum") if len(non_null) == 1 else None
+    if values is None or not all(isinstance(value, str) for value in values):
         return None
     name = owner + "".join(part.capitalize() for part in field.name.split("_"))
     types[name] = TypeDefinition(
@@ -256,7 +256,7 @@ def _enum(field: Field, owner: str, types: dict[str, TypeDefinition]) -> Propert
         module=__name__,
         python_type=str,
         description=field.description,
-        enum=[EnumValueDefinition(name=_identifier(word), value=word) for word in words],
+        enum=[EnumValueDefinition(name=_identifier(value), value=value) for value in values],
     )
     return _type(name, _meaning(field))
 
@@ -269,7 +269,7 @@ def _type_name(definition: str, owner: str) -> str:
     if definition == "TrainingConfig":
         return "Hyperparameters"
     name = definition.removesuffix("Settings")
-    # Two classes of the settings have this name.
+    # Two settings classes have this name.
     return "JobVolume" if name == "Volume" and owner != "Storage" else name
 
 

@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the command-line parser."""
     parsed = _Parser(
         prog="python -m gpu_platform",
         description="Submit, watch and stop training runs with the permissions of a team member; "

@@ -46,8 +46,8 @@ class Member:
         if done.returncode != 0:
             raise GitopsError(
                 f"the platform of namespace {self.namespace} cannot be read: "
-                f"{done.stderr.strip()}. Its stack grants permission to tenancy.groups.members "
-                "(docs/teams.md)"
+                f"{done.stderr.strip()}. The platform's stack grants the permission to "
+                "tenancy.groups.members (docs/teams.md)"
             )
         if not done.stdout:
             raise GitopsError(
@@ -101,9 +101,9 @@ class Member:
     def suspend(self, run: str, suspended: bool) -> None:
         """Suspend or resume a run. Raise GitopsError if its kind cannot be suspended.
 
-        A notebook is suspended when its server exits, and Volcano keeps the terminated pod. If the
-        Job were resumed, that pod would count, and the Job would end immediately. A notebook is
-        therefore resumed by creating its Job again.
+        When a notebook is suspended, its server exits, and Volcano keeps the terminated pod. If the
+        Job were resumed, this pod would still count, and the Job would end immediately. A notebook
+        is therefore resumed by re-creating its Job.
         """
         for resource, item in self.find(run):
             if resource in (FLOW, TEMPLATE):

@@ -127,9 +127,10 @@ def _violates_policies(
     violated = False
     for run in runs:
         for finding in submission.violations(run, description.platform, settings):
-            level = "rejected" if finding.mandatory else "advice"
+            level = "mandatory" if finding.mandatory else "advisory"
             sys.stderr.write(
-                f"{run.name}: {level} by {finding.rule}: {finding.message}. {finding.remediation}\n"
+                f"{run.name}: violates the {level} rule {finding.rule}: {finding.message}. "
+                f"{finding.remediation}\n"
             )
             violated |= finding.mandatory
     return violated
@@ -175,8 +176,8 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
     allocated, limit = answer
     if limit is None:
         return (
-            f"queue {queue} has allocated {allocated} {resource} and has no limit; the free "
-            "devices of the nodes are unknown"
+            f"{allocated} {resource} are allocated in queue {queue}, which has no limit; the "
+            "number of free devices on the nodes is unknown"
         )
     left = (quantity_or_none(limit) or 0) - (quantity_or_none(allocated) or 0)
     if left < wanted:
@@ -185,8 +186,8 @@ def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -
             "others finish or are preempted"
         )
     return (
-        f"{left:f} of {limit} {resource} are left in queue {queue}; the free devices of the nodes "
-        "are unknown"
+        f"{left:f} of {limit} {resource} are left in queue {queue}; the number of free devices on "
+        "the nodes is unknown"
     )
 
 

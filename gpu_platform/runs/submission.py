@@ -1,4 +1,4 @@
-"""Builds the runs of a job file exactly as the platform's stack would."""
+"""Construction of the runs in a job file, exactly as the platform's stack would create them."""
 
 from __future__ import annotations
 

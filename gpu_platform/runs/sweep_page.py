@@ -93,7 +93,7 @@ def _svg_uri(axes: Any) -> str:
     axes.set_title("")
     for axis in (axis for each in figure.axes for axis in (each.xaxis, each.yaxis)):
         if axis.get_scale() == "log":
-            # The ticks of a logarithmic axis are formulas by default.
+            # The tick labels of a logarithmic axis are formulas by default.
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     file = io.BytesIO()
     figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})

@@ -87,7 +87,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setitem(host.FILES, "/no/such/file", "first")
     verdict = host.choose_kind("auto")
     assert verdict.kind is Kind.SIMULATED
-    assert verdict.reason.endswith("install these packages: first, second")
+    assert verdict.reason.endswith("these packages cannot be installed: first, second")
 
 
 def test_system_programs_are_found_without_being_on_the_users_path(

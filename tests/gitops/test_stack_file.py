@@ -31,7 +31,7 @@ def test_a_written_key_overrides_a_merged_one() -> None:
         ("{retries: 1, retries: 2}", "the key 'retries' is defined twice"),
         ("{day: 2026-01-01}", "as a date and changes it; quote it"),
         ("{rate: .inf}", r"\.inf is not a finite number"),
-        ("{null: 1}", "a key is null"),
+        ("{null: 1}", "a key must be a string, not null"),
         ("{x: !!set {a}}", "set"),
         ("&a {x: *a}", "recursive"),
     ],

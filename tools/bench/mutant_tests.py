@@ -32,7 +32,7 @@ from tools.bench.outcome import say
 _OPTIONS = ["-x", "-q", "-m", "unit", "--hypothesis-seed=20261122"]
 _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider")]
 # pytest warns about plugins that are already imported, and warnings are errors.
-_OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=20261122"]
+_OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 _UNCAPTURED = ["-s"]
 """Disables capturing. Gangs redirect file descriptors, which pytest's captured streams lack."""
 _MAX_MEMORY = 8 << 30
@@ -43,7 +43,7 @@ _IMPORTED = ""
 
 @dataclass
 class Recording:
-    """Durations of tests, tests that execute each line, and tests that start Python.
+    """Durations of tests, tests that execute each line, and tests that start other processes.
 
     `modules` maps each file whose lines were not recorded to test ID prefixes.
     """

@@ -89,7 +89,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
     ),
 }
-"""Test ID prefixes of each module, because lines that gangs execute are not recorded."""
+"""Test ID prefixes for each module, needed because lines that gangs execute are not recorded."""
 SEED = 20261122
 MIN_KILLED = 0.80
 _CHECKOUT = Path(__file__).parents[2]
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--files", nargs="+", help="modules of the target `training`; default: all")
     parser.add_argument("--tests", nargs="+", default=TESTS, help=f"default: {' '.join(TESTS)}")
     parser.add_argument(
-        "--limit", type=int, help="maximum number of mutants; default: 300, or all of FILE"
+        "--limit", type=int, help="maximum number of mutants; default: 300 (with --sample: all)"
     )
     parser.add_argument("--sample", type=Path, help="JSON file of an earlier run to repeat")
     options = parser.parse_args()
@@ -288,7 +288,7 @@ def _measure(
     log.write_text("=== no mutant\n")
     recording = record(copy, tests, files, modules, log)
     if not modules:
-        # Skip gangs: they take a long time, and each test runs in a fork, so the order does not
+        # Not for gangs, which take a long time. Their tests run in forks, so the order does not
         # matter.
         say("running the tests without a mutant, fastest first, which takes about as long again")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
@@ -306,7 +306,7 @@ def _measure(
 def _try(
     copy: Path, mutant: Mutant, change: Change, recording: Recording, log: Path
 ) -> dict[str, Any]:
-    """Run the tests of a mutant, and return its outcome; print it if it survives."""
+    """Run the tests for a mutant, and return its outcome. Print the mutant if it survives."""
     began = time.monotonic()
     chosen = recording.choose(mutant.file, change.lines)
     location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"

@@ -16,7 +16,7 @@ DIRECTORY = Path(__file__).parents[2] / ".bench"
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal: the value must be at least `goal`, or at most `goal` with `at_most`."""
+    """A goal: `value` must be at least `goal` or, if `at_most` is true, at most `goal`."""
 
     name: str
     value: float

@@ -205,7 +205,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def microseconds(manifests: Sequence[Manifest]) -> dict[str, float]:
-    """Return the time (µs) per resource and rule, for both calls of the engine."""
+    """Return the time (µs) per resource and per rule, for both calls that the engine makes."""
     requests = [_request(manifest, index) for index, manifest in enumerate(manifests)]
     nothing = ResourceValidationPolicy("nothing", "Nothing.", lambda args, report: None)
     empty = _seconds([nothing], requests, manifests)

@@ -48,7 +48,7 @@ def main() -> None:
         "--starts", type=int, default=200, help="number of starts without a fault; default: 200"
     )
     parser.add_argument(
-        "--faults", type=int, default=3, help="number of starts of each kind and node; default: 3"
+        "--faults", type=int, default=3, help="number of starts per fault and node; default: 3"
     )
     options = parser.parse_args()
     if os.geteuid() or not CGROUPS.is_dir():
@@ -74,10 +74,10 @@ def main() -> None:
         took = spread([each["seconds"] for each in found])
         say(f"{name}: {took['median']:.1f} s ({took['minimum']:.1f} to {took['maximum']:.1f})")
     for each in [*alarms, *missed]:
-        say(f"wrong: {each['found'] or 'nothing'}")
+        say(f"unexpected result: {each['found'] or 'no slow node'}")
     goals = [
-        Goal("found_within_s", max(seconds), 10, at_most=True),
-        Goal("faults_not_named", len(missed), 0, at_most=True),
+        Goal("maximum time (s) until a fault is found", max(seconds), 10, at_most=True),
+        Goal("faults that were missed or misattributed", len(missed), 0, at_most=True),
         Goal(f"false alarms in {len(undisturbed)} starts", len(alarms), 0, at_most=True),
     ]
     conclude("preflight", {"undisturbed": undisturbed, "faults": faults}, goals)
@@ -140,7 +140,7 @@ def cgroup(node: str) -> Path:
 
 @contextlib.contextmanager
 def gang(directory: str) -> Iterator[Any]:
-    """Start the processes; yield a function that starts a gang and returns its result."""
+    """Start the processes, and yield a function that starts a gang and returns its result."""
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(process(rank, directory)) for rank in range(len(NODES))]
         ports = itertools.count(20_000)
@@ -159,7 +159,7 @@ def gang(directory: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def process(rank: int, directory: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the process of a rank in its pod and its node's cgroup. It exits at end of input."""
+    """Start a rank's process in its pod and its node's cgroup. It exits when its input ends."""
     program = [sys.executable, "-m", "tools.bench.preflight_gang"]
     arguments = [str(rank), str(len(NODES)), f"{NETWORK}.1", directory]
     variables = {"NODE_NAME": NODES[rank], "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}

@@ -1,8 +1,8 @@
-"""One process of tools.bench.preflight: `… RANK SIZE ADDRESS RUN_DIR`.
+"""Worker process that tools.bench.preflight starts. Arguments: RANK SIZE ADDRESS RUN_DIR.
 
-It starts a gang for each port on standard input and writes one JSON line per start: the seconds
-since the port was read, and the slow nodes that the preflight reports. The events of the preflight
-precede this line.
+It starts a gang for each port that it reads from standard input. For each start, it writes the
+preflight events, and then a JSON line with the seconds since the port was read and the slow nodes
+that the preflight reported.
 """
 
 import json

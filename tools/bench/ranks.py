@@ -82,7 +82,7 @@ def write_tokens(directory: Path, mebibytes: int) -> None:
 
 
 def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
-    """Return the figures of a first start that is stopped, and of a resumption that finishes."""
+    """Return the figures of a first start, which is stopped, and of the resumption."""
     results: dict[Start, dict[str, float]] = {}
     starts: tuple[Start, ...] = ("first start", "resume")
     for start in starts:
@@ -110,8 +110,8 @@ def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-        seen = watch(launcher, output, stop=start == "first start")
-        results[start] = {**seen, **traced(traces, directory)}
+        maxima = watch(launcher, output, stop=start == "first start")
+        results[start] = {**maxima, **traced(traces, directory)}
     return results
 
 

@@ -1,4 +1,4 @@
-"""The simulated cluster of the benchmark, which exists only during the measurement."""
+"""The benchmark's simulated cluster, which exists only during the measurement."""
 
 from __future__ import annotations
 

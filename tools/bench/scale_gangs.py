@@ -1,4 +1,4 @@
-"""Observed pod bindings of gangs, and the watch that records them."""
+"""Pod bindings by gang, and the watch that records them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Gangs:
     size: int
     bound: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     events: int = 0
-    """Number of events."""
+    """Number of recorded events."""
 
     def record(self, gang: str, pod: str, node: str | None, moment: float) -> None:
-        """Record an event of a pod. `moment` is a time in seconds."""
+        """Record a pod event. `moment` is a time in seconds."""
         self.events += 1
         if node is not None:
             self.bound[gang].setdefault(pod, moment)
@@ -126,7 +126,7 @@ class PodWatch:
     def _process_event(self, event: dict[str, Any]) -> None:
         pod = event["object"]
         if event["type"] == "ERROR":
-            self.problem = f"the watch of pods cannot continue: {pod.get('message', pod)}"
+            self.problem = f"the pod watch cannot continue: {pod.get('message', pod)}"
             return
         self._version = pod["metadata"]["resourceVersion"]
         if event["type"] in ("ADDED", "MODIFIED"):

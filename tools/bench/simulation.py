@@ -131,7 +131,7 @@ class Predictions:
     starts: int = 0
     """Gangs that start later in the other cluster and start in at least one simulation."""
     near_starts: int = 0
-    """Those of `starts` whose start is in the predicted range, widened by 20 %."""
+    """Gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
     """Number of gangs whose verdict occurs in no simulation, by reason."""
     differences: list[str] = field(default_factory=list)
@@ -179,7 +179,10 @@ class Predictions:
             "certain verdict, share of gangs with one": (self.certain_same, self.certain),
             "possible verdict, share of gangs": (self.possible, self.gangs),
             "possible victim, share of victims": (self.possible_victims, self.victims),
-            "certain victim, share of them": (self.certain_victims_same, self.certain_victims),
+            "certain victim, share of certain victims": (
+                self.certain_victims_same,
+                self.certain_victims,
+            ),
             "start in the range, share of gangs that wait": (self.near_starts, self.starts),
         }
         return [
@@ -240,10 +243,10 @@ def _simulated(states: int, horizon: int, seed: int) -> Iterator[tuple[int, Stat
                 state = random_plan(random, before)
                 other = Random(number + 1000)  # noqa: S311  no secrets
                 fast = [*orders(state, REPETITIONS), None]
-                wanted: list[list[Random | None]] = [fast, [None], [other]]
+                shuffles_by_cluster: list[list[Random | None]] = [fast, [None], [other]]
                 simulations = [
                     threads.submit(_answers, cluster, state, horizon, shuffles)
-                    for cluster, shuffles in zip(clusters, wanted, strict=True)
+                    for cluster, shuffles in zip(clusters, shuffles_by_cluster, strict=True)
                 ]
                 found, (slower,), (applied,) = (each.result() for each in simulations)
                 yield number, state, (found[:-1], found[-1], slower, applied)

@@ -1,8 +1,9 @@
 """GPU-hours that sweeps need to reach the best accuracy of a random search with 24 trials.
 
-A random search of 24 trials sets the accuracy for each seed. The other searches, among them a
-second random search with other draws, then run until one of their trials reaches it. Only they can
-be compared with each other: the first search reaches its own best accuracy by definition.
+For each seed, a random search of 24 trials sets the target accuracy. The other searches, among them
+a second random search that draws different values, then run until one of their trials reaches it.
+Only these can be compared with each other: the first search reaches its own best accuracy by
+definition.
 
 The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
 trial resumes from its checkpoint. The cluster is simulated, with a simulated clock: an epoch, the
@@ -45,7 +46,7 @@ PARALLEL: Final = 4
 MAX_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
 EPOCH_MINUTES: Final = (5, 1)
-"""Durations of an epoch. With short ones, starting and ending pods is a large part of a rung."""
+"""Durations of an epoch. If epochs are short, starting and ending pods takes up much of a rung."""
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
@@ -73,7 +74,7 @@ _processes = multiprocessing.get_context("forkserver")
 
 
 def main() -> None:
-    """Search with five seeds and print the ratios."""
+    """Search with each seed, and print the ratios."""
     os.environ["OMP_NUM_THREADS"] = "1"
     _processes.set_forkserver_preload(["training.train"])
     found: list[dict[str, Any]] = []
@@ -91,7 +92,7 @@ def main() -> None:
 def _searches(
     seed: int, minutes: int, directory: Path, started: "Programs"
 ) -> Iterator[dict[str, Any]]:
-    """Yield the results of all searches; the first one sets the accuracy for the others."""
+    """Yield the results of all searches. The first one sets the target accuracy for the others."""
     target = 0.0
     for name, changes in SEARCHES.items():
         searched = Search(sweep(seed, name, changes), directory / name, started, 60.0 * minutes)
@@ -120,11 +121,12 @@ def _conclude(found: list[dict[str, Any]]) -> None:
             missed = [sum(row["missed"] for row in each) for each in (rows, second)]
             again = _ratio(rows, [row["hours"] for row in second], missed[1])
             say(
-                f"{title}: {again['expected']:.2f} of the expected GPU-hours of a second random "
-                f"search; {whole['expected']:.2f} of those of all {TRIALS} trials of the first; "
-                f"{own['expected']:.2f} of those of the first until its best trial, on average "
-                f"over all orders. With at most {MAX_TRIALS} trials, {missed[0]} of {len(rows)} "
-                f"searches did not reach the accuracy, and {missed[1]} of the second random ones"
+                f"{title}: expected GPU-hours relative to a second random search: "
+                f"{again['expected']:.2f}; to all {TRIALS} trials of the first random search: "
+                f"{whole['expected']:.2f}; to its trials until the best one, on average over all "
+                f"orders: {own['expected']:.2f}. With at most {MAX_TRIALS} trials, {missed[0]} of "
+                f"{len(rows)} searches and {missed[1]} of the second random searches did not reach "
+                "the accuracy"
             )
             ratios |= {
                 f"{title}, of a second random search": again,
@@ -183,7 +185,7 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
                 "queue": "research",
                 "priority_class": "sweeps",
                 "gpus_per_node": 1,
-                # Jobs that differ draw different values.
+                # Sweeps with different jobs draw different values.
                 "cpu": 2 if name == SECOND else 1,
                 "memory": "1Gi",
                 "shm": "64Mi",
@@ -316,7 +318,7 @@ class BestResult:
     whole: float = 0.0
     """GPU-hours of the complete search."""
     missed: bool = False
-    """True if the search ended without the accuracy that it had to reach."""
+    """True if the search ended without reaching the target accuracy."""
 
 
 @dataclass
@@ -373,8 +375,8 @@ class Search:
                 gang.starts = START_SECONDS
             return
         name = document["metadata"]["name"]
-        begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now))
-        metadata = {**document["metadata"], "uid": name, "creationTimestamp": begun}
+        created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now))
+        metadata = {**document["metadata"], "uid": name, "creationTimestamp": created_at}
         self.gangs[name] = Gang({**document, "metadata": metadata})
         self.gangs[name].set("Running")
 
@@ -417,7 +419,7 @@ class Search:
 
 
 def _flags(job: dict[str, Any]) -> list[str]:
-    """Return the flags of the training program in a job, without its directory and metrics port."""
+    """Return the training program's flags in a job, except the directory and the metrics port."""
     (task, *_) = job["spec"]["tasks"]
     command = task["template"]["spec"]["containers"][0]["command"]
     first = max(index for index, word in enumerate(command) if word == "training")

@@ -68,13 +68,13 @@ def main() -> None:
 
 
 def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
-    """Run a measurement in two processes, with `isolated` in a network namespace if permitted."""
+    """Run a measurement in two processes; if `isolated`, in a network namespace, if permitted."""
     say(f"{measurement} …")
     port = free_port()
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]
     arguments += [f"--turns={turns}"]
     starter = ["unshare", "--net"] if isolated and os.geteuid() == 0 else []
-    # Both must be in the same namespace, so one shell starts both.
+    # Both processes must be in the same namespace, so one shell starts them.
     script = 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!'
     environment = os.environ | {
         "WORLD_SIZE": "2",
@@ -91,7 +91,7 @@ def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False)
 
 
 def _recovery(directory: Path) -> float:
-    """Return the seconds from the kill of a worker to the next step of the restarted gang."""
+    """Return the seconds from killing a worker to the next step of the restarted gang."""
     command = [sys.executable, "-m", "training.launch", "--nproc-per-node=2", "--max-restarts=1"]
     command += [f"--master-port={free_port()}", "-m", "training", "--model=simple-cnn"]
     command += ["--epochs=1000", "--checkpoint-steps=5", "--log-every=1", "--step-delay=0.02"]

@@ -19,7 +19,7 @@ SETTINGS: dict[str, dict[str, object]] = {
         "images": ["registry.example.com/ml/inference@sha256:*"],
     },
 }
-"""Settings for the examples of rules that need some."""
+"""Settings for the examples of rules that require settings."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def _example(bad: str, good: str) -> Example:
 
 
 def _sweep(bad: str, good: str, priority: str = "") -> Example:
-    """Return templates of a sweep with an annotation; the good one may have a priority class."""
+    """Return sweep templates with an annotation; the good one may have a priority class."""
     frame = (
         "apiVersion: flow.volcano.sh/v1alpha1\nkind: JobTemplate\nmetadata:\n  name: digits-sweep\n"
         '  annotations:\n    gpu-platform.dev/sweep-parallel: "4"\n'

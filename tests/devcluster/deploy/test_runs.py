@@ -173,7 +173,7 @@ def test_a_sweep_without_a_finished_trial_has_no_winner(world: World):
     trial = {"run": "digits-1", "phase": "failed", "epochs": 0, "value": None}
     trials = [{**trial, "hyperparameters": {}}]
     kubectl = world.answers([sweep(state="complete", winner=None, trials=trials)])
-    with pytest.raises(DevclusterError, match="sweep digits ended, but no trial has finished"):
+    with pytest.raises(DevclusterError, match="none of its trials has finished"):
         wait_for_sweep(kubectl, "ml", "digits", world.reports.append)
 
 

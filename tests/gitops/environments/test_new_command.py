@@ -84,7 +84,7 @@ def test_an_existing_environment_is_not_changed(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["Lab"], "the name is 'Lab': it must be a DNS label"),
+        (["Lab"], "the name 'Lab' is invalid: it must be a DNS label"),
         (["../x"], "must be a DNS label"),
         (["lab", "--nodes", "0"], "--nodes is '0': use a number from 1 to 10000"),
         (["lab", "--nodes", "9" * 5000], "use a number from 1 to 10000"),

@@ -232,8 +232,8 @@ def test_requests_do_not_fail_when_a_canary_is_removed(weight: int) -> None:
     change = plans.step("update", old, new) if old != new else plans.same(new)
     (text,) = told(change, plans.step("delete", canary))
     assert text == (
-        "Deployment `digits-canary` is deleted. Its route sends the requests to the stable version "
-        "first."
+        "Deployment `digits-canary` is deleted. Before that, its route sends all requests to the "
+        "stable version."
     )
     (text,) = told(plans.step("delete", canary))
     assert "Requests fail" in text

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gitops.runs.progress import Progress, last_log_lines, progress
+from gitops.runs.progress import Progress, failure_text, progress
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -29,14 +29,14 @@ def test_the_latest_epoch_and_step_are_reported() -> None:
     found = progress(lines, at(70))
     assert found is not None
     assert (found.epoch, found.epochs, found.step, found.loss) == (1, 10, 130, 0.25)
-    assert found.share == 0.1
+    assert found.completed_fraction == 0.1
 
 
 def test_the_remaining_time_follows_the_observed_epochs() -> None:
     lines = [line(0, "start", epochs=10), epoch(60, 1), epoch(120, 2)]
     told = Progress(2, 10, 0, 0.5, 0.9, pytest.approx(8 * 60), saved=START)
     assert progress(lines, at(120)) == told
-    assert progress(lines, at(150)) == replace(told, left_seconds=pytest.approx(8 * 60 - 30))
+    assert progress(lines, at(150)) == replace(told, remaining_seconds=pytest.approx(8 * 60 - 30))
 
 
 def test_steps_determine_progress_and_remaining_time() -> None:
@@ -47,21 +47,21 @@ def test_steps_determine_progress_and_remaining_time() -> None:
     ]
     found = progress(lines, at(250))
     assert found is not None
-    assert (found.epoch, found.epochs, found.share) == (0, 1, 0.5)
-    assert found.left_seconds == pytest.approx(500)
+    assert (found.epoch, found.epochs, found.completed_fraction) == (0, 1, 0.5)
+    assert found.remaining_seconds == pytest.approx(500)
 
 
 def test_a_resumed_run_counts_from_its_checkpoint() -> None:
     lines = [epoch(0, 6), line(500, "resume", epochs=10, done_epochs=4, step=40), epoch(530, 5)]
     found = progress(lines, at(530))
     assert found is not None
-    assert found.left_seconds == pytest.approx(5 * 30)
+    assert found.remaining_seconds == pytest.approx(5 * 30)
 
 
 def test_the_time_left_is_not_known_before_an_epoch_is_done() -> None:
     found = progress([line(0, "start", epochs=10)], at(500))
     assert found is not None
-    assert found.left_seconds is None
+    assert found.remaining_seconds is None
 
 
 def test_the_last_checkpoint_is_that_of_the_state_not_of_its_last_byte() -> None:
@@ -86,7 +86,7 @@ def test_a_finished_run_is_done() -> None:
     lines = [epoch(60, 9), epoch(66, 10), line(70, "finished", accuracy=0.98, seconds=70)]
     found = progress(lines, at(100))
     assert found is not None
-    assert (found.share, found.accuracy, found.left_seconds) == (1, 0.98, 0)
+    assert (found.completed_fraction, found.accuracy, found.remaining_seconds) == (1, 0.98, 0)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_values_that_are_not_numbers_are_omitted() -> None:
 
 def test_a_reported_error_replaces_the_last_lines() -> None:
     told = json.dumps({"event": "error", "message": "no data in /data", "exit_code": 64})
-    assert last_log_lines(told, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
-    assert last_log_lines("OOM\n", []) == ["OOM"]
-    assert last_log_lines("", ["2026-01-01T00:00:00Z one", "2026-01-01T00:00:01Z two"]) == [
+    assert failure_text(told, ["2026-01-01T00:00:00Z Traceback"]) == ["no data in /data"]
+    assert failure_text("OOM\n", []) == ["OOM"]
+    assert failure_text("", ["2026-01-01T00:00:00Z one", "2026-01-01T00:00:01Z two"]) == [
         "one",
         "two",
     ]
@@ -117,14 +117,14 @@ def test_a_run_that_ends_within_an_epoch_reports_fractions() -> None:
     ]
     found = progress(lines, at(100))
     assert found is not None
-    assert (found.epoch, found.epochs, found.share) == (0.2, 0.5, 0.4)
-    assert found.left_seconds == pytest.approx(300)
+    assert (found.epoch, found.epochs, found.completed_fraction) == (0.2, 0.5, 0.4)
+    assert found.remaining_seconds == pytest.approx(300)
     within = line(200, "evaluation", step=120, done_epochs=0.3, epochs=0.5, accuracy=0.7)
     found = progress([*lines, within], at(200))
     assert found is not None
     assert (found.epoch, found.step, found.loss, found.accuracy) == (0.3, 120, 0.5, 0.7)
-    assert found.left_seconds == pytest.approx(200)
+    assert found.remaining_seconds == pytest.approx(200)
     end = line(400, "epoch", epoch=0.5, epochs=0.5, loss=0.4, accuracy=0.9)
     found = progress([*lines, end], at(400))
     assert found is not None
-    assert (found.epoch, found.share, found.left_seconds) == (0.5, 1, 0)
+    assert (found.epoch, found.completed_fraction, found.remaining_seconds) == (0.5, 1, 0)

@@ -57,7 +57,7 @@ def test_a_running_run_has_its_progress_and_cost(tmp_path: Path) -> None:
     assert (found.pods, found.wanted, found.gpus) == (2, 2, {GPU: 4})
     assert found.progress is not None
     assert (found.progress.epoch, found.progress.loss) == (1, 0.5)
-    assert found.progress.left_seconds == pytest.approx(3 * 3600 - 50 * 60, abs=1)
+    assert found.progress.remaining_seconds == pytest.approx(3 * 3600 - 50 * 60, abs=1)
     assert (found.gpu_hours, found.cost) == (8, 6)
     assert found.reasons == ()
 

@@ -57,7 +57,7 @@ def test_a_dry_run_prints_manifests_and_advice(
     said = capsys.readouterr()
     (job,) = yaml.safe_load_all(said.out)
     assert (job["kind"], job["metadata"]["namespace"]) == ("Job", "vision")
-    assert "advice by training-ends" in said.err
+    assert "violates the advisory rule training-ends" in said.err
 
 
 def test_the_policies_are_those_of_the_stack(
@@ -65,14 +65,14 @@ def test_the_policies_are_those_of_the_stack(
 ) -> None:
     (files / "platform.json").write_text(PLATFORM.replace('"lab"', '"prod"'))
     assert submit(files, "--dry-run") == 3
-    assert "rejected by training-ends" in capsys.readouterr().err
+    assert "violates the mandatory rule training-ends" in capsys.readouterr().err
 
 
 def test_a_mandatory_policy_refuses_a_run(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert submit(files, "--dry-run", "--policy-config", str(files / "strict.json")) == 3
     said = capsys.readouterr()
     assert said.out == ""
-    assert "rejected by training-ends" in said.err
+    assert "violates the mandatory rule training-ends" in said.err
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ def test_ctrl_c_while_following_leaves_the_run(
     ("found", "says"),
     [
         (None, "the number of free nvidia.com/gpu in queue research is unknown"),
-        (("12", None), "has allocated 12 nvidia.com/gpu and has no limit"),
+        (("12", None), "12 nvidia.com/gpu are allocated in queue research, which has no limit"),
         (("16", "16"), "0 of 16 nvidia.com/gpu are left in queue research, so the run waits"),
         (
             ("12", "16"),
-            "4 of 16 nvidia.com/gpu are left in queue research; the free devices of the nodes "
-            "are unknown",
+            "4 of 16 nvidia.com/gpu are left in queue research; the number of free devices "
+            "on the nodes is unknown",
         ),
     ],
 )

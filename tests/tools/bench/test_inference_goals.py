@@ -90,5 +90,5 @@ def test_tables_replace_the_old_ones():
 
 
 def test_a_page_without_markers_is_an_error():
-    with pytest.raises(ValueError, match="needs the lines"):
+    with pytest.raises(ValueError, match="must contain the lines"):
         inserted("nothing", "new")

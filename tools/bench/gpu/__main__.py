@@ -1,11 +1,12 @@
 """Training and serving on one GPU: `make bench-gpu`.
 
-The code for GPUs runs: training in each mode of precision and parallelism, compared with the
-CPU; interruption and resumption; failures of the GPU; the model server's backends and precisions.
-The benchmark then measures tokens per second, MFU and memory of a large language model, images per
-second, the training pause for a checkpoint compared with dcp.async_save, the server's requests per
-second, and what each step of the server's preparation of a network contributes. It continues after
-a failure, and writes .bench/gpu.json. One GPU cannot show communication between GPUs.
+First, the code paths for GPUs are checked: training with each precision and kind of parallelism,
+compared with the CPU; interruption and resumption; GPU failures; the model server's backends and
+precisions. Then the benchmark measures tokens per second, MFU and memory of a large language model,
+images per second, the training pause for a checkpoint compared with dcp.async_save, the server's
+requests per second, and the effect of each step with which the server prepares a network. It
+continues after a failed check, and writes .bench/gpu.json. Communication between GPUs is not
+measured.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any, Final
 import torch
 
 from tools.bench.gpu import serving
-from tools.bench.gpu.paths import TEXT, Runs, checked, compared, judged
+from tools.bench.gpu.paths import TEXT, Runs, checked, compared, outcome_of
 from tools.bench.outcome import Goal, conclude, ratios, say, spread
 from tools.bench.training_gang import LARGE_BATCH, LARGE_OPTIONS
 from workload.progress import Step
@@ -47,14 +48,14 @@ MEASURED: Final[dict[str, dict[str, Any]]] = {
 }
 """Runs whose throughput is measured: 302 million weights, or images of 224 x 224."""
 WARM_UP: Final = 4
-"""Progress lines that are not measured: compilation, first use of memory, evaluation."""
+"""Number of progress lines to discard. They include compilation, allocations and an evaluation."""
 
 SMALL: Final = "simple-cnn"
 SERVED: Final[dict[str, dict[str, Any]]] = {
     SMALL: {"dataset": "digits", "epochs": 2},
     "resnet50": {"dataset": "synthetic", "train_steps": 2},
 }
-"""Models that are trained for a moment and served; the large one is measured."""
+"""Models that are trained briefly and then served. Throughput is measured with the large one."""
 EAGER: Final = (("eager", "fp32"), ("eager", "bf16"), ("eager", "fp16"))
 COMPILED: Final = (("compile", "fp32"), ("compile", "bf16"), ("aotinductor", "fp32"))
 """Backends and precisions; compiling the large model takes minutes."""
@@ -72,11 +73,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all parts")
-    parser.add_argument("--turns", type=int, default=5, help="turns of comparisons; default: 5")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each comparison; default: 5")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("error: PyTorch finds no GPU; run this benchmark on a machine with one")
-    # Handled like Ctrl-C, which also keeps what was measured until then.
+        sys.exit("error: PyTorch found no GPU: run this benchmark on a machine that has one")
+    # Handled like Ctrl-C, after which the results so far are still written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts, samples = options.part or PARTS, dict[str, Any](gpu=gpu())
     try:
@@ -87,7 +88,7 @@ def main() -> None:
 
 
 def measure(parts: Sequence[str], turns: int, samples: dict[str, Any]) -> None:
-    """Measure the parts, and add each result to `samples` as soon as it is known."""
+    """Measure the parts, and add each result to `samples` as soon as it is available."""
     with tempfile.TemporaryDirectory() as name:
         runs = Runs(Path(name))
         if "paths" in parts:
@@ -107,7 +108,7 @@ def measure(parts: Sequence[str], turns: int, samples: dict[str, Any]) -> None:
 
 
 def gpu() -> dict[str, Any]:
-    """Return the GPU and the versions of the software."""
+    """Return the GPU's properties and the software versions."""
     nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return {
         "name": torch.cuda.get_device_name(),
@@ -126,7 +127,7 @@ def reported(name: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def throughput(runs: Runs, name: str) -> dict[str, Any]:
-    """Return the rates of a run, from its own progress lines."""
+    """Return the rates of a run, computed from its progress lines."""
     attempt = runs.run(f"measured {name}", MEASURED[name])
     steps = [event for event in attempt.events if isinstance(event, Step)][WARM_UP:]
     if attempt.code or not steps:
@@ -160,8 +161,8 @@ def gang(measurement: str, runs: Runs, turns: int) -> dict[str, Any]:
 
 
 def serve(runs: Runs, model: str, found: dict[str, Any]) -> None:
-    """Train a model for a moment, serve it, and add the results to `found`."""
-    export, directory = runs.folder(f"served {model}") / "export", runs.directory / f"logs {model}"
+    """Train a model briefly, serve it, and add the results to `found`."""
+    export, directory = runs.run_dir(f"served {model}") / "export", runs.directory / f"logs {model}"
     directory.mkdir()
     attempt = runs.run(f"served {model}", SERVED[model] | {"model": model})
     checks: dict[str, Callable[[], dict[str, Any]]] = {
@@ -178,11 +179,11 @@ def serve(runs: Runs, model: str, found: dict[str, Any]) -> None:
         found["export"] = {"passed": False, "reason": attempt.text[-2000:]}
         return
     for name, check in checks.items():
-        found[name] = reported(f"{model}: {name}", judged(check))
+        found[name] = reported(f"{model}: {name}", outcome_of(check))
 
 
 def goals(samples: dict[str, Any]) -> list[Goal]:
-    """Return the goals that the measured parts decide."""
+    """Return the goals of the measured parts."""
     results = [*samples.get("paths", {}).values(), *samples.get("training", {}).values()]
     results += [each for model in samples.get("serving", {}).values() for each in model.values()]
     rates, pauses = samples.get("throughput", {}), samples.get("pause", {})

@@ -1,4 +1,4 @@
-"""Training runs on a GPU: each takes code that the CPU does not run."""
+"""Training runs on a GPU that execute code which never runs on the CPU."""
 
 import gzip
 import json
@@ -30,13 +30,13 @@ from workload import exit_codes
 from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
 
 AT_ONCE: Final = 5
-"""Number of runs at the same time on the GPU, and on the CPU."""
+"""Maximum number of concurrent runs on the GPU; the same number runs on the CPU."""
 
 THREADS: Final = max(1, (os.cpu_count() or 1) // AT_ONCE // 2)
-"""Threads of each run: with more threads than cores, PyTorch is many times slower."""
+"""Number of threads per run. With more threads than cores, PyTorch is many times slower."""
 
 TOLERANCE: Final = 0.05
-"""Maximum difference of a loss from that of the CPU in fp32, relative to it if it is above 1."""
+"""Maximum difference from the CPU's loss in fp32, relative to that loss if it is above 1."""
 
 IMAGES: Final[dict[str, Any]] = {"model": "simple-cnn", "dataset": "digits", "epochs": 3}
 TEXT: Final[dict[str, Any]] = {
@@ -66,25 +66,25 @@ COMPARED: Final[dict[str, dict[str, Any]]] = {
 }
 """Settings of runs whose losses are compared with a run on the CPU."""
 
-GPU_ONLY: Final = {
+CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings that the run on the CPU does not share, because they must not change the result."""
+"""Settings that replace others in the run on the CPU. They must not affect the result."""
 
 
 class CheckError(Exception):
-    """A path did not do what it should."""
+    """A check failed. The message contains what was found."""
 
 
 def require(condition: bool, found: object) -> None:
-    """Raise CheckError with what was found instead unless the condition holds."""
+    """Raise CheckError with `found` as the message unless the condition holds."""
     if not condition:
         raise CheckError(found)
 
 
-def judged(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a check; an error becomes a failure, so that the next one still runs."""
+def outcome_of(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run a check and return its result. If it raises an error, the result is a failure."""
     try:
         return {"passed": True, **check()}
     except Exception as error:
@@ -108,7 +108,7 @@ class Attempt:
 
 
 class Runs:
-    """Runs below a directory; text models read the repository's pages."""
+    """Training runs in one directory. Language models train on the pages in docs/."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -120,7 +120,7 @@ class Runs:
     def start(self, name: str, settings: dict[str, Any]) -> subprocess.Popen[str]:
         """Start the training program."""
         values = {"data_dir": str(self.directory / "data"), "device": "cuda"}
-        values |= settings | {"run_dir": str(self.folder(name))}
+        values |= settings | {"run_dir": str(self.run_dir(name))}
         arguments = TrainingConfig.model_validate(values).to_args()
         return subprocess.Popen(
             [sys.executable, "-m", "training", *arguments],
@@ -128,22 +128,20 @@ class Runs:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=CHECKOUT,
-            # With more threads than cores, PyTorch is many times slower.
-            env=os.environ
-            | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE // 2))},
+            env=os.environ | {"OMP_NUM_THREADS": str(THREADS)},
         )
 
     def run(self, name: str, settings: dict[str, Any]) -> Attempt:
-        """Run the training program to its end."""
+        """Run the training program until it exits."""
         return finish(self.start(name, settings), time.monotonic())
 
-    def folder(self, name: str) -> Path:
+    def run_dir(self, name: str) -> Path:
         """Return the directory of a run."""
         return self.directory / re.sub(r"\W+", "-", name)
 
 
 def finish(program: subprocess.Popen[str], started: float) -> Attempt:
-    """Wait for the end of a program, and read its events."""
+    """Wait until a program exits, and parse its events."""
     text, _ = program.communicate()
     events = [event for line in text.splitlines() if (event := parse(line)) is not None]
     return Attempt(program.returncode, text, round(time.monotonic() - started, 1), events)
@@ -160,9 +158,11 @@ def _pool() -> Iterator[ThreadPoolExecutor]:
 
 def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and result of each run that is compared with the CPU."""
-    wanted = {name: settings | GPU_ONLY | {"device": "cpu"} for name, settings in COMPARED.items()}
-    keys = {name: json.dumps(settings, sort_keys=True) for name, settings in wanted.items()}
-    distinct = {keys[name]: settings for name, settings in wanted.items()}
+    cpu_settings = {
+        name: settings | CPU_SETTINGS | {"device": "cpu"} for name, settings in COMPARED.items()
+    }
+    keys = {name: json.dumps(settings, sort_keys=True) for name, settings in cpu_settings.items()}
+    distinct = {keys[name]: settings for name, settings in cpu_settings.items()}
     say(f"{len(COMPARED)} runs on the GPU, compared with {len(distinct)} on the CPU …")
     with _pool() as on_cpu, _pool() as on_gpu:
         references = {
@@ -172,21 +172,21 @@ def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
         attempts = {name: on_gpu.submit(runs.run, name, each) for name, each in COMPARED.items()}
         for name, attempt in attempts.items():
             reference = references[keys[name]].result()
-            yield name, judged(partial(_compare, attempt.result(), reference))
+            yield name, outcome_of(partial(_compare, attempt.result(), reference))
 
 
 def _compare(attempt: Attempt, reference: Attempt) -> dict[str, Any]:
     ours, other = attempt.last(Epoch), reference.last(Epoch)
     attempt.last(Finished)
     started = attempt.last(Started)
-    apart = {
+    differences = {
         name: abs(getattr(ours, name) - getattr(other, name)) / max(1, getattr(other, name))
         for name in ("loss", "held_out_loss")
     }
     require(started.device == "cuda", started)
-    require(max(apart.values()) <= TOLERANCE, apart)
+    require(max(differences.values()) <= TOLERANCE, differences)
     return {
-        "difference": {name: round(value, 5) for name, value in apart.items()},
+        "difference": {name: round(value, 5) for name, value in differences.items()},
         "precision": started.line()["precision"],
         "channelsLast": started.line()["channels_last"],
         "seconds": attempt.seconds,
@@ -194,7 +194,7 @@ def _compare(attempt: Attempt, reference: Attempt) -> dict[str, Any]:
 
 
 def interrupted(runs: Runs) -> dict[str, Any]:
-    """Stop a run with SIGTERM, resume it, and compare it with an undisturbed run."""
+    """Stop a run with SIGTERM, resume it, and compare it with an uninterrupted run."""
     program = runs.start("interrupted", TEXT | {"step_delay": 0.2})
     lines, started = [], time.monotonic()
     for line in program.stdout or ():
@@ -209,29 +209,29 @@ def interrupted(runs: Runs) -> dict[str, Any]:
     whole = runs.run("undisturbed", TEXT)
     again, other = resumed.last(Finished), whole.last(Finished)
     repeated = runs.run("repeated", TEXT).last(Finished)
-    apart = abs(again.loss / other.loss - 1)
-    require(apart <= TOLERANCE, apart)
+    difference = abs(again.loss / other.loss - 1)
+    require(difference <= TOLERANCE, difference)
     return {
-        "relativeDifference": apart,
+        "relativeDifference": difference,
         "bitIdenticalAfterResume": again.sha256 == other.sha256,
         "bitIdenticalWhenRepeated": repeated.sha256 == other.sha256,
     }
 
 
 def moved(runs: Runs, first: str, then: str) -> dict[str, Any]:
-    """Train an epoch on one device and two more on another, and compare with the CPU."""
+    """Train an epoch on one device and two more on another, and check the accuracy."""
     name, fp32 = f"{first} to {then}", {"precision": "fp32"}
     runs.run(name, IMAGES | fp32 | {"device": first, "epochs": 1}).last(Finished)
     attempt = runs.run(name, IMAGES | fp32 | {"device": then})
     require(attempt.last(Started).event == "resume", attempt.text)
     result = attempt.last(Finished)
-    # A learning rate schedule of one epoch, then the last two of three: close, but not equal.
+    # The learning rate schedule of the first epoch ends after it, so the losses are not compared.
     require(result.accuracy >= 0.9, result)
     return {"accuracy": result.accuracy, "resumedAtStep": attempt.last(Started).step}
 
 
 def observed(runs: Runs) -> dict[str, Any]:
-    """Read the metrics of a running GPU, and its profile."""
+    """Check the GPU metrics and the profile of a running program."""
     port = 19_400 + os.getpid() % 500
     settings = IMAGES | {"metrics_port": port, "step_delay": 0.1, "profile_steps": 3}
     started = time.monotonic()
@@ -245,25 +245,25 @@ def observed(runs: Runs) -> dict[str, Any]:
     require(attempt.code == 0, attempt.text)
     expected = {"training_gpu_memory_bytes", "training_gpu_utilization", "training_loss"}
     require(values.keys() == expected, values)
-    (trace,) = runs.folder("observed").glob("profile/*.gz")
+    (trace,) = runs.run_dir("observed").glob("profile/*.gz")
     kernels = gzip.decompress(trace.read_bytes()).count(b'"cat": "kernel"')
     require(kernels > 0, "the profile contains no GPU kernel")
     return {"metrics": {name: float(value) for name, value in values.items()}, "kernels": kernels}
 
 
 def without_memory(runs: Runs) -> dict[str, Any]:
-    """Run out of GPU memory: the error names the remedy."""
+    """Check that the error after running out of GPU memory names the remedy."""
     settings = TEXT | {"model_options": LARGE_OPTIONS, "batch_size": 512, "keep_checkpoints": 1}
     attempt = runs.run("without memory", settings)
     error = attempt.last(Failed)
-    says = all(part in error.message for part in ("out of memory", "batch_size"))
-    require(says, error.message)
+    names_remedy = all(part in error.message for part in ("out of memory", "batch_size"))
+    require(names_remedy, error.message)
     require(attempt.code == exit_codes.FAILED, attempt.code)
     return {"message": error.message}
 
 
 def wrong_index(runs: Runs) -> dict[str, Any]:
-    """Train a model with an index out of range: the run is not restarted."""
+    """Check that a run with an index out of range is not restarted."""
     attempt = runs.run("wrong index", IMAGES | {"model": f"{__name__}:OutOfRange"})
     error = attempt.last(Failed)
     require(attempt.code == exit_codes.BAD_INPUT, (attempt.code, error.message))
@@ -290,17 +290,17 @@ class OutOfRange(nn.Module):
 def adapted(runs: Runs) -> dict[str, Any]:
     """Fine-tune a trained language model with LoRA."""
     runs.run("pretrained", TEXT).last(Finished)
-    settings = TEXT | {"init_from": str(runs.folder("pretrained") / "export"), "lora_rank": 8}
+    settings = TEXT | {"init_from": str(runs.run_dir("pretrained") / "export"), "lora_rank": 8}
     attempt = runs.run("adapted", settings)
     require(attempt.code == 0, attempt.text)
-    # The run is finished already, and is only reported again.
+    # The run has already finished, so the program only reports its result again.
     before, after = runs.run("pretrained", TEXT).last(Finished), attempt.last(Finished)
     require(after.loss < before.loss, (before, after))
     return {"before": before.loss, "after": after.loss}
 
 
 def expandable(runs: Runs) -> dict[str, Any]:
-    """Check that the allocator has the setting that training chooses after PyTorch's import."""
+    """Check that the allocator uses the setting that training applies after importing PyTorch."""
     program = (
         "import torch; from training import accelerator; device = torch.device('cuda', 0); "
         "accelerator.use(device); kept = torch.ones(2**20, device=device); "
@@ -325,8 +325,8 @@ CHECKS: Final[dict[str, Callable[[Runs], dict[str, Any]]]] = {
 
 
 def checked(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and result of the checks that are no comparison with the CPU."""
-    say(f"{len(CHECKS)} further checks …")
+    """Yield the name and result of each check that involves no comparison with the CPU."""
+    say(f"{len(CHECKS)} other checks …")
     with _pool() as pool:
-        found = pool.map(lambda check: judged(partial(check, runs)), CHECKS.values())
+        found = pool.map(lambda check: outcome_of(partial(check, runs)), CHECKS.values())
         yield from zip(CHECKS, found, strict=True)

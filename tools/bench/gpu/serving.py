@@ -1,4 +1,4 @@
-"""The model server on a GPU: equal outputs, throughput, and a worker that a CUDA error ends."""
+"""The model server on a GPU: correct outputs, throughput, and recovery from a CUDA error."""
 
 import contextlib
 import http.client
@@ -35,7 +35,7 @@ PROCESSES: Final = 8
 SECONDS: Final = 2.0
 BATCHES: Final = (1, 8, 32)
 TOLERANCES: Final = {"fp32": 0.01, "bf16": 0.05, "fp16": 0.02}
-"""Maximum difference of a probability from that of the CPU in fp32."""
+"""Maximum difference between a probability and the one that the CPU computes in fp32."""
 
 Images = NDArray[np.float32]
 
@@ -52,13 +52,13 @@ class Request:
         """Return the request for a batch of images."""
         tensor = {"name": "images", "shape": list(images.shape), "datatype": "FP32"}
         size = {"parameters": {"binary_data_size": images.nbytes}}
-        wanted = {"name": "probabilities", "parameters": {"binary_data": True}}
-        head = json.dumps({"inputs": [tensor | size], "outputs": [wanted]}).encode()
+        output = {"name": "probabilities", "parameters": {"binary_data": True}}
+        head = json.dumps({"inputs": [tensor | size], "outputs": [output]}).encode()
         length = {"Inference-Header-Content-Length": str(len(head))}
         return cls(head + images.tobytes(), length)
 
     def send(self, connection: http.client.HTTPConnection) -> tuple[int, bytes, int]:
-        """Return the status, the content, and the length of its JSON."""
+        """Send the request; return the status, the body, and the length of the body's JSON part."""
         connection.request("POST", "/v2/models/bench/infer", self.body, self.headers)
         response = connection.getresponse()
         content = response.read()
@@ -67,7 +67,7 @@ class Request:
 
 @contextlib.contextmanager
 def served(export: Path, log: Path, **settings: object) -> Iterator[int]:
-    """Serve an export within the context; return the port. Raise CheckError if that fails."""
+    """Serve an export during a block, and yield the port. Raise CheckError if that fails."""
     port, admin = free_port(), free_port()
     values = {"model_name": "bench", "model_path": export, "host": "127.0.0.1", "port": port}
     values |= {"admin_port": admin, "poll_seconds": 0.2, "notice_seconds": 0, **settings}
@@ -99,7 +99,7 @@ def _await_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
             if connection.getresponse().status == 200:
                 return
         text = log.read_text()
-        # The export exists, so a server that waits for one could not load it.
+        # The export exists, so a server that is waiting for one has failed to load it.
         failed = server.poll() is not None or '"event": "waiting"' in text
         require(not failed and time.monotonic() < deadline, text[-3000:])
         time.sleep(0.1)
@@ -139,7 +139,7 @@ class Failing(Classifier):
 
 
 def recovered(export: Path, directory: Path) -> dict[str, Any]:
-    """Cause a CUDA error in a worker, and wait for the first request that is served again."""
+    """Cause a CUDA error in a worker, and wait until a request is served again."""
     shape = read_manifest(export).input_shape
     good, bad = np.zeros((1, *shape), np.float32), np.full((1, *shape), -1, np.float32)
     log, handler = directory / "recovered.log", f"{__name__}:Failing"
@@ -151,7 +151,7 @@ def recovered(export: Path, directory: Path) -> dict[str, Any]:
         status, content, _ = Request.of(bad).send(connection)
         require(status >= 400, content)
         while (answer := Request.of(good).send(connection)[0]) != 200:
-            # Other statuses are errors of the server.
+            # Any other status is a server error.
             waiting = answer in (429, 503, 504) and time.monotonic() < started + 60
             require(waiting, answer)
             time.sleep(0.05)
@@ -203,7 +203,7 @@ def _load(port: int, images: Images, clients: int, seconds: float) -> list[float
 
 @torch.inference_mode()
 def stages(export: Path, directory: Path) -> dict[str, dict[str, Any]]:
-    """Return the milliseconds of a batch in the network alone, for each step of its preparation."""
+    """Return the time (ms) of a batch in the network alone, after each preparation step."""
     device, largest = torch.device("cuda"), max(BATCHES)
     manifest = read_manifest(export)
     choice = Choice("eager", export, manifest, device, "", directory, max_batch=largest)

@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Start:
-    """Command of a server and its additional environment variables."""
+    """Command that starts a server, and its additional environment variables."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ TOO_MANY: Final = 429
 
 @dataclass(frozen=True)
 class Records:
-    """One row per request: due time (s), latency until the end of the response (s), status."""
+    """One row per request: due time (s), latency (s) until the end of the response, and status."""
 
     rows: NDArray[np.float64]
 
@@ -111,7 +111,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
 
 def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
-    """Return the end of the last response shortly before the edge, or the edge without one."""
+    """Return the end of the last response shortly before the edge; without one, the edge."""
     near = ends[(ends <= edge) & (ends >= edge - slack)]
     return float(near.max()) if len(near) else edge
 

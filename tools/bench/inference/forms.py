@@ -46,13 +46,13 @@ def batch_of_values(_: Workload, sample: Array) -> Request:
 
 
 def v2_json(workload: Workload, sample: Array) -> Request:
-    """Return a request of the Open Inference Protocol with the numbers in a flat list."""
+    """Return an Open Inference Protocol request with the numbers in a flat list."""
     tensor = _tensor(workload) | {"data": sample.ravel().tolist()}
     return Request(_dump({"inputs": [tensor], "outputs": [{"name": output_of(workload)}]}), JSON)
 
 
 def v2_binary(workload: Workload, sample: Array) -> Request:
-    """Return a request of the Open Inference Protocol with its binary tensor extension."""
+    """Return an Open Inference Protocol request that uses the binary tensor extension."""
     blob = sample.tobytes()
     tensor = _tensor(workload) | {"parameters": {"binary_data_size": len(blob)}}
     output = {"name": output_of(workload), "parameters": {"binary_data": True}}
@@ -61,7 +61,7 @@ def v2_binary(workload: Workload, sample: Array) -> Request:
 
 
 def v2_base64(_: Workload, sample: Array) -> Request:
-    """Return a request of the Open Inference Protocol with MLServer's content type for bytes."""
+    """Return an Open Inference Protocol request with MLServer's content type for bytes."""
     data = base64.b64encode(sample.tobytes()).decode()
     tensor = {
         "name": "inputs",
@@ -86,7 +86,7 @@ def from_list(body: bytes, _: dict[str, str]) -> Array:
 
 
 def from_v2(body: bytes, headers: dict[str, str]) -> Array:
-    """Parse the output in a response of the Open Inference Protocol: binary, base64 or JSON."""
+    """Parse the output in an Open Inference Protocol response: binary, base64 or JSON."""
     length = headers.get(HEADER_LENGTH.lower())
     if length is not None:
         return np.frombuffer(body[int(length) :], "<f4")
@@ -97,7 +97,7 @@ def from_v2(body: bytes, headers: dict[str, str]) -> Array:
 
 
 def output_of(workload: Workload) -> str:
-    """Return the name of the output in our server."""
+    """Return the name that our server gives to the output."""
     return "probabilities" if workload.computes else "outputs"
 
 

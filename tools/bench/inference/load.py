@@ -40,7 +40,7 @@ def generator() -> Path:
 
 @dataclass(frozen=True)
 class Target:
-    """Target of the load: a URL, and the requests that are sent in turn."""
+    """Target of the load: a URL, and the requests to send in turn."""
 
     url: str
     requests: tuple[Request, ...]
@@ -48,7 +48,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """Load: a closed loop with some clients, or an open loop with a mean rate per second."""
+    """Load to generate: a closed loop of `clients`, or an open loop with `rate` per second."""
 
     seconds: float
     clients: int = 0

@@ -25,7 +25,7 @@ SAME_LOAD: Final = 0.8
 """Share of each peer's capacity at which our server is also measured."""
 
 DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
-"""Factors for the duration of a level: tail latencies need many requests."""
+"""Factors for the duration of a level, because tail latencies need many requests."""
 
 FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
 """Number of requests after which a server with a bounded queue begins to reject requests."""
@@ -43,7 +43,7 @@ MIN_REQUESTS: Final = 30
 """Minimum average number of requests per measurement, for slow servers."""
 
 WARM_UP: Final = 0.15
-"""Share of a measurement to discard, as connections are opened and the server is still idle."""
+"""Share of a measurement to discard, in which connections are opened and the load builds up."""
 
 
 def closed_loop(clients: int) -> str:
@@ -120,7 +120,7 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield the servers that start and respond correctly, paused, with their largest difference.
+    """Yield the servers that started and respond correctly, paused, with their largest errors.
 
     Failing servers are reported and skipped.
     """
@@ -151,7 +151,7 @@ def in_turns(
     shares: Sequence[float] = SHARES,
     each_turn: Callable[[], None] = lambda: None,
 ) -> dict[str, Series]:
-    """Measure each server at every level, turn by turn. `each_turn` is called in each turn.
+    """Measure each server at every level, turn by turn. `each_turn` is called before each turn.
 
     At the end of a turn, our server is measured at the peers' rates.
     """

@@ -1,4 +1,4 @@
-"""Processes of a server, which run on one core and are paused between measurements."""
+"""Server processes, which run on one core and are paused between measurements."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ServerError(Exception):
-    """A server that does not start or responds incorrectly. The message contains its log's end."""
+    """A server did not start or responded incorrectly. The message contains the end of its log."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def inserted(page: str, text: str) -> str:
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
+        raise ValueError(f"the page must contain the lines {BEGIN!r} and {END!r}")
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
@@ -209,7 +209,7 @@ COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw a column per model: p99 of open loops and median of closed loops over the rate."""
-    # Makes the file reproducible.
+    # This makes the file reproducible.
     mpl.rcParams["svg.hashsalt"] = "inference-load"
     names = list(result["servers"])
     figure = Figure(figsize=(4.2 * len(names), 7), layout="constrained")

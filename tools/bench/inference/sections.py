@@ -105,7 +105,7 @@ def http(bench: Bench, result: dict[str, Any]) -> None:
 
 
 def exported(workload: Workload) -> Path:
-    """Return the directory of the model, exported once per version of the training code."""
+    """Return the directory of the exported model. It is exported once per training code version."""
     directory = cache() / "exports" / code_version() / workload.name
     if not (directory / MANIFEST_FILE).exists():
         say(f"{workload.title}: exporting …")
@@ -120,9 +120,9 @@ def answers(workload: Workload, directory: Path) -> Array:
     """
     compute = compute_of(workload, directory)
     rows = np.concatenate([compute(row[None]) for row in workload.samples()])
-    apart = np.abs(rows[:, None] - rows[None]).max(-1) + np.eye(len(rows))
-    if apart.min() < 10 * TOLERANCE:
-        raise ValueError(f"{workload.title}: two outputs differ by only {apart.min():.2g}")
+    distances = np.abs(rows[:, None] - rows[None]).max(-1) + np.eye(len(rows))
+    if distances.min() < 10 * TOLERANCE:
+        raise ValueError(f"{workload.title}: two outputs differ by only {distances.min():.2g}")
     return rows
 
 

@@ -134,7 +134,7 @@ def test_a_stopped_run_is_gone(cluster: Platform, member: Member, run: str) -> N
     ("job", "says"),
     [
         ({"queue": "nowhere"}, "queue is 'nowhere'"),
-        ({"env": {"SETTING": "hf_" + "abcdEFGH" * 4 + "ab"}}, "rejected by no-literal-secrets"),
+        ({"env": {"SETTING": "hf_" + "abcdEFGH" * 4 + "ab"}}, "mandatory rule no-literal-secrets"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_created(

@@ -14,7 +14,7 @@ def main() -> int:
     """Run the server and return its exit code."""
     try:
         config = read_config(os.environ)
-        # Imported here because it takes a moment: configuration errors are reported first.
+        # Imported here because it takes a moment, and configuration errors should appear at once.
         from inference.server import run
 
         run(config)

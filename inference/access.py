@@ -24,7 +24,7 @@ _LINE: Final = re.compile(
 
 
 class Key:
-    """An API key: its name, what it permits, and its quota in requests per second (0: none)."""
+    """An API key with its name, its scopes, and its quota in requests per second (0: no quota)."""
 
     def __init__(self, name: str, scopes: frozenset[str], quota: float, digest: bytes) -> None:
         self.name, self.scopes, self.quota, self.digest = name, scopes, quota, digest
@@ -45,7 +45,7 @@ class Key:
 
 
 class Access:
-    """The keys in a file, which is read again when it changes, as mounted Secrets do."""
+    """The keys in a file, which is read again when it changes, like a mounted Secret."""
 
     def __init__(self, file: str) -> None:
         """Raise ConfigurationError if the file has no valid keys."""
@@ -65,7 +65,7 @@ class Access:
         if text is None:
             return None
         digest = hashlib.sha256(text.encode()).digest()
-        # Compare all keys: the time would otherwise reveal the position of the key.
+        # Compare all keys, because otherwise the time would reveal the position of the key.
         found = [key for key in self._keys if hmac.compare_digest(digest, key.digest)]
         return found[-1] if found else None
 
@@ -84,10 +84,10 @@ class Access:
         lines = enumerate(map(str.strip, self._path.read_text().splitlines()), 1)
         keys = [_parse(number, line) for number, line in lines if line and line[0] != "#"]
         if not keys:
-            raise ValueError("has no key: write one per line")
+            raise ValueError("contains no key: write one key per line")
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
-            raise ValueError("has two keys with the same name: write a different name for each")
+            raise ValueError("contains two keys with the same name: give each key a different name")
         self._keys = keys
 
     def _describe(self, error: OSError | ValueError) -> str:
@@ -109,7 +109,7 @@ def _parse(number: int, line: str) -> Key:
     key, digest = found["key"], hashlib.sha256(found["key"].encode()).digest()
     if key.startswith(_DIGEST_PREFIX):
         if not re.fullmatch("[0-9a-fA-F]{64}", key.removeprefix(_DIGEST_PREFIX)):
-            raise ValueError(f"line {number} starts its key with sha256: but lacks 64 hex digits")
+            raise ValueError(f"the key in line {number} has no 64 hex digits after sha256:")
         digest = bytes.fromhex(key.removeprefix(_DIGEST_PREFIX))
     scopes = frozenset((found["scopes"] or "infer").split(","))
     return Key(found["name"] or f"line-{number}", scopes, float(found["quota"] or 0), digest)

@@ -1,4 +1,4 @@
-"""Settings of glibc's allocator: which freed memory a process keeps."""
+"""Settings of glibc's allocator that determine which freed memory a process keeps."""
 
 import ctypes
 from typing import Final
@@ -9,10 +9,10 @@ _TOP_PAD: Final = -2
 _MMAP_THRESHOLD: Final = -3
 
 KEPT_BYTES: Final = 256 * 2**20
-"""Free bytes at the end of the heap above which glibc returns them to the system."""
+"""Free memory (bytes) that glibc keeps at the end of the heap; it returns the rest."""
 
 _MAX_HEAP_BLOCK: Final = 32 * 2**20
-"""The largest value that glibc accepts: larger blocks are always mapped separately."""
+"""Maximum threshold that glibc accepts. Larger blocks are always mapped separately."""
 
 _LARGE_BODY: Final = 2**20
 

@@ -1,4 +1,4 @@
-"""Copies of downloaded files that the pods of a node share, each named by its SHA-256.
+"""Cache of downloaded files that the pods of a node share. Each copy is named by its SHA-256.
 
 Every pod that mounts the volume can replace these files, so a file is used only after it has been
 copied to a directory of the pod and its digest has been verified there.
@@ -77,7 +77,7 @@ class Cache:
             (self.folder / sha256).unlink()
 
     def keep(self, sha256: str, content: bytes | Path) -> None:
-        """Add a copy of a verified file or its content, unless it cannot be written."""
+        """Add a copy of a verified file or of its content; only report it if this fails."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         try:
             self._make_space(size)
@@ -93,7 +93,7 @@ class Cache:
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
         """Wait until no other pod is downloading the file. Yield a function that reports progress.
 
-        A stalled download is not waited for.
+        Stop waiting if the other download is stalled.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -130,7 +130,7 @@ class Cache:
                 return
 
     def _make_space(self, size: int) -> None:
-        """Delete abandoned files, and old copies until `size` bytes fit. Raise OSError on error."""
+        """Delete abandoned files, and old copies until `size` bytes fit. Raise OSError if not."""
         if size > self.capacity:
             raise OSError(0, f"{size} bytes exceed the cache's capacity of {self.capacity}")
         copies: list[tuple[float, int, Path]] = []
@@ -168,7 +168,7 @@ def copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
         try:
             done = os.copy_file_range(source.fileno(), target.fileno(), amount)
         except OSError:
-            # The file systems differ.
+            # The files are on different file systems.
             done = os.sendfile(target.fileno(), source.fileno(), None, amount)
         if done == 0:
             return

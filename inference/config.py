@@ -18,7 +18,7 @@ from workload.configuration import (
 
 Backend = Literal["eager", "compile", "aotinductor", "pt2", "int8", "pruned"]
 PROGRAMS: Final = ("pt2", "int8")
-"""Backends that run exported programs, with the device type and the precision of the export."""
+"""Backends that run exported programs. The export determines their device and precision."""
 
 ENVIRONMENT_PREFIX: Final = "INFERENCE_"
 
@@ -48,7 +48,7 @@ class InferenceConfig(BaseModel):
     later."""
     model_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Required SHA-256 of the weights, as in the manifest; an export with other weights is not
-    served. Empty accepts any."""
+    served. Empty accepts all weights."""
     host: str = Field(default="0.0.0.0", min_length=1)  # noqa: S104
     """Address to listen on."""
     port: Port = 8080
@@ -68,12 +68,13 @@ class InferenceConfig(BaseModel):
     max_output_bytes: Size = 64 * 2**20
     """Maximum size of the outputs of a request; larger ones are rejected with 400."""
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
-    """Maximum number of client connections; beyond it, idle ones are closed."""
+    """Maximum number of client connections; beyond it, idle connections are closed."""
     max_share_per_peer: float = Field(default=0.5, gt=0, le=1)
     """Maximum share of max_connections and of max_buffered_bytes that one address may use. Set it
     to 1 if all clients connect through a gateway."""
     header_seconds: Seconds = 5.0
-    """Maximum time (s) for the headers of a request, and for the first request of a connection."""
+    """Maximum time (s) for the headers of a request to arrive, and for a new connection to send its
+    first request."""
     min_bytes_per_second: int = Field(default=4096, ge=0, le=2**30)
     """Minimum rate (bytes/s) at which a client must send a body and receive a response."""
     stall_seconds: Seconds = 5.0
@@ -82,7 +83,7 @@ class InferenceConfig(BaseModel):
     """Time (s) after which a connection without a request is closed; keep it above the load
     balancer's idle timeout."""
     request_seconds: Seconds = 30.0
-    """Deadline (s) of requests that set none."""
+    """Default deadline (s), for requests that do not set one."""
     api_keys_file: str = ""
     """File with API keys, one per line, plain or sha256:<hex>. Empty disables authentication."""
     tls_certificate: str = ""
@@ -94,10 +95,10 @@ class InferenceConfig(BaseModel):
     request_log: Literal["none", "failures", "all"] = "failures"
     """Requests to log: none, failures (5xx) or all."""
     tracing_endpoint: str = Field(default="", pattern=r"^(https?://.+)?$")
-    """URL that spans are exported to by OTLP over HTTP, such as http://collector:4318/v1/traces.
+    """URL to which spans are exported with OTLP over HTTP, such as http://collector:4318/v1/traces.
     Empty disables tracing."""
     tracing_ratio: float = Field(default=1.0, ge=0, le=1)
-    """Share of requests to trace if the caller has not decided."""
+    """Share of requests to trace if the caller makes no sampling decision."""
     device: DeviceName = "auto"
     """Device; auto uses a GPU if available."""
     backend: Backend = "eager"
@@ -119,8 +120,8 @@ class InferenceConfig(BaseModel):
     max_batch: int = Field(default=32, ge=1, le=4096)
     """Maximum number of samples per batch."""
     max_delay_ms: float = Field(default=0, ge=0, le=1000)
-    """Maximum time (ms) that an idle worker waits, under load, until the queue has the size of the
-    previous batch."""
+    """Maximum time (ms) that an idle worker waits, under load, for a batch to grow to the size of
+    the previous one."""
     max_queue: int = Field(default=512, ge=1, le=2**20)
     """Maximum number of queued samples; additional ones are rejected with 429."""
     max_queue_bytes: int = Field(default=256 * 2**20, ge=2**16, le=2**40)
@@ -171,7 +172,7 @@ class InferenceConfig(BaseModel):
         if self.precision != "fp32" and self.backend in PROGRAMS:
             raise ValueError(
                 f"precision {self.precision} is not available with the backend {self.backend}, "
-                "whose precision is that of its export: set precision to fp32"
+                "which uses the precision of the export: set precision to fp32"
             )
         if self.port == self.admin_port:
             raise ValueError(f"port and admin_port are both {self.port}: use different ports")
@@ -192,7 +193,7 @@ def variable_of(field: str) -> str:
 
 
 def read_config(environment: Mapping[str, str]) -> InferenceConfig:
-    """Read the configuration from environment variables; others are ignored.
+    """Read the configuration from environment variables, and ignore unrelated variables.
 
     Raise a ConfigurationError that lists every error under the name of its variable.
     """

@@ -3,12 +3,12 @@
   python -m inference.fetch oci://registry.example.com/models/digits@sha256:... /models/export
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
-workload.store describes the credentials of s3://, gs:// and az://. Those of a registry are
-OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry without TLS. Redirects of a
-web server are followed only within that server, because any other address could be one that only
+workload.store describes the credentials of s3://, gs:// and az://. The credentials of a registry
+are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry without TLS. Redirects of
+a web server are followed only within that server, because another address could be one that only
 this machine can reach.
 
-With --cache, files are copied from a directory that several pods share, if it contains them.
+With --cache, files are copied from a directory that several pods share if it contains them.
 """
 
 import argparse
@@ -60,10 +60,11 @@ def fetch(
 ) -> Manifest:
     """Download the manifest, the weights and the artifacts of `kinds` to `folder`.
 
-    The manifest is written last, so that a directory with one is complete. Every file must match
-    the manifest, and the weights must have the digest `sha256` if given. Existing files that
-    match are kept, and files in the cache are copied from it. Raise FetchError if a file cannot
-    be downloaded, and ExportError if the export does not match its manifest or lacks an artifact.
+    The manifest is written last, so a directory that contains one is complete. Every file must
+    match the manifest, and if `sha256` is given, the weights must have this digest. Existing files
+    that match are kept, and files in the cache are copied from there. Raise FetchError if a file
+    cannot be downloaded, and ExportError if the export does not match its manifest or lacks an
+    artifact.
     """
     read = _open(url, cache)
     manifest = _manifest(read, url)
@@ -151,7 +152,7 @@ def _provide(read: Read, url: str, file: Weights, folder: Path, cache: Cache | N
 
 
 def _copied(cache: Cache, file: Weights, folder: Path) -> bool:
-    """Copy a file from the cache. Return False if it has no intact copy."""
+    """Copy a file from the cache. Return False if the cache contains no intact copy."""
     with cache.open(file.sha256, file.size) as source:
         if source is None:
             return False
@@ -194,7 +195,7 @@ def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> 
 
 
 def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
-    """Yield the content. Raise ExportError beyond `limit` bytes, to protect disk and memory."""
+    """Yield the content. To protect disk and memory, raise ExportError beyond `limit` bytes."""
     address, done = f"{url}/{file}", 0
     with _fetch_errors(f"{address} cannot be read"):
         for chunk in read(file):
@@ -206,7 +207,7 @@ def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _fetch_errors(message: str) -> Iterator[None]:
-    """Convert errors of the store to FetchError with their first line; the rest repeats it."""
+    """Convert store errors to FetchError with their first line; the other lines repeat it."""
     from obstore.exceptions import BaseError
 
     try:

@@ -72,7 +72,7 @@ class Metrics(Collector, Observer):
         self.registry.register(self)
 
     def finished(self, protocol: str, code: int, seconds: float, key: str) -> None:
-        """Count a request that was answered, or abandoned by its client (499)."""
+        """Count a request that was answered, or whose client disconnected (499)."""
         self.requests[protocol, code] += 1
         if key:
             self.by_key[key, code] += 1

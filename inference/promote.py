@@ -1,9 +1,9 @@
-"""Compare the manifest of a new model with that of the served one.
+"""Compare the manifest of a new model with the served model's.
 
   python -m inference.promote CANDIDATE INCUMBENT "accuracy >= incumbent - 0.002"
 
-The program fails if a condition does not hold or cannot be evaluated, so that the server does not
-start.
+The program fails if a condition is false or cannot be evaluated, which keeps the server from
+starting.
 """
 
 import argparse

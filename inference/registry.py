@@ -19,9 +19,9 @@ from workload.store import CHUNK_BYTES, READ_SECONDS
 SCHEME: Final = "oci"
 USERNAME: Final = "OCI_USERNAME"
 PASSWORD: Final = "OCI_PASSWORD"  # noqa: S105  the name of a variable
-"""Variables with the credentials of a registry. Without them, requests are anonymous."""
+"""Environment variables with the credentials of a registry. By default, requests are anonymous."""
 PLAIN_HTTP: Final = "OCI_PLAIN_HTTP"
-"""Variable that is `true` for a registry without TLS, to which no credentials are sent."""
+"""Environment variable; `true` for a registry without TLS. No credentials are sent to it."""
 
 _URL: Final = re.compile(
     r"oci://(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9][a-z0-9._/-]*)"
@@ -35,7 +35,7 @@ _CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to the store of a registry, which must not receive its credentials."""
+    """Follows redirects to a registry's blob store, which must not receive the credentials."""
 
     def redirect_request(
         self,
@@ -46,9 +46,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """Return the request, without credentials if it goes to another server.
+        """Return the redirected request, without credentials if it goes to another server.
 
-        Raise HTTPError if that server would be reached without HTTPS.
+        Raise HTTPError if the other server does not use HTTPS.
         """
         if urlsplit(newurl).scheme != "https" and not newurl.startswith(_origin(req.full_url)):
             problem = f"redirected to {newurl}, which does not use HTTPS"
@@ -65,10 +65,11 @@ def _origin(url: str) -> str:
 
 
 class RegistryFiles:
-    """The files of one artifact. Rejected requests raise OSError or ValueError.
+    """The files of one artifact.
 
-    Content that differs from its digest raises ExportError, so neither the registry nor the
-    connection needs to be trusted. Manifests that the cache contains are not requested again.
+    All methods raise OSError or ValueError if a request fails, and ExportError if content differs
+    from its digest, so neither the registry nor the connection has to be trusted. Cached manifests
+    are not requested again.
     """
 
     def __init__(self, url: str, cache: Cache | None = None) -> None:
@@ -87,7 +88,7 @@ class RegistryFiles:
         self._layers = _layers(url, text)
 
     def read(self, file: str) -> Iterator[bytes]:
-        """Yield the content of a file; raise ExportError at the end if its digest differs."""
+        """Yield the content of a file. If its digest differs, raise ExportError at the end."""
         if file not in self._layers:
             raise ExportError(f"{self._url} has no file {file}")
         digest, size = self._layers[file]

@@ -12,7 +12,7 @@ import uvloop
 from inference.allocator import return_large_blocks
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
-from inference.http import pages
+from inference.http import endpoints
 from inference.http.listener import AdminListener, Certificate, Listener, allow_connections
 from inference.metrics import Metrics
 from inference.service import Service
@@ -20,7 +20,7 @@ from workload.manifest import ExportError
 from workload.report import emit
 
 _GC_THRESHOLDS: Final = (10_000, 20, 100)
-"""Thresholds that make collections of reference cycles rare: a request leaves no cycles."""
+"""Thresholds that make garbage collections rare, because requests leave no reference cycles."""
 
 
 def run(config: InferenceConfig) -> None:
@@ -41,9 +41,9 @@ async def _serve(config: InferenceConfig) -> None:
     _reload_at_signals(engine)
     certificate = Certificate(config) if config.tls_certificate else None
     connections = allow_connections(config.max_connections)
-    http = Listener(service, pages.PATHS, "INFERENCE_PORT", config.port, connections)
+    http = Listener(service, endpoints.PATHS, "INFERENCE_PORT", config.port, connections)
     metrics.limits = http.limits
-    admin = AdminListener(service, pages.ADMIN_PATHS)
+    admin = AdminListener(service, endpoints.ADMIN_PATHS)
     await engine.start()
     try:
         await admin.start(certificate)

@@ -26,7 +26,7 @@ class Service:
         self.config = config
         self.engine = engine
         self.access = Access(config.api_keys_file) if config.api_keys_file else None
-        """The API keys; None if requests need none."""
+        """The API keys; None if requests do not need one."""
         self.metrics = metrics
         self.loop = asyncio.get_running_loop()
         """The main event loop, to which the engine belongs."""
@@ -34,7 +34,7 @@ class Service:
         """Time at which the main event loop last ran."""
         metrics.engine = engine
         if config.tracing_endpoint:
-            # Imported only if enabled: it takes memory and time.
+            # Imported only if enabled, because the import takes memory and time.
             from inference.tracing import Tracing
 
             self.tracing = Tracing(config.tracing_endpoint, config.tracing_ratio, config.model_name)
@@ -42,7 +42,7 @@ class Service:
     def pool(self, version: str | None = None) -> Pool:
         """Return the loaded model.
 
-        Raise HttpError 404 if it has another version, UnavailableError if none is loaded.
+        Raise HttpError 404 if its version differs, and UnavailableError if no model is loaded.
         """
         pool = self.engine.pool
         if pool is None:
@@ -54,7 +54,7 @@ class Service:
         return pool
 
     def watch(self) -> None:
-        """Record that the main event loop runs, and read changed API keys."""
+        """Record that the main event loop is running, and reload changed API keys."""
         self.last_turn = time.monotonic()
         if self.access is not None:
             self.access.refresh()

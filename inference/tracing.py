@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of requests, exported by OTLP over HTTP. Imported only if enabled."""
+"""OpenTelemetry spans of requests, exported with OTLP over HTTP. Imported only if enabled."""
 
 import time
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Tracing:
     def begin(
         self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str | int]
     ) -> Span:
-        """Start the span of a request; names of headers are in lower case."""
+        """Start the span of a request. Header names must be in lower case."""
         parent = self._propagator.extract(headers)
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
 
@@ -63,5 +63,5 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Export the remaining spans. May block for seconds: do not call it in the event loop."""
+        """Export the remaining spans. Blocks for seconds, so do not call it in the event loop."""
         self._provider.shutdown()

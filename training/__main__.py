@@ -25,9 +25,9 @@ def main() -> int:
 
 
 def run(config: TrainingConfig) -> int:
-    """Train; report a failure as one event, and return the exit code."""
-    # Importing PyTorch takes a sixth less time without garbage collection, and later collections
-    # need not visit its objects.
+    """Train and return the exit code; report a failure as one event."""
+    # Without garbage collection, importing PyTorch takes a sixth less time. Freezing its objects
+    # spares later collections from visiting them.
     gc.disable()
     from torch import AcceleratorError, OutOfMemoryError
 
@@ -58,7 +58,7 @@ def run(config: TrainingConfig) -> int:
         return fail(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except OutOfMemoryError as error:
         traceback.print_exc()
-        # The remaining lines are about PyTorch's allocator.
+        # The rest of the message is about PyTorch's allocator.
         message = str(error).partition(" Of the allocated memory")[0]
         remedy = "set a smaller batch_size with a larger accumulate, or activation_checkpointing"
         return fail(f"{message} To reduce the memory, {remedy}", exit_codes.FAILED)

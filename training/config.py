@@ -35,17 +35,17 @@ TENSORFLOW_FIELDS: Final = frozenset((
 LENGTHS: Final = ("epochs", "train_steps", "train_samples", "train_tokens")
 """Settings that determine the length of a run, of which at most one may be set."""
 
-ALWAYS_DECISIVE: Final = (
+ALWAYS_LISTED: Final = (
     "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",
 )  # fmt: skip
-DECISIVE_WHERE_SET: Final = (
+LISTED_IF_SET: Final = (
     "model_options", "loss", "optimizer", "schedule", "warm_up", "accumulate", "clip_norm",
     "weight_decay_on", "betas", "ema_decay", "precision", "gradient_compression", "init_from",
     "init_sha256", "init_partial", "init_adapter", "lora_rank", "lora_alpha", "lora_dropout",
     "lora_targets", *LENGTHS[1:],
 )  # fmt: skip
-"""Settings added later. They are listed only if they differ from the default, so that the listed
-settings of older runs stay the same."""
+"""Settings added later. They are listed only if they differ from the default, so that the list of
+an older run stays the same."""
 
 
 class TrainingConfig(TrainingSettings):
@@ -66,7 +66,7 @@ class TrainingConfig(TrainingSettings):
             try:
                 return json.loads(value)
             except ValueError:
-                raise ValueError('write a JSON object, such as {"layers": 6}') from None
+                raise ValueError('must be a JSON object, such as {"layers": 6}') from None
         if get_origin(annotation) is tuple:
             return [part for part in value.split(",") if part]
         return None if not value and NoneType in get_args(annotation) else value
@@ -102,7 +102,7 @@ class TrainingConfig(TrainingSettings):
             if getattr(self, name) and self.init_from is None:
                 raise ValueError(f"{name} requires init_from: set it to the trained weights")
         if len(set(self.lora_targets)) < len(self.lora_targets):
-            raise ValueError("lora_targets lists a layer twice")
+            raise ValueError("lora_targets contains a duplicate layer: list each layer only once")
         return self
 
     @model_validator(mode="after")
@@ -181,8 +181,8 @@ class TrainingConfig(TrainingSettings):
     def hang_limit(self) -> float:
         """Return the number of seconds without progress that count as a hang.
 
-        If `start_timeout` or `peer_timeout` is raised, steps may take that long, so the default of
-        `hang_timeout` is raised as well.
+        With a larger `start_timeout` or `peer_timeout`, a step may take that long, so the default
+        of `hang_timeout` increases as well.
         """
         if "hang_timeout" in self.model_fields_set:
             return self.hang_timeout
@@ -196,15 +196,15 @@ class TrainingConfig(TrainingSettings):
                 return name, value
         return "epochs", self.epochs
 
-    def decisive(self) -> dict[str, str | int | float]:
-        """Return the settings that determine the result, excluding location, logging and speed."""
+    def result_settings(self) -> dict[str, str | int | float]:
+        """Return the settings that affect the result; location, logging and speed do not."""
         fields = type(self).model_fields
         length, _ = self.length
         names = [
-            *(name for name in ALWAYS_DECISIVE if name != "epochs" or length == "epochs"),
+            *(name for name in ALWAYS_LISTED if name != "epochs" or length == "epochs"),
             *(
                 name
-                for name in DECISIVE_WHERE_SET
+                for name in LISTED_IF_SET
                 if getattr(self, name) != fields[name].get_default(call_default_factory=True)
                 # A former default, which older runs do not list.
                 and (name, getattr(self, name)) != ("precision", "fp32")
@@ -228,7 +228,7 @@ class TrainingConfig(TrainingSettings):
     def to_args(self) -> list[str]:
         """Return the flags for `python -m training` that reproduce this configuration.
 
-        Only fields that were set are written, so that a new default or a new field does not change
+        Only fields that were set are included, so that a new default or a new field does not change
         the arguments (and with them the names) of existing runs.
         """
         return [
@@ -249,7 +249,7 @@ def flag_of(field: str) -> str:
 
 
 def written(value: Any) -> str | int | float:
-    """Return a field's value as it is written on a command line; numbers stay numbers."""
+    """Return a field's value in its command-line form; numbers stay numbers."""
     if value is None:
         return ""
     if isinstance(value, bool):

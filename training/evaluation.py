@@ -22,8 +22,8 @@ TOKENS: Final = 16_384
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
     """Evaluate the weights unless already done; return None if a process was asked to stop.
 
-    A `maximum` of 0 means all samples. Raise DivergedError when the held-out loss or a metric is
-    not finite.
+    With a `maximum` of 0, all samples are evaluated. Raise DivergedError if the held-out loss or a
+    metric is not finite.
     """
     held_out = len(run.data.held_out)
     count = min(maximum or held_out, held_out)
@@ -45,8 +45,8 @@ def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
 def evaluate(run: Run, count: int) -> Evaluation | None:
     """Evaluate the model on `count` evenly spaced samples, divided among the processes.
 
-    All processes must call this, and all get the same result. Return None if a process was asked
-    to stop, which is checked after every batch.
+    All processes must call this, and all get the same result. After every batch, check whether a
+    process was asked to stop, and return None if so.
     """
     samples, objective, world = run.data.held_out, run.objective, run.world
     run.model.train(False)
@@ -57,7 +57,7 @@ def evaluate(run: Run, count: int) -> Evaluation | None:
     sums = torch.zeros(len(functions) + 1, dtype=torch.float64, device=run.device)
     for loaded in Loader(samples, batches, run.device, workers=0):
         real = loaded.batch.real
-        # With FSDP all processes compute the same number of batches, including padding.
+        # With FSDP, all processes must compute the same number of batches, so some are padding.
         logits, targets = run.model(loaded.inputs)[:real], loaded.targets[:real]
         if real:
             values = [function(logits, targets).double().sum() for function in functions]

@@ -1,9 +1,9 @@
 """`python -m training.launch ARGS`: torchrun with the same arguments and a meaningful exit code.
 
-torchrun itself always exits with 1 after a failure. A job's failure policy needs more, so this
-program exits with the code of the process that failed first (workload.exit_codes). After SIGTERM it
-waits until its processes have saved, and exits with their code. Kubernetes limits this wait to the
-pod's grace period.
+torchrun itself always exits with 1 after a failure. A job's failure policy needs the actual exit
+code, so this program exits with the code of the process that failed first (workload.exit_codes).
+After SIGTERM, it waits until its processes have saved, and exits with their code. Kubernetes limits
+this wait to the pod's grace period.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ from workload import exit_codes
 from workload.report import fail
 
 SHUTDOWN_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-"""Seconds from SIGTERM until torchrun kills its processes. Its default is 30."""
+"""Environment variable with the time (s) from SIGTERM until torchrun kills its processes
+(torchrun's default: 30)."""
 
 MAX_GRACE_SECONDS: Final = 3600
 """Maximum grace period of a pod."""
@@ -43,13 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":
-        # Only failed agents count a restart, so the count does not identify a start.
+        # Only agents whose processes failed count the restart, so the count does not identify it.
         os.environ[NEW_STORE] = "1"
     return run_launcher(lambda: run(parsed))  # type: ignore[no-untyped-call]
 
 
 def run_launcher(launch: Callable[[], object]) -> int:
-    """Run a launcher that is based on torchrun; return the common exit code of its processes."""
+    """Run a launcher based on torchrun; return the common exit code of its processes."""
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(MAX_GRACE_SECONDS))
     with recorded_exit_codes() as ended:
         try:
@@ -64,7 +65,8 @@ def run_launcher(launch: Callable[[], object]) -> int:
             # A retry would find the port in use again.
             return exit_codes.BAD_INPUT if "EADDRINUSE" in str(error) else exit_codes.FAILED
         except (SignalException, UnboundLocalError) as error:
-            # A signal in the first line of torchrun's metrics wrapper raises the latter from it.
+            # If a signal arrives in the first line of torchrun's metrics wrapper, the wrapper fails
+            # with an UnboundLocalError whose context is the SignalException.
             signalled = error if isinstance(error, SignalException) else error.__context__
             if not isinstance(signalled, SignalException):
                 raise

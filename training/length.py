@@ -14,8 +14,8 @@ from workload.configuration import ConfigurationError
 class Length:
     """Length of a run: `steps` steps or, if `steps` is None, `samples` samples.
 
-    An epoch has `epoch` samples. A step has `step` samples over all processes; the last step of an
-    epoch may have fewer.
+    `epoch` is the number of samples in an epoch, and `step` the number of samples in a step of all
+    processes. The last step of an epoch may be smaller.
     """
 
     epoch: int
@@ -48,11 +48,11 @@ class Length:
         return self.done(position) / self.samples
 
     def end(self, position: Position) -> int:
-        """Return the number of samples after which the current epoch, or the run, ends."""
+        """Return the number of samples in the current epoch, in which the run may also end."""
         return min(self.epoch, position.seen + self._left(position))
 
     def is_reached(self, position: Position) -> bool:
-        """Return whether the run ends here."""
+        """Return whether the run ends at this position."""
         return self._left(position) <= 0
 
     def total(self, position: Position) -> int:

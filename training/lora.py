@@ -1,7 +1,7 @@
 """LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the file format of PEFT.
 
-The peft package itself needs transformers, and cannot adapt only a part of a layer. `gpt` computes
-queries, keys and values with one matrix; in a Llama, they are three layers.
+The peft package itself is not used: it needs transformers, and cannot adapt only a part of a layer.
+`gpt` computes queries, keys and values with one matrix, while Llama has a layer for each.
 """
 
 import hashlib
@@ -45,12 +45,13 @@ _PLAIN: Final = {
     "rank_pattern": ({},),
     "alpha_pattern": ({},),
 }
-"""Values of PEFT's options with which it computes the same as `Adapter`. The first is written."""
+"""Values of PEFT's options for which its adapters are equivalent to `Adapter`. The first value of
+each is written to new files."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of all adapters of a model. `targets` contains layer names of a Llama."""
+    """Settings of all adapters of a model. `targets` contains Llama's names of the layers."""
 
     rank: int
     alpha: float

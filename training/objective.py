@@ -1,4 +1,4 @@
-"""Loss and metrics of a run, cross entropy and accuracy or custom functions, and their values."""
+"""Loss and metrics of a run: cross entropy, accuracy and custom functions, and their values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,23 +14,24 @@ from workload.configuration import ConfigurationError
 from workload.custom import find
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
-"""Function of logits, N x outputs or N x T x outputs, and targets, N or N x T: N values."""
+"""Function that maps logits (N x outputs or N x T x outputs) and targets (N or N x T) to N
+values."""
 
 
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross entropy of each sample, N; for text, the mean over the tokens."""
+    """Return N values, the cross entropy of each sample; for text, the mean over its tokens."""
     each = cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return each.view(len(targets), -1).mean(1)
 
 
 def accuracies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of correct predictions of each sample, N."""
+    """Return N values, the share of correct predictions in each sample."""
     return (logits.argmax(-1) == targets).double().view(len(targets), -1).mean(1)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss, and the metrics in addition to accuracy, by name."""
+    """The loss, and the custom metrics by name."""
 
     loss: PerSample = cross_entropies
     metrics: Mapping[str, PerSample] = field(default_factory=dict)

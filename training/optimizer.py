@@ -19,7 +19,7 @@ FINAL_SHARE: Final = 0.001
 
 
 def learning_rate(config: TrainingConfig, progress: float) -> float:
-    """Return the learning rate at `progress`, the share of the run from 0 to 1.
+    """Return the learning rate at `progress`, the completed share of the run (0 to 1).
 
     The rate rises linearly to the peak. Then it falls along a cosine (one-cycle, after Smith and
     Topin, arXiv:1708.07120), falls linearly, or stays constant. The schedule has no state, so it is
@@ -46,7 +46,7 @@ def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
 
 
 def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
-    """Build the optimizer; its learning rate is set before each step."""
+    """Build the optimizer. Its learning rate must be set before each step."""
     parameters = [each for each in model.model.parameters() if each.requires_grad]
     groups = _groups(config, parameters)
     if config.optimizer == "sgd":
@@ -57,7 +57,7 @@ def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
 
 
 def _groups(config: TrainingConfig, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
-    """Return the parameters with weight decay, and those without."""
+    """Return the parameter groups with and without weight decay."""
     dimensions = 2 if config.weight_decay_on == "matrices" else 0
     decayed = [each for each in parameters if each.ndim >= dimensions]
     undecayed = [each for each in parameters if each.ndim < dimensions]

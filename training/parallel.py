@@ -31,8 +31,8 @@ COMPRESSIONS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.
 class Parallel:
     """A model that all processes train together.
 
-    `model` is the unwrapped model, whose parameter names are used in checkpoints; calling this
-    object computes on all processes. With FSDP2 the parameters are DTensors.
+    `model` is the unwrapped model, whose parameter names are used in checkpoints. Calling this
+    object computes the logits on all processes. With FSDP2, the parameters are DTensors.
     """
 
     def __init__(self, model: nn.Module, config: TrainingConfig, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class Parallel:
         units = blocks(model) or [model]
         if config.activation_checkpointing:
             for unit in units:
-                # Keeps only the inputs of a block, and recomputes its activations.
+                # Keep only the inputs of a block, and recompute its activations.
                 unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
         if config.compile:
             for unit in units:
@@ -57,9 +57,9 @@ class Parallel:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self._dtype == torch.float16)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits of inputs N x sample shape, in fp32."""
+        """Return the logits in fp32 for inputs of shape (N, *sample shape)."""
         with torch.autocast(self._device.type, self._dtype, self._dtype != torch.float32):
-            # Without gradients, the unwrapped model: DDP would broadcast batch norm statistics.
+            # Without gradients, use the unwrapped model: DDP would broadcast batch norm statistics.
             logits: Tensor = (self._wrapped if torch.is_grad_enabled() else self.model)(inputs)
         return logits.float()
 
@@ -94,8 +94,8 @@ class Parallel:
     def averaged_buffers(self) -> Iterator[None]:
         """Replace saved buffers with their means over all processes within the context.
 
-        Batch norm statistics describe the samples of one process, but one model is evaluated and
-        exported. All processes must enter it together.
+        Batch norm statistics differ between processes, but only one model is evaluated and
+        exported. All processes must enter the context together.
         """
         buffers = self.saved_buffers() if dist.get_world_size() > 1 else {}
         saved = {name: buffer.clone() for name, buffer in buffers.items()}
@@ -120,7 +120,7 @@ class Parallel:
         return {name: complete_tensor(tensor.detach()).cpu() for name, tensor in state.items()}
 
     def rebuild_buckets(self, inputs: Tensor) -> None:
-        """Trigger the bucket rebuilding that DDP does after its first step, without side effects.
+        """Make DDP rebuild its buckets, as it does after its first step, without side effects.
 
         The rebuilt buckets change the order in which gradients are summed. A resumed run must
         therefore rebuild them before its first step, to compute exactly what an uninterrupted run
@@ -149,12 +149,12 @@ def check_model(
     data: Dataset,
     device: torch.device,
 ) -> None:
-    """Compute the loss of two samples with an unwrapped model, which stays unchanged.
+    """Compute the loss of two samples with an unwrapped model, without modifying the model.
 
     Raise ConfigurationError for errors in the user's code, which every restart would repeat.
     """
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), 2))
-    inputs = scale(torch.from_numpy(pixels).to(device), data.train.white)
+    inputs = scale(torch.from_numpy(pixels).to(device), data.train.divisor)
     dtype = PRECISIONS[precision_of(config, device)]
     with _restored(model, device):
         model.train()
@@ -162,7 +162,7 @@ def check_model(
             with torch.autocast(device.type, dtype, dtype != torch.float32):
                 found = model(inputs)
             shape = (*targets.shape, data.outputs)
-            wanted = f"logits of {list(shape)} (for a model of transformers, return its .logits)"
+            wanted = f"logits of {list(shape)} (for a transformers model, return its .logits)"
             logits = check_output(f"model {config.model}", found, shape, wanted)
             objective.check(logits, torch.from_numpy(targets).to(device))
             if config.parallel == "ddp":
@@ -181,13 +181,13 @@ def check_model(
         if config.parallel == "ddp" and unused:
             raise ConfigurationError(
                 f"model {config.model} does not use {', '.join(unused)}, which ddp would wait for: "
-                "freeze them with requires_grad_(False), or write parallel fsdp"
+                "freeze them with requires_grad_(False), or set parallel to fsdp"
             )
 
 
 @contextlib.contextmanager
 def _restored(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Restore the buffers and random state after the context, and remove the gradients."""
+    """After the context, restore the buffers and the random state, and remove the gradients."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield

@@ -62,11 +62,12 @@ def prepare(
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
     mirror = open_mirror(config)
-    # One more checkpoint is kept while it is copied to the object store.
+    # A checkpoint also stays on disk while it is copied to the object store.
     keep = config.keep_checkpoints + (mirror is not None)
     on_rank0(lambda: check_free_space(Path(config.run_dir), needed, keep, config.keep_best))
     model = Parallel(network, config, device)
-    # From here on, dropout differs between processes. PyTorch uses 32 bits of a seed on the CPU.
+    # From here on, dropout must differ between processes. On the CPU, PyTorch uses only 32 bits of
+    # a seed.
     seeds = np.random.SeedSequence((config.seed, world.rank)).generate_state(1)
     torch.manual_seed(int(seeds[0]))
     return Run(
@@ -88,18 +89,18 @@ def prepare(
 
 
 def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int | None:
-    """Return the FLOPs per sample, to report the utilization of a GPU; None if they are unknown."""
+    """Return the FLOPs per sample, from which GPU utilization is computed; None if unknown."""
     # Gradients of frozen weights are not computed.
     if peak_flops(device) is None or not all(each.requires_grad for each in network.parameters()):
         return None
-    dtype = torch.float32 if data.train.white else torch.int64
+    dtype = torch.float32 if data.train.divisor else torch.int64
     with contextlib.suppress(Exception):
         return flops_per_sample(network, data.shape, dtype)
     return None
 
 
 def open_mirror(config: TrainingConfig) -> Mirror | None:
-    """Return the run's mirror in an object store, None if it has none; rank 0 checks access."""
+    """Return the run's mirror in an object store, or None; rank 0 checks that it is accessible."""
     url, run_dir = config.run_url, Path(config.run_dir)
     if url is None:
         return None
@@ -109,7 +110,7 @@ def open_mirror(config: TrainingConfig) -> Mirror | None:
 
 
 VERIFIED: Final = "verified.json"
-"""File in the run's directory that records the data files whose digests have matched."""
+"""File in the run's directory that records the data files with verified digests."""
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
@@ -124,7 +125,7 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
         input_shape(config.model, config.model_options),
         config.seed,
         download=config.download,
-        # Files of an object store are verified when they are downloaded.
+        # Files from an object store are verified during the download.
         verification=None
         if world.local_rank or config.data_url
         else Verification(Path(config.run_dir) / VERIFIED, writes=world.is_rank0),
@@ -138,6 +139,6 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
 
 
 def _report(watchdog: Watchdog, line: str) -> None:
-    """Report progress of reading data, so that it does not count as a hang."""
+    """Report progress while data is read, so that this does not count as a hang."""
     watchdog.beat()
     report_event(line)

@@ -25,17 +25,18 @@ from workload.run import Vote, Watchdog
 
 
 class DivergedError(Exception):
-    """A loss, gradient, weight or metric is not finite; a restart would end the same way."""
+    """A loss, gradient, weight or metric is not finite; a restarted run would diverge again."""
 
 
 @dataclass
 class Run:
     """State of a run in one process.
 
-    `loss_sum` (a scalar) and `samples` belong to this epoch. `diverged` is a boolean scalar on the
-    device, so that no step waits for the GPU. `give_up` votes to stop, so that all processes check
-    the loss together. `evaluation` is that of the current weights; `unevaluated` is True if they
-    come from a checkpoint without one. `flops_per_sample` is None if the FLOPs are unknown.
+    `loss_sum` (a scalar) and `samples` cover the current epoch. `diverged` is a boolean scalar on
+    the device, so that no step waits for the GPU. `give_up` is this process's vote to stop, after
+    which all processes check the loss together. `evaluation` describes the current weights;
+    `unevaluated` is True if the weights come from a checkpoint without an evaluation.
+    `flops_per_sample` is None if the FLOPs are unknown.
     """
 
     config: TrainingConfig
@@ -81,7 +82,7 @@ class Run:
 
     @contextlib.contextmanager
     def result(self) -> Iterator[None]:
-        """Replace the weights with those to evaluate and export within the context."""
+        """Within the context, replace the weights with the ones to evaluate and export."""
         with contextlib.ExitStack() as stack:
             if self.average is not None:
                 stack.enter_context(self.average.applied())
@@ -100,7 +101,7 @@ class Run:
 def mean_loss(run: Run) -> tuple[float, int]:
     """Return the mean loss of this epoch so far over all processes, and the number of samples.
 
-    Raise DivergedError in all of them when a loss or gradient of one is not finite.
+    If a loss or gradient of one process is not finite, raise DivergedError in all of them.
     """
     samples = torch.full_like(run.loss_sum, run.samples)
     totals = torch.stack([run.loss_sum, samples, run.diverged.to(run.loss_sum)])
@@ -113,14 +114,14 @@ def mean_loss(run: Run) -> tuple[float, int]:
 
 
 def require_finite(loss: float, run: Run, name: str = "loss") -> float:
-    """Return the loss. Raise DivergedError when it is infinite or NaN."""
+    """Return the loss. Raise DivergedError if it is infinite or NaN."""
     if not math.isfinite(loss):
         raise diverged_error(run, f"the {name} became {loss}")
     return loss
 
 
 def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
-    """Raise DivergedError if a custom metric is infinite or NaN: the export could not be read."""
+    """Raise DivergedError if a custom metric is infinite or NaN, which an export cannot contain."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise DivergedError(
@@ -132,7 +133,7 @@ def require_finite_metrics(metrics: Mapping[str, float], run: Run) -> None:
 
 
 def diverged_error(run: Run, problem: str) -> DivergedError:
-    """Return an error with the problem, the current step and the remedies."""
+    """Return an error that states the problem, the current step and the remedies."""
     return DivergedError(
         f"{problem} in epoch {run.position.epoch + 1}, by step {run.position.step}: lower "
         f"learning_rate (it is {run.config.learning_rate}) or look for wrong values in the data; "

@@ -73,14 +73,14 @@ class TrainingSettings(BaseModel):
     """Options of the model as JSON, such as '{"layers": 6, "context": 512}' for gpt, which also
     has heads, width and dropout. ResNets have image_size; a custom model may have any option."""
     init_from: PurePosixPath | None = None
-    """Directory of a finished run, of an export, or of a Hugging Face Llama (model gpt), whose
-    weights a new run starts from. A run that resumes ignores it."""
+    """Directory whose weights a new run starts from: a finished run, an export, or a Hugging Face
+    Llama (model gpt). A run that resumes ignores it."""
     init_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
-    """Required SHA-256 of the weights of init_from: the one in its manifest or, for a Hugging Face
-    directory, that of its safetensors files."""
+    """Required SHA-256 of the weights of init_from: the digest in its manifest or, for a Hugging
+    Face directory, the digest of its safetensors files."""
     init_partial: bool = False
     """Load only the tensors of init_from that fit the model, and report the others. If false, all
-    must fit."""
+    tensors must fit."""
     init_adapter: PurePosixPath | None = None
     """PEFT directory of a LoRA adapter for the weights of init_from (model gpt). With lora_rank, a
     new run continues to train it; otherwise it is merged into the weights first. A run that resumes
@@ -165,7 +165,7 @@ class TrainingSettings(BaseModel):
     clip_norm: float = Field(default=0, ge=0)
     """Maximum global gradient norm (clipping). 0 disables clipping."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of weights, dropout, sample order and synthetic data."""
+    """Seed for weights, dropout, sample order and synthetic data."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """ddp replicates the model in every process, fsdp (FSDP2) shards it."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"

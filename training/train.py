@@ -45,7 +45,7 @@ CHECK_LOSS_EVERY: Final = 100
 
 
 def run(config: TrainingConfig, world: World) -> int:
-    """Train until done or interrupted, and return the exit code."""
+    """Train until the run is finished or interrupted, and return the exit code."""
     device = choose_device(config.device, world.local_rank)
     accelerator.use(device)
     await_free_space(Path(config.run_dir), config.hang_limit)
@@ -68,11 +68,11 @@ def run(config: TrainingConfig, world: World) -> int:
         watchdog.beat()
         run = prepare(config, world, device, watchdog, metrics)
         run.vote.listen()
-        # Once the start is reported, every process can handle a stop signal.
+        # `gather` is also a barrier: when the start is reported, all processes listen for signals.
         resumed = all(gather(resume(run)))
         if done is not None and not resumed:
             raise ConfigurationError(
-                f"{config.run_dir} holds a finished run, which has no checkpoint to continue "
+                f"{config.run_dir} contains a finished run without a checkpoint to continue "
                 "from: choose another run_dir, and set init_from to this one"
             )
         run.length.check(run.position, config)
@@ -84,8 +84,8 @@ def run(config: TrainingConfig, world: World) -> int:
                 interrupt(run)
                 return exit_codes.INTERRUPTED
         except DivergedError:
-            # All processes raise it together. The last checkpoint is valid but may not be fully
-            # written yet, so wait for it.
+            # All processes raise this error together. The last checkpoint is valid but may not be
+            # fully written yet, so wait for it.
             run.saver.close(run.watchdog.beat)
             raise
         run.saver.close(run.watchdog.beat)
@@ -109,7 +109,7 @@ def train(run: Run) -> bool:
         within_epoch = position.seen < run.length.end(position)
         if missed and within_epoch and not evaluate_now(run, outputs, time.monotonic()):
             return False
-        # An epoch whose last step is saved may still have to be evaluated.
+        # If the last step was saved, its epoch may still have to be evaluated.
         while position.seen or not run.length.is_reached(position):
             started = time.monotonic()
             sampler.set_epoch(position.epoch, position.seen, run.length.end(position))
@@ -138,7 +138,7 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
 
 
 def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
-    """Run an optimizer step, report, save and evaluate; return False if asked to stop meanwhile."""
+    """Run an optimizer step; report, save and evaluate if due. Return False if asked to stop."""
     config, position, seen = run.config, run.position, batches[-1].batch.seen
     rate = learning_rate(config, run.length.progress(position))
     end = run.length.end(position)
@@ -236,8 +236,8 @@ def is_due(run: Run, every: int) -> bool:
 def interrupt(run: Run) -> None:
     """Save the run because a process of the gang received SIGTERM.
 
-    A fault in one process also interrupts the run. Raise OSError if the last checkpoint could not
-    be written, and DivergedError if a loss is not finite.
+    Also called if one process cannot continue. Raise OSError if the last checkpoint could not be
+    written, and DivergedError if a loss is not finite.
     """
     save(run)
     run.saver.close(run.watchdog.beat)
@@ -287,7 +287,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
     if not run.world.is_rank0:
         return
     fields: dict[str, Any] = {
-        **run.config.decisive(),
+        **run.config.result_settings(),
         "run_dir": str(run.folder),
         "device": run.device.type,
         "processes": run.world.size,
@@ -306,7 +306,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
 
 def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
     """Return the differences between a finished run and the configuration, by setting."""
-    before, now = manifest.settings, config.decisive()
+    before, now = manifest.settings, config.result_settings()
     known = [name for name in before if name in type(config).model_fields]
     return {
         name: f"{name}: {before.get(name, 'none')}, now {now.get(name, 'none')}"
@@ -326,7 +326,7 @@ def report_finished(config: TrainingConfig, world: World, manifest: Manifest, al
     found = differences(config, manifest)
     if found:
         raise ConfigurationError(
-            f"{config.run_dir} holds a finished run with other settings "
+            f"{config.run_dir} contains a finished run with other settings "
             f"({'; '.join(found.values())}): choose another run_dir"
         )
     if world.is_rank0:

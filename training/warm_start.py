@@ -25,16 +25,16 @@ from workload.models.gpt import Gpt
 from workload.run import on_rank0
 
 Report = dict[str, Any]
-"""SHA-256 of the weights, number of loaded tensors, names of tensors that did not fit and, if any,
-differences between the models and the SHA-256 of the adapter.
+"""SHA-256 of the weights, number of loaded tensors, and names of tensors that did not fit. Also
+contains differences between the models and the SHA-256 of the adapter, if any.
 """
 
 
 def load_initial_weights(run: Run) -> Report:
     """Load the weights of `init_from` into all processes; return what was loaded.
 
-    Only rank 0 reads the file. Raise ConfigurationError if the export does not exist, is damaged,
-    is not the required one, or has tensors that do not fit the model.
+    Only rank 0 reads the files. Raise ConfigurationError if the weights do not exist, are damaged,
+    have another digest than required, or do not fit the model.
     """
     weights: dict[str, ValueType] = {}
 
@@ -126,7 +126,7 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
 
 
 def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], list[str]]:
-    """Return the digest of the weights, the weights, and the differences of their model."""
+    """Return the digest of the weights, the weights, and the differences between the models."""
     path = Path(str(run.config.init_from))
     if (path / CONFIG_FILE).exists() and not (path / MANIFEST_FILE).exists():
         if not isinstance(model, Gpt):

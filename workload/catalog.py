@@ -12,7 +12,7 @@ Option = int | float | str | bool
 
 
 class Options(BaseModel):
-    """Options of a model; the base class has none, for models of a single size."""
+    """Options of a model. The base class, for models of a single size, has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -84,7 +84,7 @@ MODELS: Final = {
     "resnet50": KnownModel("workload.models.resnet:resnet50", "as resnet18", options=ResNetOptions),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
-"""Images are enlarged and converted to colour as needed, but never shrunk."""
+"""Models by name. Images are enlarged and converted to colour as needed, but never shrunk."""
 
 
 def _is_model_name(name: str) -> str:
@@ -107,9 +107,9 @@ def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
 
 
 def input_shape(model: str, options: dict[str, Option]) -> tuple[int, ...] | None:
-    """Return the shape of one sample: channels, height, width of an image, or tokens of a text.
+    """Return the shape of one sample: an image's channels, height and width, or a text's tokens.
 
-    Return None for a custom model, which is built for the shape of the samples.
+    Return None for a custom model, which is built for the shape of the data set's samples.
     """
     known = MODELS.get(model)
     if known is None or known.shape is not None:

@@ -1,4 +1,4 @@
-"""Configuration shared by the training program and the model server. Does not import torch."""
+"""Configuration types and errors of the training program and the model server. Imports no torch."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,13 +11,13 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 class ConfigurationError(Exception):
-    """The program cannot run with its configuration; the message states what to change."""
+    """The program cannot run with this configuration; the message states what to change."""
 
 
 def problem_sentences(
     error: ValidationError, written_as: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return a sentence per error; `written_as` maps fields to the names that the user wrote."""
+    """Return a sentence per error; `written_as` maps fields to the names that the user used."""
     names = written_as or {}
     return [_sentence(detail, names) for detail in error.errors(include_url=False)]
 
@@ -25,7 +25,7 @@ def problem_sentences(
 def first_problem(error: ValidationError, document: str) -> str:
     """Return the first error as "field: message".
 
-    `document` names the whole document, for errors that belong to no single field.
+    `document` is used instead of a field name for errors that concern the whole document.
     """
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or document

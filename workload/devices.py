@@ -1,4 +1,4 @@
-"""Device on which a process computes, and data types of its computation."""
+"""Selection of a process's device, and the data types of the precisions."""
 
 from collections.abc import Mapping
 from typing import Final

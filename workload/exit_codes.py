@@ -1,4 +1,4 @@
-"""Exit codes of training program and model server, which a job's failure policy can act on.
+"""Exit codes of the training program and the model server, for failure policies of jobs.
 
 They follow sysexits.h where it has a suitable code. Any other code (for example after a signal) is
 a failure like FAILED: the gang is restarted and resumes from its last checkpoint.
@@ -12,7 +12,7 @@ DONE: Final = 0
 """The run is complete and its export exists, now or from an earlier attempt."""
 
 FAILED: Final = 1
-"""A failure, often of another process of the gang: restart from the last checkpoint."""
+"""A failure, often of another process in the gang: restart from the last checkpoint."""
 
 BAD_INPUT: Final = 64
 """The configuration, data or environment is invalid, or the loss is not finite.
@@ -38,9 +38,10 @@ class FatalError(Exception):
 
 
 def leave(code: int, immediately: bool = True) -> NoReturn:
-    """Exit, by default without the interpreter's shutdown.
+    """Exit, by default without shutting down the interpreter.
 
-    There, threads of a process group occasionally abort, because their library is unloaded.
+    During a shutdown, threads of a process group occasionally abort, because their library is
+    unloaded.
     """
     if not immediately:
         raise SystemExit(code)

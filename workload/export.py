@@ -1,4 +1,4 @@
-"""Loading of exports: every file is compared with the manifest's digest before it is loaded."""
+"""Loading of exports. Every file is verified against the manifest's digest before it is loaded."""
 
 import importlib
 import platform
@@ -24,7 +24,7 @@ class Program(nn.Module):
 
     def __init__(self, program: torch.nn.Module) -> None:
         super().__init__()
-        # Not a submodule: an exported module supports neither eval() nor to().
+        # In a tuple, so that it is no submodule: an exported module lacks eval() and to().
         self._program = (program,)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -54,10 +54,10 @@ def read_weights(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
 def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
     """Load another form of the model (pt2, pruned, int8) for the CPU.
 
-    All but pruned are code: load them only from a directory that only the training program may
-    write, since anyone who can replace the file can replace its digest as well. `custom` is the
-    same as in load_network and applies to pruned. Raise ExportError if the form does not exist or
-    is damaged.
+    All forms except pruned are code: load them only from a directory that only the training program
+    may write to, because anyone who can replace the file can also replace its digest. `custom`
+    applies to pruned, as in load_network. Raise ExportError if the form does not exist or is
+    damaged.
     """
     artifact = manifest.artifact(kind)
     if kind == "pruned":
@@ -66,7 +66,7 @@ def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "")
 
 
 def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
-    """Read a program file whose digest was verified; raise ExportError if torch cannot load it."""
+    """Read a program file with a verified digest; raise ExportError if torch cannot load it."""
     match kind:
         case "pt2":
             return Program(_read_program(path).module())
@@ -88,7 +88,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def fill(network: nn.Module, path: Path) -> nn.Module:
-    """Load the weights of a checked file into a model; return it in evaluation mode.
+    """Load the weights of a verified file into a model; return the model in evaluation mode.
 
     Raise ExportError if the weights do not fit.
     """
@@ -134,7 +134,7 @@ def _build(manifest: Manifest, custom: str) -> nn.Module:
 def _check_tensors(path: Path, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     if found.keys() != expected.keys():
         different = ", ".join(sorted(found.keys() ^ expected.keys()))
-        raise ExportError(f"{path} lacks tensors of the model or has others: {different}")
+        raise ExportError(f"{path} does not contain exactly the model's tensors: {different}")
     for name, tensor in expected.items():
         if (found[name].shape, found[name].dtype) != (tensor.shape, tensor.dtype):
             raise ExportError(
@@ -155,8 +155,8 @@ def _read_program(path: Path) -> ExportedProgram:
 def _read_quantized(path: Path, method: str) -> nn.Module:
     """Read an int8 program; static ones are lowered to oneDNN if this machine has it.
 
-    A static graph contains only fake-quantization steps, and would be slower than fp32 without the
-    lowering.
+    A static graph contains only fake-quantization steps; without lowering, it would be slower than
+    fp32.
     """
     try:
         torchao("torchao.quantization")
@@ -173,9 +173,9 @@ def _has_onednn() -> bool:
 
 
 def _lowered(program: ExportedProgram) -> GraphModule:
-    """Lower a graph like torchao's lower_pt2e_quantized_to_x86, for any batch size.
+    """Lower a graph for any batch size, like torchao's lower_pt2e_quantized_to_x86.
 
-    No compiler is needed. Weights are packed for this machine's kernels here and not in the file,
+    This needs no compiler. Weights are packed for this machine's kernels here and not in the file,
     because packed weights cannot be saved.
     """
     from torch._inductor.constant_folding import constant_fold

@@ -1,4 +1,4 @@
-"""Durable files and directories: complete or absent, even after a power failure."""
+"""Durable files and directories, which are complete or absent even after a power failure."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ def write_atomically(
     `content` is the content, or a function that writes it to the open file. Raise OSError if the
     disk is full or not writable; `path` is then unchanged.
     """
-    # Processes of several pods may have the same ID.
+    # Not named by the process ID: processes in different pods may have the same one.
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("wb") as stream:
@@ -35,7 +35,7 @@ def write_atomically(
 
 
 def create_unfinished(target: Path) -> Path:
-    """Create an empty directory for `publish_folder` to rename to `target`; replace leftovers."""
+    """Create an empty directory that `publish_folder` renames to `target`; remove leftovers."""
     unfinished = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -43,9 +43,9 @@ def create_unfinished(target: Path) -> Path:
 
 
 def publish_folder(unfinished: Path) -> Path:
-    """Rename a directory of `create_unfinished`, whose files are on disk, to its target.
+    """Rename a directory from `create_unfinished` to its target, which is replaced if it exists.
 
-    Return the target, which is replaced if it exists. Raise OSError on failure.
+    The files must already be on disk. Return the target. Raise OSError on failure.
     """
     target = unfinished.with_name(unfinished.name.removeprefix(".").removesuffix(".tmp"))
     if target.exists():
@@ -56,7 +56,7 @@ def publish_folder(unfinished: Path) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a directory; it is renamed first, so that a partly removed one is never found."""
+    """Rename a directory and remove it, so that a partly removed one never has its name."""
     renamed = path.with_name(f".{path.name}.old.tmp")
     shutil.rmtree(renamed, ignore_errors=True)
     path.rename(renamed)
@@ -64,7 +64,7 @@ def remove_folder(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a directory's entries, or a file, to disk; a rename is durable only after this."""
+    """Flush a file or the entries of a directory to disk, which makes a rename durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -120,7 +120,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def recover(folder: Path) -> list[Path]:
-    """Remove what a killed process has not completed; return all checkpoints, newest first."""
+    """Remove unfinished checkpoints of a killed process; return all others, newest first."""
     for path in folder.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     return list_checkpoints(folder)[::-1]

@@ -33,7 +33,7 @@ class File(BaseModel):
 
     @property
     def content(self) -> str:
-        """Return a name of the content for messages."""
+        """Return a description of the content for messages."""
         return "contents"
 
 
@@ -44,7 +44,7 @@ class Weights(File):
 
     @property
     def content(self) -> str:
-        """Return a name of the content for messages."""
+        """Return a description of the content for messages."""
         return "weights"
 
 
@@ -81,12 +81,12 @@ class Artifact(Weights):
 
     @property
     def content(self) -> str:
-        """Return a name of the content for messages."""
+        """Return a description of the content for messages."""
         return f"contents of artifact {self.kind}"
 
 
 class Signature(BaseModel):
-    """An input tensor in terms of the Open Inference Protocol; -1 is any size."""
+    """An input tensor as in the Open Inference Protocol; -1 stands for any size."""
 
     name: str
     datatype: Literal["FP32", "INT64"]
@@ -121,7 +121,7 @@ class Manifest(BaseModel):
     )
     run: str = Field(default="", description="Name of the training run.")
     settings: dict[str, str | int | float] = Field(
-        default_factory=dict, description="Settings of TrainingConfig that determine the result."
+        default_factory=dict, description="Settings of TrainingConfig that affect the result."
     )
     data_sha256: str = Field(
         default="",
@@ -158,7 +158,7 @@ class Manifest(BaseModel):
 
     @property
     def version(self) -> str:
-        """Return a short name of exactly these weights."""
+        """Return a short name that identifies the weights."""
         return self.weights.sha256[:12]
 
     def artifact(self, kind: str) -> Artifact:
@@ -167,7 +167,7 @@ class Manifest(BaseModel):
             if artifact.kind == kind:
                 return artifact
         known = ", ".join(artifact.kind for artifact in self.artifacts) or "none"
-        raise ExportError(f"the export has no artifact {kind!r}: it has {known}")
+        raise ExportError(f"the export has no artifact {kind!r}; its artifacts: {known}")
 
 
 def _twice(names: Iterable[str]) -> str:
@@ -196,7 +196,7 @@ def parse_manifest(text: bytes, location: str) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write an export's manifest; all files that it names must be on disk."""
+    """Write an export's manifest. All files that it lists must already be on disk."""
     text = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
     write_atomically(folder / MANIFEST_FILE, text.encode())
 

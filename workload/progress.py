@@ -20,7 +20,7 @@ class Event(BaseModel):
     event: str
 
     def line(self) -> dict[str, object]:
-        """Return the fields of the JSON line, without those that were not set."""
+        """Return the fields of the JSON line, except fields that were not set."""
         declared = self.model_dump(include=set(type(self).model_fields), exclude_unset=True)
         return {"event": self.event, **(self.model_extra or {}), **declared}
 
@@ -60,7 +60,7 @@ class Step(Event):
     samples: int | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
-    """Norm of all gradients before clipping."""
+    """Global gradient norm before clipping."""
     samples_per_second: float | None = None
     """Samples per second of all processes since the previous line."""
     tokens_per_second: float | None = None
@@ -68,7 +68,7 @@ class Step(Event):
     mfu: float | None = None
     """Model FLOPs utilization, if the peak of the GPU is known."""
     memory_bytes: int | None = None
-    """Maximum memory (bytes) allocated on the GPU of rank 0."""
+    """Peak memory (bytes) allocated on the GPU of rank 0."""
 
 
 class Epoch(Event):

@@ -1,4 +1,4 @@
-"""Conditions on the metrics of a new model, compared with the served one. Imports no torch."""
+"""Conditions for promoting a new model, on its metrics and the served model's. Imports no torch."""
 
 import math
 import operator
@@ -20,16 +20,16 @@ _COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison of a metric with a number, or with the metric of the incumbent."""
+    """A comparison of a metric with a number or with the incumbent's metric."""
 
     text: str
     compare: str
     limit: float | None
-    """None compares with the incumbent."""
+    """Number to compare with; None compares with the incumbent."""
     offset: float
 
     def bound(self, incumbent: float | None) -> float | None:
-        """Return the number to compare with, None if the incumbent lacks the metric."""
+        """Return the number to compare with, or None if the incumbent lacks the metric."""
         if self.limit is not None:
             return self.limit
         return None if incumbent is None else incumbent + self.offset
@@ -40,7 +40,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition; raise ValueError if the text is not one."""
+    """Parse a condition; raise ValueError if it is not valid."""
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise ValueError(

@@ -36,7 +36,7 @@ _terminals: list["Terminal"] = []
 
 
 class Listener(Protocol):
-    """Receiver of a copy of this process's lines."""
+    """Receiver of copies of this process's lines."""
 
     def receive(self, content: Mapping[str, object]) -> None:
         """Receive the fields of a line."""
@@ -60,8 +60,8 @@ def emit(event: "str | Event", **fields: object) -> str:
 def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
     """Write the last line of a run; this line or `text` is also the pod's termination message.
 
-    If several processes of a pod call this, the first one counts, because the others often fail as
-    a consequence.
+    If several processes of a pod call this, the message of the first one is kept, because the
+    others often fail as a consequence.
     """
     terminal = _terminal()
     if terminal is not None:
@@ -83,8 +83,8 @@ def fail(
 ) -> int:
     """Write an error as the last line, with the rank ($RANK by default); return the exit code.
 
-    The code of a FatalError is BAD_INPUT. The traceback of an exception with the code FAILED is
-    printed to standard error.
+    For a FatalError, the exit code is always BAD_INPUT. If the code is FAILED, the traceback of an
+    exception is printed to standard error.
     """
     if isinstance(error, FatalError):
         code = BAD_INPUT
@@ -115,7 +115,7 @@ def _write(content: Mapping[str, object]) -> str:
 class Bar:
     """Progress bar, shown within its context if standard output is a terminal.
 
-    It counts samples: `total` in the run, `done` of them before this process started.
+    It counts samples: `total` in the run, of which `done` were trained before this process started.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:

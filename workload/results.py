@@ -1,7 +1,7 @@
-"""Results of steps: typed parameters and artifacts, in a directory that all runs of a claim share.
+"""Results of steps: typed parameters and artifacts, in a directory shared by all runs of a claim.
 
-A result is named by the hash of everything that determines it, and its manifest is written last.
-Its directory is renamed atomically, so a result that exists is complete.
+A result's name is the hash of everything that determines it. Its manifest is written last, and its
+directory is renamed atomically, so a result that exists is complete.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ from workload.files import sha256_of, sync_files, sync_folder, write_atomically
 from workload.manifest import MANIFEST_FILE, ExportError, File, checked_file, read_manifest
 
 RESULTS_FOLDER: Final = ".steps"
-"""Directory on the claim, next to the directories of the runs. No run can have this name."""
+"""Directory on the claim, next to the directories of the runs. It is not a valid run name."""
 
 STEPS_FOLDER: Final = "steps"
 """Subdirectory of a run with a file for each step that was skipped or has a result."""
 
 TRAINING: Final = "train"
 EXPORT: Final = "export"
-"""Output of the training: the directory of its export. All others are metrics of the export."""
+"""Output of the training: the directory of its export. All its other outputs are metrics."""
 
 OUTPUT_NAME: Final = r"[a-z][a-z0-9_]*"
 PLACEHOLDER: Final = re.compile(rf"\$\((inputs|outputs)\.({OUTPUT_NAME})\)")
@@ -75,7 +75,7 @@ class StepManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Value:
-    """An input: the text that replaces its placeholder, and the digest of its content."""
+    """Value of an input: the text that replaces its placeholder, and the digest of its content."""
 
     text: str
     digest: str
@@ -87,7 +87,7 @@ def marker_of(run: Path, step: str) -> Path:
 
 
 def read_marker(run: Path, step: str) -> Mapping[str, str]:
-    """Return the outcome of a step; it is empty if it was neither skipped nor has a result."""
+    """Return the outcome of a step; empty if the step was not skipped and has no result."""
     try:
         found: dict[str, str] = json.loads(marker_of(run, step).read_bytes())
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def read_result(folder: Path) -> StepManifest:
 
 
 def complete_result(folder: Path) -> StepManifest | None:
-    """Return the manifest of a result, None if it is missing or differs from its digests."""
+    """Return the manifest of a result; None if the result is missing or damaged."""
     with contextlib.suppress(ExportError):
         manifest = read_result(folder)
         for artifact in manifest.artifacts.values():
@@ -203,7 +203,7 @@ def collect(
 
 
 def publish(unfinished: Path, manifest: StepManifest, folder: Path) -> StepManifest:
-    """Rename a result to its final name, unless it exists; return the manifest in effect."""
+    """Give a result its final name unless one exists; return the existing or new manifest."""
     write_atomically(
         unfinished / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode()
     )

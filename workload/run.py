@@ -1,4 +1,4 @@
-"""Library that makes any program a run of the platform; needs only torch and parts of workload/."""
+"""Library that makes any training program a run of the platform. Its only dependency is torch."""
 
 import faulthandler
 import json
@@ -27,7 +27,7 @@ Action = Callable[[Path], object]
 
 
 def long_timeout_group() -> dist.ProcessGroup:
-    """Return a group for long waits. If a process dies, its operations still fail at once."""
+    """Return a group for long waits. If a process dies, operations still fail immediately."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(days=1)))
 
 
@@ -53,7 +53,7 @@ def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None)
 
 
 class Vote:
-    """Agreement to stop all processes after the same step; no process waits for the network."""
+    """Vote to stop all processes after the same step, without waiting for the network."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group, self._requested, self._flag = group, False, torch.zeros(1)
@@ -65,7 +65,7 @@ class Vote:
 
     def _stop(self, number: int, _: object) -> None:
         self._requested = True
-        # torchrun forwards a Ctrl-C, which its processes also receive from the terminal.
+        # Under torchrun, a Ctrl-C arrives twice: from the terminal and forwarded by torchrun.
         if number == signal.SIGINT and not dist.is_torchelastic_launched():
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -113,7 +113,7 @@ class Watchdog:
     def _watch(self) -> None:
         stderr = 2  # sys.stderr may have been replaced.
         while not self._stopped.wait(min(self._timeout / 4, 1)):
-            # A timer outside of Python, which fires if this loop is blocked.
+            # This timer runs outside of Python, so it also fires if this loop is blocked.
             faulthandler.dump_traceback_later(self._timeout, exit=True, file=stderr)
             if time.monotonic() - self._last_beat > self._timeout:
                 faulthandler.dump_traceback(stderr, all_threads=True)
@@ -167,7 +167,7 @@ class Run:
         except BaseException as error:
             self.__exit__(type(error), error)
             raise
-        # Not earlier: there would be nothing to save, and the process would wait for a lost peer.
+        # Not earlier, when there is nothing to save, and the process would wait for a lost peer.
         self._handlers = self._vote.listen()
         return self
 
@@ -185,7 +185,7 @@ class Run:
         return int(self._values["step"])
 
     def resumed(self, step: int) -> None:
-        """Report the step after which a framework resumes by itself; 0 in a new run."""
+        """Report the step from which a framework resumes by itself; 0 in a new run."""
         self._values |= {"step": step, "checkpoint_step": step}
         fields = {"run_dir": str(self.directory), "processes": self._size}
         self._emit("resume" if step else "start", **self._progress(step), **fields)
@@ -199,7 +199,7 @@ class Run:
             self.interrupt(step)
 
     def report(self, step: int, loss: SupportsFloat | None = None) -> None:
-        """Report a step, and its loss, which is read from a GPU only if it is needed."""
+        """Report a step and its loss; the loss is copied from a GPU only when it is logged."""
         if self._diverged:
             return
         self._values["step_seconds_count"] += step != self._values["step"]
@@ -207,7 +207,7 @@ class Run:
         self._values["step"] = step
         if loss is None:
             return
-        # Detached, so that the graph of a step is freed before the next one.
+        # Detach the loss, so that the graph of a step is freed before the next step.
         self._values["loss"] = loss.detach() if isinstance(loss, torch.Tensor) else loss
         if self._rank == 0 and (step % self._log_every == 0 or step == self._steps):
             value = float(self._values["loss"])
@@ -231,7 +231,7 @@ class Run:
         self._emit("checkpoint", step=step)
 
     def interrupt(self, step: int) -> NoReturn:
-        """Exit with 75, after the state was saved."""
+        """Exit with 75. The state must have been saved."""
         self._emit("interrupted", step=step)
         exit_codes.leave(exit_codes.INTERRUPTED, dist.is_initialized())
 
@@ -282,7 +282,7 @@ class Run:
             (conclude if event in ("finished", "interrupted") else emit)(event, **fields)
 
     def _serve_metrics(self) -> None:
-        """Serve the values under the names that the platform's alerts and dashboards read."""
+        """Serve the values under the names that the platform's alerts and dashboards use."""
         run, values = json.dumps(self.directory.name, ensure_ascii=False), self._values
 
         class Handler(BaseHTTPRequestHandler):

@@ -1,10 +1,10 @@
 """Program of a step: `python3 -m workload.step --run=… --name=… -- COMMAND`.
 
-Evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the command and its
-variables, and runs the command. A step is skipped if a preceding step was skipped, or if a
-condition on the metrics of the run's export does not hold. A step with outputs is also skipped if
-its result exists because the same image, command and variables have already run with the same
-inputs. Volcano counts a skipped step as a success.
+The program evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the
+command and its variables, and runs the command. A step is skipped if a preceding step was skipped,
+or if a condition on the metrics of the run's export is false. A step with outputs is also skipped
+if its result exists, that is, if the same image, command and variables have already run with the
+same inputs. Volcano counts a skipped step as a success.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", action="append", default=[], help="output, such as rows=number")
     parser.add_argument("--image", default="", help="identity of the image")
     parser.add_argument(
-        "--env", action="append", default=[], help="name of a variable that determines the result"
+        "--env", action="append", default=[], help="name of a variable that affects the result"
     )
     parser.add_argument(
         "--no-cache", action="store_true", help="do not reuse the results of other runs"
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _reason(options: argparse.Namespace) -> str | None:
-    """Return why the step is skipped, None if it runs."""
+    """Return the reason for skipping the step; None if it runs."""
     for earlier in options.after:
         if read_marker(options.run, earlier).get("state") == "skipped":
             return f"step {earlier} was skipped"
@@ -99,7 +99,7 @@ def _inputs(options: argparse.Namespace) -> dict[str, Value]:
 
 
 def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
-    """Run the command and publish its outputs, unless they exist; return the exit code."""
+    """Run the command and publish its outputs unless they already exist; return the exit code."""
     types = {name: type_ for name, _, type_ in (each.partition("=") for each in options.output)}
     recipe = {
         "image": options.image,

@@ -1,8 +1,8 @@
 """Directories in object stores: s3://, gs:// and az://.
 
-obstore reads keys, regions, endpoints and workload identities from the same environment variables
-as the vendors' tools (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ENDPOINT_URL, GOOGLE_…,
-AZURE_…), and retries failed requests.
+obstore retries failed requests. It reads keys, regions, endpoints and workload identities from the
+same environment variables as the vendors' tools (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE,
+AWS_ENDPOINT_URL, GOOGLE_…, AZURE_…).
 """
 
 import contextlib
@@ -35,10 +35,10 @@ class DamagedError(ValueError):
 
 
 def connect(url: str) -> "ObjectStore":
-    """Return the store of a URL; raise ValueError or an error of obstore if it is invalid."""
+    """Return the store of a URL; raise ValueError or an obstore error if the URL is invalid."""
     from obstore.store import from_url
 
-    # A large file may take a long time, but must not stall.
+    # A large transfer may take a long time, but must not stall.
     options: ClientConfig = {"timeout": "24h", "read_timeout": f"{READ_SECONDS}s"}
     if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
         options["allow_http"] = True
@@ -59,7 +59,7 @@ class StoreDirectory:
             self._store = connect(url)
 
     def list_sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all objects below a directory, by name."""
+        """Return the sizes of all objects below a directory by name."""
         from obstore import list as list_objects
 
         with self._errors(f"{folder} cannot be listed"):

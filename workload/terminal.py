@@ -43,7 +43,7 @@ class Terminal:
         self._progress.start()
 
     def show(self, done: int, step: int, loss: float) -> None:
-        """Set the bar to `done` samples."""
+        """Show `done` samples, the step and the loss in the bar."""
         if self._progress is not None:
             task = self._progress.task_ids[0]
             self._progress.update(task, completed=done, step=step, loss=f"{loss:.4g}")

@@ -24,17 +24,17 @@ from workload.exit_codes import FatalError
 from workload.files import write_atomically
 
 RUNS_FILE: Final = "tracking.json"
-"""File in a run's directory with its identifier in each service, which a resumed run reads."""
+"""File in a run's directory with its identifiers in the services, for use by a resumed run."""
 
 CAPACITY: Final = 10_000
 """Maximum number of queued lines."""
 
 SECONDS_VARIABLE: Final = "RUN_TRACK_SECONDS"
-"""Variable with the maximum time (s) to wait for the last lines to be written; 10 by default."""
+"""Environment variable with the maximum time (s) to wait for the last lines (default: 10)."""
 
 _BATCH: Final = 100
 _PAUSES: Final = (1.0, 60.0)
-"""Initial and maximum time (s) before a failed request is repeated."""
+"""Initial and maximum time (s) before a failed request is retried."""
 
 _LABELS: Final = {"event", "step", "epochs", "done_epochs", "already"}
 """Fields that are not metrics."""
@@ -43,7 +43,7 @@ _ENDS: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILE
 
 
 class RefusedError(Exception):
-    """The service rejected values, and would reject them again."""
+    """The service rejected the values and would reject them again."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Line:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the parameters of the run, which its first line contains."""
+        """Return the parameters of the run; only the first line contains them."""
         if self.event not in ("start", "resume"):
             return {}
         excluded = {"event", "step", "done_epochs"}
@@ -92,7 +92,8 @@ class Service(ABC):
     def check(cls) -> None:
         """Raise FatalError if the package or a required variable is missing.
 
-        The package is imported here, before the first step, which the import would slow down.
+        This imports the package before the first step, because importing it later would slow
+        training down.
         """
         try:
             importlib.import_module(cls.name)
@@ -135,7 +136,7 @@ class Mlflow(Service):
         # MLflow's own defaults would wait for minutes, even when the process exits.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        # Standard output has one JSON object per line.
+        # Standard output must contain only one JSON object per line.
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         self._client: Any = None
         self._run = ""
@@ -163,7 +164,7 @@ class Mlflow(Service):
                 for line in lines
                 for name, value in line.metrics.items()
             ]
-            # A parameter cannot be changed, so a resumed run keeps its existing ones.
+            # A parameter cannot be changed, so a resumed run keeps the existing ones.
             new = [Param(name, each) for name, each in parameters.items() if name not in known]
             for part in _parts(metrics, 1000):
                 self._client.log_batch(self._run, metrics=part)
@@ -177,7 +178,7 @@ class Mlflow(Service):
             raise
 
     def _open(self, parameters: Mapping[str, str]) -> Mapping[str, str]:
-        """Create the run, or continue it if there are parameters; return its existing ones."""
+        """Create or continue the run; return the parameters that it already has."""
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -248,7 +249,7 @@ class Wandb(Service):
             name=self._directory.name,
             config=dict(parameters),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            # W&B would otherwise copy standard output, which has the progress lines.
+            # Otherwise, W&B would copy standard output, which contains the progress lines.
             settings=wandb.Settings(console="off", silent=True, disable_git=True),
         )
         run.define_metric("*", step_metric="training_step")
@@ -279,7 +280,7 @@ class Tracker:
             self.dropped += 1
 
     def close(self) -> None:
-        """Wait a limited time for the last lines, and report the number of lines not written."""
+        """Wait a limited time for the last lines, and report how many lines were not written."""
         seconds = float(os.environ.get(SECONDS_VARIABLE, "10"))
         self._closing.set()
         self._thread.join(seconds)
@@ -324,9 +325,9 @@ class Tracker:
 
 
 def track(directory: Path, names: Iterable[str] | None = None) -> None:
-    """Copy this process's lines to services by name. Rank 0 calls it before the first line.
+    """Copy this process's lines to the named services. Rank 0 must call it before the first line.
 
-    `names` is $RUN_TRACK by default. Raise FatalError if a service is unknown or cannot be
+    By default, `names` comes from $RUN_TRACK. Raise FatalError if a service is unknown or cannot be
     configured.
     """
     names = os.environ.get("RUN_TRACK", "").split(",") if names is None else names

@@ -24,12 +24,12 @@ TRIAL_SAMPLES: Final = 4
 """Number of samples used to compare variants of a network."""
 
 TOLERANCE: Final = 1e-4
-"""Maximum difference caused by folding and layout, relative to the largest output."""
+"""Maximum output difference due to folding and layout, relative to the largest output."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The configured backend and its export. Compiled models are kept in `compile_cache`."""
+    """The configured backend and the export to load. `compile_cache` stores compiled models."""
 
     backend: Backend
     folder: Path
@@ -44,8 +44,8 @@ class Choice:
 def load_backend(choice: Choice) -> nn.Module:
     """Return the network on its device, in evaluation mode, after verifying its digest.
 
-    Raise ExportError if the export lacks the backend's artifact, the machine cannot compute it, or
-    the export cannot be loaded.
+    Raise ExportError if the export lacks the backend's artifact or cannot be loaded, or if this
+    machine does not support the backend.
     """
     if choice.backend in PROGRAMS and choice.device.type != "cpu":
         raise ExportError(
@@ -82,7 +82,7 @@ class FunctionModule(nn.Module):
 
 
 def example(choice: Choice, samples: int) -> Tensor:
-    """Return inputs of the right shape and type: noise, or tokens that are all 0."""
+    """Return example inputs: random values, or tokens that are all 0."""
     shape = (samples, *choice.manifest.input_shape)
     if choice.manifest.input_dtype == "int64":
         return torch.zeros(shape, dtype=torch.int64, device=choice.device)
@@ -103,7 +103,7 @@ def _fast(network: nn.Module, choice: Choice) -> nn.Module:
     """
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
-    # With TF32, the outputs of a GPU differ more.
+    # With TF32, outputs on a GPU would differ more.
     with torch.backends.cudnn.flags(allow_tf32=False):
         if nn.BatchNorm2d in kinds:
             # Networks that torch.fx cannot trace stay as they are.
@@ -144,7 +144,7 @@ class ChannelsLast(nn.Module):
         return outputs
 
 
-# Outside of inference mode, the conversion would leave tensors that are half inference tensors.
+# Outside of inference mode, only some of the converted tensors would be inference tensors.
 @torch.inference_mode()
 def _reduced(network: nn.Module, choice: Choice) -> nn.Module:
     """Return the network in the configured precision; on a GPU, fp32 includes TF32."""
@@ -171,7 +171,8 @@ class Half(nn.Module):
 def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
     """Return the network with CUDA graphs on a GPU, unless it cannot be captured.
 
-    Sequences of tokens have any length, and graphs would hold logits of every batch size.
+    Token models are excluded: sequences have any length, and the graphs would keep the logits of
+    every batch size in memory.
     """
     if choice.device.type != "cuda" or choice.manifest.input_dtype == "int64":
         return network
@@ -184,7 +185,7 @@ def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
 
 
 class Graphed(nn.Module):
-    """A network on a GPU, replayed from CUDA graphs: one launch per batch, not one per kernel.
+    """A network on a GPU, replayed from CUDA graphs with one launch per batch, not per kernel.
 
     Batches are padded to powers of two. Inputs of another shape are computed without a graph.
     """
@@ -197,11 +198,11 @@ class Graphed(nn.Module):
         sizes = {min(1 << power, len(inputs)) for power in range(len(inputs).bit_length() + 1)}
         stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         pool = torch.cuda.graph_pool_handle()
-        # The largest first: the others reuse its memory.
+        # Capture the largest batch first, so that the others reuse its memory.
         for size in sorted(sizes, reverse=True):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                # Libraries allocate workspaces and choose algorithms in the first call.
+                # Before the capture, let libraries allocate workspaces and choose algorithms.
                 network(inputs[:size])
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
@@ -230,7 +231,7 @@ def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
     inductor.freezing = True
     compiled = torch.compile(network, dynamic=True)
     try:
-        # The compiler specializes for one sample, so both cases are warmed up.
+        # The compiler specializes for a single sample, so warm up both cases.
         for samples in (2, 1):
             compiled(example(choice, samples))
     except Exception as error:

@@ -1,15 +1,16 @@
-"""The delays after which dead workers are replaced."""
+"""Delays before dead workers are replaced."""
 
 from typing import Final
 
 MAX_DEATHS: Final = 3
-"""Consecutive deaths, without a computed batch in between, that make the server unready."""
+"""Number of consecutive deaths, without a finished batch in between, that make the server
+unready."""
 
 RESET_SECONDS: Final = 60.0
 """Time without a death after which earlier ones no longer count."""
 
 MAX_DELAY: Final = 30.0
-"""Maximum delay (s) of a replacement. The first is 1 s and doubles with each further death."""
+"""Maximum delay (s) of a replacement. The first delay is 1 s and doubles with each death."""
 
 
 class Backoff:
@@ -24,8 +25,9 @@ class Backoff:
     def died(self, now: float, reason: str, *, retried: bool = False) -> float:
         """Count a death and return the seconds to wait before the worker is replaced.
 
-        A request that kills a worker is `retried` and kills another one: that counts once. If other
-        requests of its batch kill workers as well, these count: no request is at fault.
+        If a `retried` request kills a second worker, only the first death counts, because the
+        request is probably at fault. If other requests of its batch also kill workers, those deaths
+        count, because no single request is at fault.
         """
         self._reset_if_calm(now)
         if retried and not self._excused:
@@ -40,13 +42,13 @@ class Backoff:
         return delay
 
     def succeeded(self) -> None:
-        """Forget earlier deaths: the workers compute, so single requests caused them."""
+        """Forget earlier deaths, which single requests caused, since the workers do compute."""
         self._deaths = 0
 
     def reason(self, now: float) -> str:
-        """Return why the server is unready; empty if it is ready."""
+        """Return the reason why the server is unready; empty if it is ready."""
         self._reset_if_calm(now)
-        # The server is ready again with the replacement; further deaths have longer delays.
+        # With the replacement, the server is ready again; later deaths cause longer delays.
         if self._deaths < MAX_DEATHS or now > self._until:
             return ""
         return f"workers died {self._deaths} times in a row: {self._last_reason}"

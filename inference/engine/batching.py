@@ -23,16 +23,16 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request, which is answered when all pieces that it was split into are computed."""
+    """A request. It is answered when all pieces into which it was split are computed."""
 
     inputs: Tensors
     future: "asyncio.Future[Answer]"
     arrived: float
     deadline: float
     peer: str = ""
-    """The client that sent it; clients are served in turn."""
+    """Client that sent the request; clients are served in turn."""
     wanted: frozenset[str] | None = None
-    """Outputs that are needed; None for all."""
+    """Names of the requested outputs; None for all."""
     samples: int = field(init=False)
     shapes: Shapes = field(init=False)
     """Only requests with equal shapes can share a batch."""
@@ -43,7 +43,7 @@ class Request:
     pending: int = 0
     """Number of pieces without outputs."""
     retried: bool = False
-    """True if a worker died while it computed this; it is then computed in separate batches."""
+    """True if a worker died while it was processing the request, which is then batched alone."""
     outputs: dict[int, Tensors] = field(default_factory=dict)
     """Outputs of computed pieces, by their first sample."""
     queue_seconds: float = 0.0
@@ -86,7 +86,7 @@ class Request:
 
 
 class Piece(NamedTuple):
-    """Samples of one request that are computed in one batch: nearly always all of them."""
+    """Samples of one request that are computed in one batch; usually all samples of the request."""
 
     request: Request
     begin: int
@@ -115,7 +115,7 @@ class Batch:
 
     @property
     def wanted(self) -> list[str] | None:
-        """Outputs that any of its requests needs; None for all."""
+        """Names of the outputs that any of its requests needs; None for all."""
         names: set[str] = set()
         for piece in self.pieces:
             if piece.request.wanted is None:
@@ -134,7 +134,7 @@ class Batch:
             piece.request.fail(error)
 
     def retry(self, error: Exception, *, final: bool) -> None:
-        """Fail the requests that were retried before, or all if `final`; mark them as retried."""
+        """Fail requests that were already retried (all if `final`); mark the rest as retried."""
         for piece in self.pieces:
             if final or piece.request.retried:
                 piece.request.fail(error)
@@ -153,7 +153,8 @@ class Lane:
 class Queue:
     """Queue that serves clients in turn, with limits on the samples and bytes of all of them.
 
-    If it is full, a request evicts the newest ones of the client that has the most queued.
+    If the queue is full, a new request evicts the newest requests of the client with the most
+    queued requests.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
@@ -163,7 +164,7 @@ class Queue:
         self._max_batch = max_batch
         self._max_samples, self._max_bytes = max_samples, max_bytes
         self._lanes: dict[str, Lane] = {}
-        """By client; the first one has the next turn."""
+        """Lanes by client. The first client has the next turn."""
 
     def __bool__(self) -> bool:
         return self.samples > 0
@@ -174,12 +175,12 @@ class Queue:
         return self.samples >= self._max_batch
 
     def has_capacity(self, request: Request) -> bool:
-        """Return whether the request fits into the limits now."""
+        """Return whether the request currently fits within the limits."""
         samples, size = self.samples + request.samples, self._bytes + request.size
         return samples <= self._max_samples and size <= self._max_bytes
 
     def samples_before(self, request: Request) -> int:
-        """Return how many queued samples are computed before the end of a new request."""
+        """Return how many queued samples are computed before a new request is finished."""
         own = self._lanes.get(request.peer)
         if own is not None and len(self._lanes) == 1:
             return self.samples
@@ -190,7 +191,7 @@ class Queue:
     def put(self, request: Request, retry_after: float) -> None:
         """Append a request.
 
-        Raise OverloadedError if the queue is full, InputError if the request exceeds its limits.
+        Raise OverloadedError if the queue is full, and InputError if the request could never fit.
         """
         samples = request.samples
         if samples > self._max_samples or request.size > self._max_bytes:
@@ -211,9 +212,9 @@ class Queue:
             lane.pieces.append(Piece(request, begin, end))
 
     def take(self, now: float) -> Batch:
-        """Remove and return the next batch: pieces of each client in turn, with equal shapes.
+        """Remove and return the next batch, with pieces of equal shape from each client in turn.
 
-        Requests whose deadline has passed are refused. The batch may be empty.
+        Requests whose deadline has passed are rejected. The batch may be empty.
         """
         batch = Batch()
         taken = -1
@@ -226,7 +227,7 @@ class Queue:
         return batch
 
     def _take_turn(self, peer: str, batch: Batch, now: float) -> None:
-        """Move the client's oldest piece to the batch, if it fits."""
+        """Move the client's oldest piece to the batch if it fits."""
         lane = self._lanes[peer]
         while lane.pieces:
             piece = lane.pieces[0]
@@ -271,7 +272,7 @@ class Queue:
             self._count(request, -request.queued, self._lanes[request.peer])
 
     def expire(self, now: float) -> None:
-        """Refuse requests whose deadline has passed."""
+        """Reject requests whose deadline has passed."""
         for lane in self._lanes.values():
             for piece in lane.pieces:
                 piece.request.expire(now)
@@ -287,9 +288,9 @@ class Queue:
         self._lanes.clear()
 
     def _displace(self, request: Request, retry_after: float) -> bool:
-        """Refuse the newest request of the client that has the most queued.
+        """Reject the newest request of the client that has the most queued.
 
-        Return False if no client would still have more queued than the client of `request`.
+        Return False if no client has more queued than the client of `request` would have.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

@@ -1,4 +1,4 @@
-"""Lifecycle of the served model: waits for the export, loads it, replaces it, and shuts down."""
+"""Lifecycle of the served model, from waiting for the export to the shutdown of its workers."""
 
 import asyncio
 import atexit
@@ -25,7 +25,7 @@ class ModelEngine:
         self.pool: Pool | None = None
         """The loaded version; None before the first model is loaded."""
         self.draining = False
-        """True if shutdown has begun: requests are still answered, but none should be sent."""
+        """True after the shutdown has begun. Requests are still answered but should not be sent."""
         self.reload_failures = 0
         """Number of new versions that could not be served."""
         self._observer = observer or Observer()
@@ -61,10 +61,10 @@ class ModelEngine:
         self._watching = asyncio.create_task(self._watch())
 
     async def reload(self) -> Served:
-        """Load the current export while the old one serves, then switch.
+        """Load the current export while the old one is still served, then switch.
 
-        Return the old model if nothing changed. Raise ExportError if the new one cannot be
-        served; the old one is then kept.
+        Return the old model if nothing has changed. If the new one cannot be served, keep the old
+        one and raise ExportError.
         """
         async with self._reloading:
             try:
@@ -92,7 +92,7 @@ class ModelEngine:
         atexit.unregister(self._kill)
 
     async def _watch(self) -> None:
-        """Load the export once it exists, and its replacement if workers cannot be replaced."""
+        """Load the export when it appears, and again if dead workers cannot be replaced."""
         while True:
             if self.pool is None or self.pool.broken:
                 async with self._reloading:
@@ -153,10 +153,10 @@ class ModelEngine:
 
 
 def compile_cache() -> Path:
-    """Return a directory for compiled models, in the temporary one, that only this user can write.
+    """Return a temporary directory for compiled models to which only this user can write.
 
-    Its content is executed as code. It is the same at every start, so that a restarted container
-    does not compile again.
+    Its content is executed as code. The directory is the same at every start, so that a restarted
+    container does not compile again.
     """
     folder = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

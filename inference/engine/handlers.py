@@ -36,11 +36,12 @@ class Source:
 class Handler(ABC):
     """Loads a model and computes the outputs of batches.
 
-    All hooks process whole batches: rows of the inputs are samples, and rows of the outputs must be
-    the same samples in the same order. If a hook raises an exception, the requests of the batch are
-    computed again one by one. Those that fail again count as input errors, because the model passed
-    its test when it was loaded; if memory is short, they are reported as unavailable. The client
-    gets the message of an InputError, otherwise a general one, and the log has the traceback.
+    All hooks process whole batches: each row of the inputs is a sample, and the outputs must
+    contain the same samples in the same order. If a hook raises an exception, the requests of the
+    batch are computed again one by one. Requests that fail again count as invalid, because the
+    model passed its test when it was loaded; if memory is exhausted, they count as unavailable. The
+    client gets the message of an InputError. For other exceptions, it gets a general message, and
+    the traceback is logged.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -54,7 +55,7 @@ class Handler(ABC):
         """Load the model and set `inputs` and `outputs`. Raise ExportError on failure."""
 
     def decode(self, inputs: Tensors) -> Any:
-        """Convert arrays to the argument of `predict`. Do not change them: they are shared."""
+        """Convert arrays, which must not be modified, to the argument of `predict`."""
         return inputs
 
     @abstractmethod
@@ -69,7 +70,8 @@ class Handler(ABC):
     def examples(self, largest: int) -> Iterator[Tensors]:
         """Yield inputs used to test and warm up the model before it is ready.
 
-        The default is zeros: one sample, then `largest` samples; dynamic dimensions have size 1.
+        By default, the inputs are zeros: one sample, then `largest` samples. Dynamic dimensions
+        have size 1.
         """
         for samples in sorted({1, largest}):
             yield {spec.name: _zeros(spec, samples) for spec in self.inputs}
@@ -167,10 +169,10 @@ class Classifier(Plain):
 
 
 class LanguageModel(Plain):
-    """Takes `tokens` (N x T) and returns `logits` (N x T x vocabulary), T up to the context size.
+    """Maps `tokens` (N x T, T up to the context size) to `logits` (N x T x vocabulary).
 
-    The network must be causal: later tokens do not change the logits of earlier ones. Shorter
-    sequences are therefore padded to the context size if the backend supports no other length.
+    The network must be causal: later tokens do not affect the logits of earlier ones. Therefore
+    shorter sequences can be padded to the context size if the backend supports only this length.
     """
 
     def load(self, source: Source) -> None:
@@ -221,9 +223,9 @@ class LanguageModel(Plain):
 
 
 def choose_handler(name: str, manifest: Manifest) -> Handler:
-    """Return the handler `package.module:Class`, or for `auto` the one that suits the export.
+    """Return the handler `package.module:Class`, or for `auto`, the one that suits the export.
 
-    Raise ExportError if there is none.
+    Raise ExportError if the handler cannot be created.
     """
     if name != AUTO:
         return _custom(name)

@@ -19,7 +19,7 @@ NUMPY: Final[dict[Datatype, np.dtype[Any]]] = {
     name: np.dtype(name.lower().replace("fp", "float").replace("bytes", "object")).newbyteorder("<")
     for name in get_args(Datatype)
 }
-"""Little-endian, as the protocol requires."""
+"""NumPy types by datatype, little-endian as the protocol requires."""
 
 DATATYPES: Final[dict[np.dtype[Any], Datatype]] = {dtype: name for name, dtype in NUMPY.items()}
 
@@ -46,11 +46,11 @@ class Served:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     plans: dict[bytes, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
-    """Parsed requests, kept by the protocol."""
+    """Cache of parsed requests, managed by the protocol."""
 
     @property
     def version(self) -> str:
-        """Short identifier of exactly these weights."""
+        """Short identifier of the weights."""
         return self.manifest.version
 
 
@@ -60,7 +60,7 @@ class Answer(NamedTuple):
     outputs: Tensors
     served: Served
     queue_seconds: float
-    """From arrival until the request's first batch was sent to a worker."""
+    """Time from arrival until the request's first batch was sent to a worker."""
     compute_seconds: float
     """Compute time of its batches."""
     batch: int
@@ -89,7 +89,7 @@ class DeadlineError(RefusedError):
 
 
 class UnavailableError(RefusedError):
-    """No model is loaded, or the worker that computed the request died. HTTP 503."""
+    """No model is loaded, or the worker died while it was processing the request. HTTP 503."""
 
 
 class Observer:
@@ -99,7 +99,7 @@ class Observer:
         """Handle the end of a batch of `samples` that took `seconds` to compute."""
 
     def worker_ended(self, reason: str) -> None:
-        """Handle the unexpected end of a worker, which is then replaced."""
+        """Handle the unexpected exit of a worker, which is then replaced."""
 
 
 def pack_texts(texts: Iterable[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""One version of a model: queues requests, batches them for its workers and returns the outputs."""
+"""Queue and workers of one model version."""
 
 import asyncio
 import os
@@ -25,20 +25,20 @@ from workload.manifest import ExportError, Manifest
 from workload.report import emit
 
 DEADLINE_MARGIN: Final = 1.1
-"""Factor applied to a request's estimated time before it is compared with the deadline."""
+"""Factor by which the estimated time of a request is multiplied to check its deadline."""
 
 MIN_RETRY_SECONDS: Final = 0.001
 
 UNAVAILABLE_RETRY_SECONDS: Final = 5.0
 
 PACE_WEIGHT: Final = 0.05
-"""Weight of the latest batch in the moving average: the last few dozen batches count."""
+"""Weight of the latest batch in the moving average, which covers the last few dozen batches."""
 
 STOP_SECONDS: Final = 2.0
-"""Time for a worker to exit before it is killed."""
+"""Time (s) that a worker has to exit before it is killed."""
 
 TICK_SECONDS: Final = 0.1
-"""Interval between checks for passed deadlines and hanging workers."""
+"""Interval (s) between checks for passed deadlines and hung workers."""
 
 
 class Pool:
@@ -60,11 +60,11 @@ class Pool:
         threads = config.threads or default_threads(config.workers)
         self._spec = WorkerSpec(config, manifest, 0, threads, compile_cache)
         self._workers: list[Worker] = []
-        """All workers, including those that still load the model."""
+        """All workers, including those that are still loading the model."""
         self._backoff = Backoff()
         self._replacing: set[asyncio.Task[None]] = set()
         self.broken = ""
-        """Reason why a worker could not be replaced; empty if all could."""
+        """Reason why a worker could not be replaced; empty if there is no such worker."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -82,9 +82,9 @@ class Pool:
         return self._config.max_queue + at_workers
 
     def estimated_wait(self, samples: int) -> float:
-        """Return the time (s) after which this number of queued samples is computed.
+        """Estimate the time (s) after which this number of queued samples has been computed.
 
-        It is estimated from the recent pace.
+        The estimate is based on recent batches.
         """
         ready = 0
         for worker in self._workers:
@@ -108,7 +108,7 @@ class Pool:
     async def start(self) -> Served:
         """Start and warm up all workers. Raise ExportError if the model cannot be served."""
         try:
-            # The first one compiles the model if necessary, and counts the devices.
+            # The first worker compiles the model if necessary, and counts the devices.
             ready = await self._start(self._spec)
             specs = [
                 replace(self._spec, device_index=index)
@@ -151,7 +151,7 @@ class Pool:
             worker.kill()
 
     async def _stop(self) -> None:
-        """Stop all workers, including those that still compute or load."""
+        """Stop all workers, including those that are still computing or loading."""
         self._closed = True
         for task in self._replacing:
             task.cancel()
@@ -180,9 +180,10 @@ class Pool:
     ) -> Request:
         """Queue a request of a client; its future receives the answer.
 
-        `inputs` were checked against `served.inputs`; `deadline` is a time of `time.monotonic`. The
-        answer has only the named `outputs`, or all if it is None. Raise InputError,
-        OverloadedError or UnavailableError; the future may also fail with DeadlineError.
+        `inputs` must have been checked against `served.inputs`. `deadline` is a time of
+        `time.monotonic`. The answer contains only the named `outputs`, or all of them for None.
+        Raise InputError, OverloadedError or UnavailableError. The future may also fail with
+        DeadlineError.
         """
         if self._closed:
             raise UnavailableError("the server is shutting down")
@@ -194,7 +195,7 @@ class Pool:
         request = Request(arrays, future, now, deadline, peer, outputs)
         queue = self._queue
         wait = 0.0
-        # With an empty queue it is computed at once, even if the average comes from a slow moment.
+        # With an empty queue, the request is computed at once, so no estimate is needed.
         if queue.samples:
             wait = self.estimated_wait(queue.samples_before(request))
             seconds = wait + request.samples * self._sample_seconds
@@ -203,11 +204,11 @@ class Pool:
                     f"{queue.samples} samples are queued already: the deadline would pass", wait
                 )
         if not queue.has_capacity(request):
-            # Requests from this turn of the event loop may fit into a worker's slots already.
+            # Requests from this turn of the event loop may already fit into a worker's slots.
             self._dispatch()
         queue.put(request, max(wait, MIN_RETRY_SECONDS))
         if not self._dispatch_scheduled:
-            # Once for all requests that arrive in this turn of the event loop.
+            # Dispatch once for all requests that arrive in this turn of the event loop.
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
             self._schedule_tick()
@@ -253,7 +254,7 @@ class Pool:
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)
         worker.expected_samples = expected if steady else 0
         if not self._dispatch_scheduled:
-            # Before the answers are written: the worker computes in the meantime.
+            # Dispatch before the answers are written, so that the worker computes meanwhile.
             self._dispatch()
         seconds: float = message["seconds"]
         pace = duration / batch.samples
@@ -323,8 +324,8 @@ class Pool:
     def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
 
-        Requests that it was computing are computed once more, each alone; one that kills a second
-        worker fails. With too many deaths, or after a computation that hung, all of them fail.
+        Requests that it was processing are retried once, individually. A request that kills a
+        second worker fails. After too many deaths, or if the worker hung, all of them fail.
         """
         error = UnavailableError(f"the worker that computed this died: {reason}")
         for position, batch in reversed(list(enumerate(worker.batches))):
@@ -341,7 +342,7 @@ class Pool:
             self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Refuse expired requests and kill hanging workers, while any request is unanswered."""
+        """Reject expired requests and kill hung workers, while any request is unanswered."""
         now = time.monotonic()
         self._queue.expire(now)
         limit = self._config.hang_seconds

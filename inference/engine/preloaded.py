@@ -1,6 +1,6 @@
 """Imports of the fork server from which workers are forked.
 
-A separate module, because its import also changes the signal handling of the process.
+This is a separate module, because importing it also changes the process's signal handling.
 """
 
 import atexit
@@ -12,7 +12,7 @@ import inference.engine.worker  # noqa: F401
 # The server handles SIGTERM for the process group, and stops the workers when they are idle.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-# The garbage collector of a worker would write to all objects that it shares with the fork server.
+# Otherwise, a worker's garbage collector would write to all objects shared with the fork server.
 gc.collect()
 gc.freeze()
 atexit.register(gc.unfreeze)

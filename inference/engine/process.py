@@ -1,7 +1,7 @@
-"""One worker process: its specification, its shared memory, its messages and the server's handle.
+"""Worker process: its specification, its shared memory, its messages and the server's handle.
 
-Arrays pass through anonymous shared memory (memfd): nothing remains when both processes are killed,
-and neither /dev/shm nor its size limit matters. Messages are JSON in SOCK_SEQPACKET packets.
+Arrays are passed in anonymous shared memory (memfd), so nothing remains if both processes are
+killed, and the size of /dev/shm does not matter. Messages are JSON in SOCK_SEQPACKET packets.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ SLOTS: Final = 2
 """Maximum batches per worker: the one being computed, and the next."""
 
 ALIGNMENT: Final = 64
-"""Bytes: a cache line, which also suits vector instructions."""
+"""Alignment (bytes) of arrays: a cache line, which also suits vector instructions."""
 
 INITIAL_BYTES: Final = 1 << 16
 """Initial size of an arena; it doubles when more is needed."""
@@ -47,7 +47,7 @@ Parts = Sequence[NDArray[Any]]
 """Arrays to concatenate along the first dimension."""
 
 Placed = tuple[str, Datatype, tuple[int, ...], int, int]
-"""Name, datatype, shape, offset and bytes of an array in an arena; JSON turns it into a list."""
+"""Name, datatype, shape, offset and size of an array in an arena. JSON turns it into a list."""
 
 # Workers are forked from a process that has imported torch, so they start at once.
 _context: Final = multiprocessing.get_context("forkserver")
@@ -60,7 +60,7 @@ class WorkerSpec:
 
     config: InferenceConfig
     manifest: Manifest
-    """The weights must match it, even if the directory has changed since."""
+    """Manifest that the weights must match, even if the directory has changed since."""
     device_index: int
     threads: int
     compile_cache: Path
@@ -68,9 +68,9 @@ class WorkerSpec:
 
 
 class Arena:
-    """Shared memory for one direction of one slot. Only the writer grows it; the reader follows.
+    """Shared memory for one direction of one slot. Only the writer grows it; the reader remaps it.
 
-    It is passed to a process as an argument when the process starts.
+    It is passed to the worker process as an argument.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -123,7 +123,7 @@ class Arena:
         return arrays
 
     def on_map(self, mapped: Callable[[NDArray[np.uint8] | None], object]) -> None:
-        """Call `mapped` with the memory now, and with None and the new memory if it is replaced."""
+        """Call `mapped` with the memory, and whenever it is replaced, with None and the new one."""
         self._mapped = mapped
         self._map()
 
@@ -138,7 +138,7 @@ class Arena:
     def _map(self) -> None:
         self._mapped(None)
         self._size = os.fstat(self._descriptor).st_size
-        # Not resized in place: a view may still use the old mapping, which then stays valid.
+        # Map again instead of resizing, so that views of the old mapping stay valid.
         self._memory = mmap.mmap(self._descriptor, self._size)
         self._mapped(np.frombuffer(self._memory, np.uint8))
 
@@ -172,7 +172,7 @@ def receive(end: socket.socket) -> Message | None:
 class Worker:
     """The server's handle of one worker process.
 
-    `on_result` is called with each computed batch, `on_exit` once with the reason of the exit.
+    `on_result` is called for each computed batch, and `on_exit` once, with the reason for the exit.
     """
 
     def __init__(
@@ -187,10 +187,10 @@ class Worker:
         self.loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         """Its first message: `ready` with the model's tensors, or `failed` with the reason."""
         self.expected_samples = 0
-        """Samples present when it became idle, including those just computed: under steady load
-        as many will arrive soon."""
+        """Number of samples queued or just computed when the worker became idle. Under steady load,
+        about as many will arrive soon."""
         self.batches: deque[Batch] = deque()
-        """Batches sent but not answered; the first is being computed."""
+        """Batches that were sent but not answered; the first one is being computed."""
         self.busy_since = 0.0
         """Time at which it started the current batch, or sent its last result."""
         self._on_result, self._on_exit = on_result, on_exit
@@ -210,13 +210,14 @@ class Worker:
         """Start the process; `loaded` completes when it is ready or has failed to load."""
         # If one end is closed, the other receives an empty packet.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # In a thread: the first start waits until the fork server has imported torch.
+        # Started in a thread, because the first start waits until the fork server has imported
+        # torch.
         process = _context.Process(target=_run, args=(theirs, self._slots, self.spec), daemon=True)
         starting = asyncio.ensure_future(asyncio.to_thread(process.start))
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread continues; the process it starts exits when our end is closed.
+            # The thread continues, and the process that it starts exits when our end is closed.
             starting.add_done_callback(lambda _: ours.close())
             starting.add_done_callback(lambda _: theirs.close())
             raise
@@ -238,7 +239,8 @@ class Worker:
             self.busy_since = time.monotonic()
         self.batches.append(batch)
         if self._end is not None:
-            # Never blocks: the buffer holds the messages of all slots. `_reap` detects an exit.
+            # This never blocks, because the buffer has space for the messages of all slots. `_reap`
+            # detects an exit.
             with contextlib.suppress(ConnectionError):
                 message = {"slot": slot, "sizes": batch.sizes, "wanted": batch.wanted}
                 send(self._end, {**message, "tensors": tensors})
@@ -252,7 +254,7 @@ class Worker:
         return batch, copies
 
     def kill(self, reason: str = STOPPED) -> None:
-        """Kill the process; `reason` is reported as the reason of its exit."""
+        """Kill the process; `reason` is reported as the reason for its exit."""
         self._exit_reason = self._exit_reason or reason
         if self._process is not None and self._process.is_alive():
             self._process.kill()
@@ -290,7 +292,7 @@ class Worker:
         if process is None:
             return
         if self._end is not None:
-            # Results that it sent before its exit may still be in the socket.
+            # Results that the process sent before its exit may still be in the socket.
             self._read(self._end)
         self._disconnect()
         self._loop.remove_reader(process.sentinel)
@@ -314,7 +316,7 @@ class Worker:
 
 
 def _run(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
-    # Imported in the worker only: it needs torch.
+    # Imported only in the worker, because it needs torch.
     from inference.engine.worker import main
 
     main(end, slots, spec)

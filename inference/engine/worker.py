@@ -1,4 +1,4 @@
-"""The worker process: loads a model, then computes batches until the server closes the channel."""
+"""Worker process that loads a model and computes batches until the server closes the channel."""
 
 import contextlib
 import gc
@@ -37,7 +37,7 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     """Run until the server closes its end. Started by `inference.engine.process`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Excludes what was imported before the fork: a collection would copy its pages.
+    # Exclude objects from before the fork, because a collection would copy their pages.
     gc.freeze()
     keep_freed_memory()
     _exit_with_server()
@@ -48,7 +48,7 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
         message = _public(error, str(spec.config.model_path))
         send(end, {"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
-    # Excludes the loaded model as well.
+    # Also exclude the loaded model.
     gc.collect()
     gc.freeze()
     on_gpu = spec.config.device != "cpu" and torch.cuda.is_available()
@@ -67,16 +67,16 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
 
 
 class Pinning:
-    """Registers the current memory of an arena with CUDA.
+    """Registration of an arena's current memory with CUDA.
 
-    Copies to the GPU then take less than a third of the time (measured on an H100: 0.38 instead of
-    1.33 ms for 19 MiB), and do not block.
+    Copies from registered memory to the GPU take less than a third of the time (measured on an
+    H100: 0.38 instead of 1.33 ms for 19 MiB), and do not block.
     """
 
     _address: int | None = None
 
     def __call__(self, memory: NDArray[np.uint8] | None) -> None:
-        """Register memory, or with None unregister it, because it is about to be released."""
+        """Register memory, or for None, unregister it before it is released."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         if self._address is not None:
             runtime.cudaHostUnregister(self._address)
@@ -86,7 +86,8 @@ class Pinning:
         if int(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
             self._address = memory.ctypes.data
             return
-        # Copies are only slower, but the next operation reports the error, so take it from there.
+        # Without registration, copies are only slower. CUDA reports the error in the next
+        # operation, so run one here and ignore the error.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda")
 
@@ -104,7 +105,7 @@ def _exit_with_server() -> None:
 
 
 def _public(error: BaseException, folder: str) -> str:
-    """Return the message for callers; messages of foreign exceptions go only to the log.
+    """Return the message for callers. Messages of other exceptions are only logged.
 
     Those may contain anything, and anyone can read the readiness page.
     """
@@ -136,7 +137,7 @@ def load(spec: WorkerSpec) -> Handler:
     handler.load(Source(folder, manifest, device, lambda: load_backend(choice)))
     for example in handler.examples(config.max_batch):
         samples = len(next(iter(example.values())))
-        # A handler may refuse the default example, which is all zeros.
+        # A handler may reject the default example, which is all zeros.
         with contextlib.suppress(InputError):
             check_outputs(handler.compute(example), handler.outputs, samples)
     return handler
@@ -170,7 +171,7 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
     sizes: list[int] = request["sizes"]
     parts, errors = _compute(handler, inputs, [sum(sizes)])
     if errors and len(sizes) > 1:
-        # Each request separately, so that only invalid ones fail.
+        # Compute each request separately, so that only invalid ones fail.
         parts, errors = _compute(handler, inputs, sizes)
     placed: list[Any] = []
     if parts:
@@ -184,7 +185,7 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
 def _compute(
     handler: Handler, inputs: Tensors, sizes: list[int]
 ) -> tuple[list[Tensors], dict[int, Exception]]:
-    """Return the outputs of parts with these numbers of samples, and the errors of the others."""
+    """Compute parts with the given numbers of samples. Return outputs, and errors by part."""
     parts: list[Tensors] = []
     errors = {}
     begin = 0
@@ -212,6 +213,6 @@ def _describe(error: Exception) -> tuple[str, str]:
     emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
     cuda = isinstance(error, RuntimeError) and "CUDA error" in str(error)
     if cuda or isinstance(error, torch.AcceleratorError):
-        # Every later batch would fail as well: a new process gets a new context.
+        # All later batches would fail as well. A new process gets a new context.
         os._exit(exit_codes.FAILED)
     return "input", "the model cannot compute this input; see compute_failed in the server log"

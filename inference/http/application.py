@@ -26,7 +26,7 @@ from inference.service import Service
 from workload.report import emit
 
 Reserve = Callable[[int], bool]
-"""Counts bytes until the response is sent; returns False if there are too many."""
+"""Function that counts bytes until the response is sent; returns False if there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,12 @@ class Route:
     scope: Scope | None = "infer"
     """Scope that the API key needs; None if no key is required."""
     counted: str = ""
-    """Protocol under which requests are counted in metrics; empty: not counted."""
+    """Protocol under which requests are counted in metrics; empty if they are not counted."""
 
 
 Routes = Mapping[str, Route]
-"""By path, in which `{model}` stands for a name, and for a version if it follows `/v2/models/`."""
+"""Routes by path. `{model}` stands for a model name and, after `/v2/models/`, also for a
+version."""
 
 _NAMED: Final = "(?P<model>[^/]+)"
 _VERSIONED: Final = f"/v2/models/{_NAMED}(?:/versions/(?P<version>[^/]+))?"
@@ -113,14 +114,14 @@ class Application:
             request.request_id = f"{self._id_prefix}-{next(self._id_numbers):x}"
 
     def begin(self, request: Request, version: str) -> Response | None:
-        """Check everything but the body; return a response if the request is refused."""
+        """Check everything except the body; return a response if the request is rejected."""
         self.assign_id(request)
         try:
             self._check_head(request, version)
             route, model = self._find(request)
             if route.scope is not None and self._service.access is not None:
                 self._check_access(request, route.scope, self._service.access)
-            # Callers without a key do not learn the name.
+            # Checked after the key, so that callers without a key do not learn the name.
             if model != self._model:
                 text = f"model {model[:80]!r} is not served here, only {self._model!r}"
                 raise HttpError(404, text)
@@ -132,7 +133,7 @@ class Application:
         return None
 
     def answer(self, request: Request, reserve: Reserve) -> Response | Pending:
-        """Return the response; if it is computed, `respond` returns it later."""
+        """Return the response, or a pending one that `respond` returns later."""
         route = request.route
         assert route is not None  # noqa: S101  otherwise it has a response already
         try:
@@ -230,9 +231,9 @@ class Application:
             raise request.too_large
 
     def _check_capacity(self, request: Request) -> None:
-        """Refuse more requests than the engine can queue, even if each had one sample.
+        """Reject more requests than the engine could queue if each had one sample.
 
-        A client with less than its equal share may displace requests in the queue.
+        A client below its equal share is not rejected, because it may displace queued requests.
         """
         pool = self._service.engine.pool
         if self._computing <= self._service.config.max_queue or pool is None:

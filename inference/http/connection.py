@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: parsed by httptools (llhttp), with limits on its client."""
+"""HTTP/1.1 connection, parsed by httptools (llhttp), with limits on its client."""
 
 import asyncio
 import time
@@ -19,14 +19,14 @@ MAX_HEAD_BYTES: Final = 1 << 16
 MAX_HEADERS: Final = 100
 
 DISCARDED_BYTES: Final = 1 << 16
-"""Size up to which receiving a refused body is cheaper than a new connection."""
+"""Size up to which receiving a rejected body is cheaper than a new connection."""
 
 TURN_BYTES: Final = 1 << 18
 """Size of a body above which connections take turns to receive the rest."""
 
 PIECE_BYTES: Final = 1 << 10
-"""Maximum bytes per parser call, except in a body of known length: at most about 50 requests or 170
-chunks."""
+"""Maximum bytes per parser call, except in a body of known length. They contain at most about 50
+requests or 170 chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         """The request that is being received."""
         self._in_body = self._input_ended = self._lingering = self._lost = self._paused = False
         self._unparsed = b""
-        """Received bytes that are not parsed yet: they wait for a response or for their turn."""
+        """Received bytes that are not parsed yet because they wait for a response or for a turn."""
         self._awaits_turn = False
         self._active: Request | None = None
         """The request that is being answered."""
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
                 self._await_turn()
 
     def take_turn(self) -> None:
-        """Continue with a large body or with many requests."""
+        """Continue to process a large body or many requests."""
         self._awaits_turn = False
         until = time.monotonic() + TURN_SECONDS
         if self._queue:
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             if not self._input_ended:
                 self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
         if self._reading is not None and not self._input_ended:
-            # Bytes after the last byte of a body: trailers and chunk extensions count as headers.
+            # Trailers and chunk extensions after the last byte of a body count as headers.
             self._head_bytes += min(len(data), PIECE_BYTES)
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
                 self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
-        """Keep a part of the body, and count it as it arrives."""
+        """Store and count a part of the body."""
         request = self._reading
         if request is None or self._input_ended:
             return
@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """Close the connection once buffered responses are sent."""
+        """Close the connection when all buffered responses have been sent."""
         self._input_ended = True
         self.transport.close()
 
@@ -309,7 +309,7 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def shed(self) -> None:
-        """Drop everything that waits for the client, to free memory."""
+        """Free memory by dropping everything that waits for the client."""
         self._limits.release(self, min(len(self._unparsed), self.charged))
         self._unparsed = b""
         if self._in_body:
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def check(self, now: float) -> None:
-        """Enforce the time limits."""
+        """Enforce the time limits on the client."""
         config = self._limits.config
         if self._lingering:
             if now - self.since > LINGER_SECONDS:
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
             if self._too_slow(now, self._window_bytes - size, size):
                 self.abort()
         elif self._in_body and self._unparsed:
-            # The body waits for the server, not for the client.
+            # The server delays the body, not the client.
             self._body_since = now
             self._open_window(now, self._received)
         elif self._in_body:
@@ -398,7 +398,8 @@ class Connection(asyncio.Protocol):
             answer.future.add_done_callback(lambda _: self._computed(request, answer))
 
     def _computed(self, request: Request, pending: "Pending") -> None:
-        # `pending` refers to the request: the cycle would keep both, and the outputs, for long.
+        # `pending` refers to the request. The reference cycle would keep both, and the outputs, in
+        # memory for a long time.
         request.pending = None
         response = self._application.respond(request, pending)
         if response is None or self._lost:

@@ -1,6 +1,6 @@
 """Limits on the resources of clients: connections, buffered bytes and time.
 
-One sweep twice a second checks every connection, so that no request needs a timer.
+A sweep checks all connections twice a second, so that no request needs a timer.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SWEEP_SECONDS: Final = 0.5
 
 LINGER_SECONDS: Final = 2.0
-"""Time (s) for which a refused body is still received and discarded, so that the client can read
-the response: closing a socket with unread data resets the connection."""
+"""Time (s) for which a rejected body is still received and discarded. Otherwise the client could
+not read the response, because closing a socket with unread data resets the connection."""
 
 IDLE_DRAIN_SECONDS: Final = 0.5
 """Time (s) without a request after which a connection is closed at shutdown."""
@@ -28,13 +28,13 @@ PIPELINED_SHARE: Final = 0.1
 """Share of the event loop's time for clients that do not wait for responses."""
 
 SHORTEST_PAUSE: Final = 0.002
-"""Pause (s) below which a turn is not delayed: the timers of event loops count milliseconds."""
+"""Pause (s) below which a turn is not delayed, because event loop timers count milliseconds."""
 
 
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 
-    Many such connections therefore delay small requests no longer than a single one would.
+    Many such connections therefore delay small requests no more than a single one would.
     """
 
     def __init__(self, share: float) -> None:
@@ -58,7 +58,8 @@ class Turns:
 
     def _take(self) -> None:
         began = time.monotonic()
-        # The connection stays in front during its turn, so that `queue` schedules no second call.
+        # The connection stays first during its turn, so that `queue` does not schedule a second
+        # call.
         try:
             self._waiting[0].take_turn()
         finally:
@@ -86,24 +87,24 @@ class Limits:
         self.receiving = Turns(1)
         """Connections that receive a large body."""
         self.pipelined = Turns(PIPELINED_SHARE)
-        """Connections with many requests or chunks that are not answered or parsed yet."""
+        """Connections with many unanswered requests or unparsed chunks."""
         self._sweeping: asyncio.Task[None] | None = None
         self._watching: list[Callable[[], None]] = []
 
     def start(self, *watching: Callable[[], None]) -> None:
-        """Start the sweeps on the running event loop; each also calls `watching`."""
+        """Start the sweeps on the running event loop. Each sweep also calls `watching`."""
         self._watching = list(watching)
         self._sweeping = asyncio.create_task(self._sweep())
 
     def stop(self) -> None:
-        """Stop the sweeps and end all connections."""
+        """Stop the sweeps and close all connections."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         for connection in tuple(self._connections):
             connection.abort()
 
     async def drain(self, seconds: float) -> bool:
-        """Close connections as their requests are answered; return False if time runs out."""
+        """Close connections when their requests are answered; return False if time runs out."""
         deadline = time.monotonic() + seconds
         while self._connections:
             now = time.monotonic()
@@ -118,9 +119,9 @@ class Limits:
     def add(self, connection: "Connection") -> bool:
         """Count a connection, and close another one if there are too many.
 
-        The oldest connection of the peer with the most connections is closed: an idle one,
-        otherwise one that waits for its client. Return False if all of them wait for a response to
-        be computed.
+        The victim belongs to the peer with the most connections. It is the peer's oldest idle
+        connection or, without one, its oldest connection that waits for its client. Return False if
+        all of its connections wait for a response to be computed.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -189,7 +190,7 @@ class Limits:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             for connection in tuple(self._connections):
-                # One error must not end the sweeps, which enforce limits on time and reload keys.
+                # An error must not end the sweeps, which enforce time limits and reload keys.
                 try:
                     connection.check(now)
                 except Exception as error:

@@ -1,4 +1,4 @@
-"""Listening sockets: the port for clients, and the administration port in a separate thread."""
+"""Listeners for the client port and, in a separate thread, for the administration port."""
 
 import asyncio
 import resource
@@ -22,7 +22,7 @@ from workload.files import stamp_of
 from workload.report import emit
 
 OTHER_FILES: Final = 1024
-"""Maximum number of open files other than clients' connections: sockets and memory of the workers,
+"""Maximum number of open files other than client connections: sockets and memory of the workers,
 TLS handshakes, and connections to the administration port."""
 
 ADMIN_CONNECTIONS: Final = 128
@@ -31,13 +31,14 @@ _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 MIN_HANDSHAKES: Final = 16
 MAX_HANDSHAKES: Final = 512
-"""Limits of the concurrent TLS handshakes, which are an eighth of the connections."""
+"""Minimum and maximum of the limit on concurrent TLS handshakes, which is otherwise an eighth of
+the connections."""
 
 ACCEPT_SECONDS: Final = 0.1
-"""Time until connections are accepted again after the limit on open files was reached."""
+"""Time (s) until connections are accepted again after the limit on open files was reached."""
 
 TLS_CLOSE_SECONDS: Final = 1.0
-"""Time in which a client may answer TLS's closing message; idle clients do not read it."""
+"""Time (s) that a client has to answer TLS's closing message, which idle clients do not read."""
 
 
 class Certificate:
@@ -71,7 +72,7 @@ class Certificate:
 
     def _read(self) -> None:
         self._read_stamps = self._stamps()
-        # Tried first: a context that has read half of a pair would be unusable.
+        # Try a new context first, because a context that has read half of a pair is unusable.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._chain, self._key)
         self.context.load_cert_chain(self._chain, self._key)
 
@@ -84,7 +85,7 @@ class Handshakes:
         self._peers: dict[asyncio.Task[None], str] = {}
 
     def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake. Beyond the maximum, the oldest of the peer with the most is closed."""
+        """Run a handshake. Beyond the maximum, cancel the oldest one of the peer with the most."""
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)
             oldest = next(task for task, owner in self._peers.items() if owner == most)
@@ -95,7 +96,7 @@ class Handshakes:
         task.add_done_callback(lambda ended: self._peers.pop(ended, None))
 
     def stop(self) -> None:
-        """End all handshakes."""
+        """Cancel all handshakes."""
         for task in self._peers:
             task.cancel()
 
@@ -150,7 +151,7 @@ class Listener:
                     self._handshakes.begin(address[0], self._secure(client, context))
 
     async def _secure(self, client: socket.socket, context: ssl.SSLContext) -> None:
-        """Perform a TLS handshake, after which the connection belongs to its protocol."""
+        """Perform a TLS handshake, and then pass the connection to a `Connection`."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Connection(self._application),
@@ -165,7 +166,7 @@ class Listener:
     async def stop(self, seconds: float) -> bool:
         """Close the listening socket and wait until all requests are answered.
 
-        Return False if that took longer than `seconds`.
+        Return False if this takes longer than `seconds`.
         """
         if isinstance(self._listening, asyncio.Task):
             self._listening.cancel()
@@ -178,12 +179,12 @@ class Listener:
 
 
 class AdminListener:
-    """The administration port: its event loop runs in a thread, so that it responds under load."""
+    """Listener of the administration port, with its own thread so that it responds under load."""
 
     def __init__(self, service: Service, routes: Routes) -> None:
         port = service.config.admin_port
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # With a low limit on open files, workers and closing connections need the rest.
+        # With a low limit on open files, leave most of them to workers and closing connections.
         few = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
         allowed = min(ADMIN_CONNECTIONS, few)
         self._listener = Listener(service, routes, "INFERENCE_ADMIN_PORT", port, allowed)
@@ -197,16 +198,16 @@ class AdminListener:
         await asyncio.wrap_future(starting)
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1)
 
 
 def allow_connections(wanted: int) -> int:
-    """Raise the limit on open files as far as possible and return the connections it allows.
+    """Raise the limit on open files as far as possible; return the number of connections it allows.
 
-    At most half of the files are reserved for other uses. Without a free file, new connections are
-    closed at once, including those to the administration port.
+    At most half of the files are reserved for other uses. If no file is free, new connections are
+    closed immediately, including connections to the administration port.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + OTHER_FILES

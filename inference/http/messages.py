@@ -26,9 +26,9 @@ Headers = Sequence[tuple[str, str]]
 
 JSON: Final = "application/json"
 JSON_LENGTH: Final = "inference-header-content-length"
-"""Header of bodies in which binary tensors follow the JSON."""
+"""Header of requests and responses in which binary tensors follow the JSON."""
 CLIENT_GONE: Final = 499
-"""nginx's code for a client that closed the connection: counted in metrics, never sent."""
+"""nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
 
 _STATUS: Final[dict[type[BaseException], int]] = {
     InputError: 400,
@@ -92,7 +92,7 @@ class Request:
     key: str = ""
     """Name of the caller's API key."""
     peer: str = ""
-    """The client, for fair sharing: the name of its API key, or its address."""
+    """Client, for fair sharing: the name of its API key, or its address."""
     response: Response | None = None
     """The response, if it is known before the body has arrived."""
     pending: "Pending | None" = None
@@ -125,9 +125,9 @@ def json_response(document: object, status: int = 200, headers: Headers = ()) ->
 
 
 def error_response(error: BaseException) -> Response:
-    """Convert an error to the protocol's format: an object with the key `error`.
+    """Convert an error to the protocol's format, an object with the key `error`.
 
-    Errors that no client can cause are raised.
+    Raise the error if no client can cause it.
     """
     if isinstance(error, HttpError):
         return json_response({"error": str(error)}, error.status, error.headers)

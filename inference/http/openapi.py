@@ -15,7 +15,7 @@ _JSON_LENGTH_TEXT: Final = "Bytes of JSON before the binary values"
 _RETRIED: Final = (429, 503, 504)
 
 _NOT_READY: Final = ("Live", "Ready", "ModelReady")
-"""Schemas that a response with status 503 has as well."""
+"""Schemas that responses with status 503 also use."""
 
 _STRING: Final[Document] = {"type": "string"}
 _INTEGER: Final[Document] = {"type": "integer"}
@@ -25,7 +25,7 @@ _ANY_OBJECT: Final[Document] = {"type": "object"}
 
 
 def description(config: InferenceConfig, served: Served | None, routes: Routes) -> Document:
-    """Return the description of a port; the body of …/infer is that of the loaded model."""
+    """Return the description of a port. The body of …/infer depends on the loaded model."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -1,4 +1,4 @@
-"""Tensors of requests and responses: checked names, types and shapes, and values as JSON or bytes.
+"""Tensors of requests and responses: checks of names, types and shapes, and conversion of values.
 
 simdjson converts JSON numbers without creating a Python object for each, which is about eight times
 as fast as building lists. Parsing a large body blocks the event loop, and with it the probes.
@@ -80,7 +80,7 @@ def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[
 def parse_object(body: bytes) -> Object:
     """Parse the body as a JSON object. Raise InputError on failure."""
     try:
-        # A new parser each time: the memory of a large body is released with it.
+        # Use a new parser each time, so that the memory of a large body is released with it.
         document: object = Parser().parse(body)
     except (ValueError, RuntimeError) as error:
         raise InputError(f"the body is not valid JSON: {error}") from None
@@ -257,7 +257,7 @@ def show(value: object) -> str:
         value = value.as_list()
     elif isinstance(value, Object):
         return f"an object with {_count(len(value), 'field')}"
-    # Shorten it before the conversion: a text may have megabytes, an integer thousands of digits.
+    # Shorten a text before the conversion, because it may have megabytes.
     if isinstance(value, str):
         value = value[:MAX_SHOWN]
     text = json.dumps(value, default=str)

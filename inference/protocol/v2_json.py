@@ -3,9 +3,9 @@
 With the binary tensor extension, values follow the JSON in the order of the tensors (protocol:
 github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md).
 
-A client sends the same few hundred bytes of JSON before each of its tensors. Parsing and
-serializing them takes longer than all other work of the event loop for a small request, so a parsed
-request is kept as a `Plan`, with the JSON of its responses.
+A client usually sends the same few hundred bytes of JSON before the values of each request. For a
+small request, parsing and serializing this JSON takes longer than everything else in the event
+loop. Parsed JSON is therefore cached as a `Plan`, together with the JSON of its responses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,12 +37,12 @@ SERVER_VERSION: Final = "0.1.0"
 MAX_PLANS: Final = 256
 
 MAX_PLAN_BYTES: Final = 2048
-"""Maximum length of the JSON of a plan that is kept."""
+"""Maximum length (bytes) of the JSON of a cached plan."""
 
 DEFAULT_MAX_JSON: Final = 2 * 2**20
 
 REQUEST_FIELDS: Final = frozenset({"id", "parameters", "inputs", "outputs", "model_name"})
-"""KServe's client adds `model_name`, which must be that of the path."""
+"""KServe's client adds `model_name`, which must match the path."""
 REQUEST_PARAMETERS: Final = frozenset({"timeout", "binary_data_output"})
 TENSOR_FIELDS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
 INPUT_REQUIRED: Final = ("name", "shape", "datatype")
@@ -51,10 +51,10 @@ OUTPUT_FIELDS: Final = frozenset({"name", "parameters"})
 OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
 
 BYTES_SIZE: Final = 64
-"""Assumed size of a text in an output, before it is computed."""
+"""Size (bytes) assumed for each output text before it is computed."""
 
 MAX_HEADS: Final = 16
-"""Maximum number of response heads kept per plan: outputs of texts have many lengths."""
+"""Maximum number of cached response heads per plan, because text outputs have many lengths."""
 
 Head = tuple[object, ...]
 """Everything that the JSON of a response depends on: shapes and sizes of its outputs."""
@@ -73,16 +73,16 @@ class Plan:
 
     id: str
     timeout: float | None
-    """Seconds; None if the JSON names no timeout."""
+    """Timeout (s); None if the JSON sets none."""
     outputs: tuple[RequestedOutput, ...]
     """In the order of the response."""
     served: Served
     tensors: tuple[BinaryTensor, ...] = ()
     """Inputs whose values follow the JSON, in their order."""
     output_sizes: tuple[int, int] = (0, 0)
-    """Expected bytes of the response's values: in all, and of those in its JSON."""
+    """Expected size (bytes) of all values in the response, and of the values in its JSON."""
     heads: dict[Head, bytes] = field(default_factory=dict, repr=False)
-    """JSON of responses whose values all follow it."""
+    """Cached JSON of responses whose values all follow the JSON."""
 
     @property
     def needed(self) -> frozenset[str] | None:
@@ -100,7 +100,7 @@ class InferRequest(NamedTuple):
 
 
 def keep_plan(head: bytes, plan: Plan) -> None:
-    """Keep a plan unless its JSON is too long. All are dropped at `MAX_PLANS`."""
+    """Cache a plan unless its JSON is too long. Beyond `MAX_PLANS` plans, the cache is cleared."""
     plans = plan.served.plans
     if len(head) <= MAX_PLAN_BYTES:
         if len(plans) >= MAX_PLANS:
@@ -116,8 +116,8 @@ def read_request(
 ) -> InferRequest:
     """Parse the body of POST …/infer.
 
-    `header_length` is the value of Inference-Header-Content-Length, the length of the JSON.
-    Raise InputError, also for more than `max_json` bytes of JSON.
+    `header_length` is the value of Inference-Header-Content-Length, the length of the JSON. Raise
+    InputError if the request is invalid or its JSON has more than `max_json` bytes.
     """
     length = len(body) if header_length is None else _length(header_length, len(body))
     if length > max_json:
@@ -244,7 +244,7 @@ def _head(
 
 
 def _data(values: NDArray[Any], name: str) -> Any:
-    """Return the values as a flat list: the protocol allows nesting, but most servers send this.
+    """Return the values as a flat list, which most servers send, although nesting is allowed.
 
     Raise InputError for values that JSON cannot express.
     """
@@ -324,7 +324,7 @@ def _entries(
 
 
 def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedOutput, ...]:
-    """Return the requested outputs, or all if none is named."""
+    """Return the requested outputs, or all outputs if the request names none."""
     listed = document.get("outputs")
     if listed is None or (isinstance(listed, Array) and not len(listed)):
         return tuple(RequestedOutput(spec, binary) for spec in served.outputs)
@@ -363,7 +363,7 @@ def _output_sizes(
 ) -> tuple[int, int]:
     """Return `Plan.output_sizes` for inputs of these shapes.
 
-    A dynamic dimension is taken from the inputs: outputs have at most as many entries in it.
+    The size of a dynamic dimension comes from the inputs, because outputs are at most as large.
     """
     total = json = 0
     for spec, binary in outputs:
@@ -378,7 +378,7 @@ def _output_sizes(
 
 
 def _timeout(parameters: Object | None) -> float | None:
-    """Return seconds; Triton's clients send microseconds, and 0 for no timeout."""
+    """Return the timeout in seconds. Triton's clients send microseconds, and 0 for no timeout."""
     value = parameters.get("timeout") if parameters is not None else None
     if value is None or value == 0:
         return None

@@ -13,13 +13,13 @@ def test_the_cpu_computes_in_fp32_by_default(precision: str) -> None:
     config = TrainingConfig.model_validate({"precision": precision})
     assert accelerator.precision_of(config, CPU) == "fp32"
     assert accelerator.report(config, CPU, nn.Linear(1, 1)) == {"precision": "fp32"}
-    assert "precision" not in config.decisive()
+    assert "precision" not in config.result_settings()
 
 
 def test_a_configured_precision_is_kept() -> None:
     config = TrainingConfig.model_validate({"precision": "bf16"})
     assert accelerator.precision_of(config, CPU) == "bf16"
-    assert config.decisive()["precision"] == "bf16"
+    assert config.result_settings()["precision"] == "bf16"
 
 
 def test_a_cpu_has_no_known_peak_and_no_changed_defaults() -> None:

@@ -98,7 +98,7 @@ def test_a_resumed_gang_has_the_average_of_an_undisturbed_one(
 def test_betas_are_those_of_the_optimizer() -> None:
     config = TrainingConfig.model_validate({"betas": "0.8,0.95"})
     assert config.to_args() == ["--betas=0.8,0.95"]
-    assert config.decisive()["betas"] == "0.8,0.95"
+    assert config.result_settings()["betas"] == "0.8,0.95"
 
     class Wrapped:
         model = torch.nn.Linear(2, 2)

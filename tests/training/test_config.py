@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from training.command_line import read_config, variable_of
-from training.config import ALWAYS_DECISIVE, TrainingConfig, flag_of, written
+from training.config import ALWAYS_LISTED, TrainingConfig, flag_of, written
 from workload.configuration import ConfigurationError, problem_sentences
 
 VALID = st.fixed_dictionaries(
@@ -148,9 +148,9 @@ def test_a_wrong_file_is_named(text: str | None, sentence: str, tmp_path: Path) 
 
 def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
     usual = TrainingConfig()
-    assert set(usual.decisive()) == set(ALWAYS_DECISIVE)
+    assert set(usual.result_settings()) == set(ALWAYS_LISTED)
     other = TrainingConfig(optimizer="sgd", model="resnet18", model_options={"image_size": 32})
-    assert other.decisive() == usual.decisive() | {
+    assert other.result_settings() == usual.result_settings() | {
         "model": "resnet18",
         "optimizer": "sgd",
         "model_options": '{"image_size": 32}',
@@ -162,7 +162,7 @@ def test_newer_settings_change_a_run_only_if_they_are_set() -> None:
     [
         ({"model": "gpt"}, "set dataset to text or tokens"),
         ({"model_options": {"layers": 2}}, "model_options of simple-cnn: layers is not known here"),
-        ({"model_options": "{"}, "write a JSON object"),
+        ({"model_options": "{"}, "must be a JSON object"),
         ({"parallel": "fsdp", "gradient_compression": "bf16"}, "with fsdp, set it to none"),
         ({"epochs": 3, "train_steps": 7}, "epochs 3 and train_steps 7 each set the run's"),
         ({"train_steps": 7, "train_samples": 9}, "train_steps 7 and train_samples 9 each set the"),

@@ -360,7 +360,7 @@ def test_a_damaged_adapter_is_refused(
         (
             {"model": "gpt", "dataset": "text", "lora_rank": 4, "init_from": "/a"}
             | {"lora_targets": ["q_proj", "q_proj"]},
-            "lora_targets lists a layer twice",
+            "lora_targets contains a duplicate layer: list each layer only once",
         ),
     ],
 )
@@ -373,6 +373,6 @@ def test_settings_that_do_not_fit_are_reported(settings: dict[str, Any], problem
 def test_adapters_belong_to_the_settings_that_determine_the_result() -> None:
     values = {"model": "gpt", "dataset": "text", "init_from": "/a", "lora_rank": 4}
     config = TrainingConfig.model_validate(values | {"lora_targets": "q_proj,k_proj"})
-    assert config.decisive()["lora_rank"] == 4
-    assert config.decisive()["lora_targets"] == "q_proj,k_proj"
+    assert config.result_settings()["lora_rank"] == 4
+    assert config.result_settings()["lora_targets"] == "q_proj,k_proj"
     assert "--lora-targets=q_proj,k_proj" in config.to_args()

@@ -90,7 +90,7 @@ class Result:
 
 
 def part(images: Images, count: int) -> Images:
-    return Images(images.pixels[:count], images.labels[:count], images.white)
+    return Images(images.pixels[:count], images.labels[:count], images.divisor)
 
 
 def tensors(images: Images) -> tuple[Tensor, Tensor]:

@@ -70,9 +70,9 @@ def test_metrics_are_flags_separated_by_commas() -> None:
 
 def test_a_custom_loss_is_part_of_the_result_and_metrics_are_not() -> None:
     config = TrainingConfig.model_validate({"loss": "a:b", "metrics": ["c:d"]})
-    assert config.decisive()["loss"] == "a:b"
-    assert "metrics" not in config.decisive()
-    assert "loss" not in TrainingConfig().decisive()
+    assert config.result_settings()["loss"] == "a:b"
+    assert "metrics" not in config.result_settings()
+    assert "loss" not in TrainingConfig().result_settings()
 
 
 def test_metrics_are_those_of_the_held_out_samples(

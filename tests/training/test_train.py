@@ -210,7 +210,7 @@ def test_a_finished_run_without_checkpoints_does_not_start_again(
 ) -> None:
     train()
     shutil.rmtree(tmp_path / "run/checkpoints")
-    with pytest.raises(ConfigurationError, match="has no checkpoint to continue from: choose"):
+    with pytest.raises(ConfigurationError, match="without a checkpoint to continue from: choose"):
         train(epochs=3)
     assert read_manifest(tmp_path / "run/export").settings["epochs"] == 2
 
@@ -340,4 +340,4 @@ def test_a_tracking_service_without_its_package_ends_the_run_before_it_trains(
         train("run", track=["wandb"])
     assert not (tmp_path / "run/checkpoints").exists()
     assert train("run", epochs=1, track=[]) == exit_codes.DONE
-    assert "track" not in TrainingConfig.model_validate({"track": "mlflow,wandb"}).decisive()
+    assert "track" not in TrainingConfig.model_validate({"track": "mlflow,wandb"}).result_settings()

@@ -159,9 +159,9 @@ def test_settings_of_a_warm_start_need_its_directory(alone: dict[str, Any]) -> N
 
 def test_a_warm_start_belongs_to_the_settings_that_determine_the_result() -> None:
     warm = TrainingConfig.model_validate({"init_from": "/checkpoints/first"})
-    assert warm.decisive()["init_from"] == "/checkpoints/first"
+    assert warm.result_settings()["init_from"] == "/checkpoints/first"
     assert warm.to_args() == ["--init-from=/checkpoints/first"]
-    assert "init_from" not in TrainingConfig().decisive()
+    assert "init_from" not in TrainingConfig().result_settings()
 
 
 @pytest.fixture(scope="module")

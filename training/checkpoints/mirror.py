@@ -1,7 +1,8 @@
 """Copy of a run's checkpoints and export in an object store, written by rank 0.
 
 The seal of a checkpoint and the manifest of an export are written last and removed first, so a
-directory that has one is complete. A checkpoint that is being copied is not removed from the disk.
+directory that contains one of them is complete. A checkpoint that is being copied is not removed
+from the disk.
 """
 
 from collections.abc import Callable

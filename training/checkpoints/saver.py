@@ -1,4 +1,4 @@
-"""Checkpoint saving on all processes while training continues."""
+"""Checkpoint saving in all processes while training continues."""
 
 import functools
 import itertools
@@ -25,7 +25,7 @@ from workload.run import all_or_none, on_rank0
 
 
 class Staging:
-    """Reused CPU memory for copies of tensors; newly allocated memory is slow on first access.
+    """CPU memory for copies of tensors, reused because new memory is slow on first access.
 
     PyTorch 2.15's DefaultStager takes about 1.4 times as long (222 MiB on the CPU).
     """
@@ -95,9 +95,9 @@ class Saver:
         """Copy the tensors and start to write them, after the previous checkpoint is on disk.
 
         `seal` does not list the files yet. The background thread calls `check` with the copies; if
-        it fails in one process, nothing is written. When everything is on disk, `done` is called
-        with the seconds that this took. Raise the error of the previous checkpoint, if it failed:
-        that of its check, or OSError.
+        the check fails in one process, nothing is written. When everything is on disk, `done` is
+        called with the elapsed seconds. If the previous checkpoint failed, raise its error: the
+        error from its check, or OSError.
         """
         started = time.monotonic()
         self.wait()
@@ -135,13 +135,16 @@ class Saver:
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
-        """Wait until everything is on disk. Raise the error on every process if that failed."""
+        """Wait until everything is on disk. If this failed, raise the error in every process."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()
 
     def close(self, beat: Callable[[], object]) -> None:
-        """Wait until all is on disk and, calling `beat`, in the object store; stop the thread."""
+        """Wait until everything is on disk and in the object store, and stop the thread.
+
+        `beat` is called regularly meanwhile.
+        """
         self.wait()
         if (mirror := self.mirror) is not None:
             await_rank0(lambda: mirror.wait(beat), self.group, beat)
@@ -155,7 +158,7 @@ class Saver:
         check: Callable[[Tensors], object],
         done: Callable[[float], object],
     ) -> None:
-        # Checked here, since training would wait several times as long as for the copy.
+        # Checked here and not in `save`, where training would wait several times as long.
         all_or_none(lambda: check(tensors), self.group)
         target = files.checkpoint_of(self._folder, seal.position.step)
         folder = on_rank0(lambda: files.create_unfinished(target), self.group)

@@ -25,8 +25,8 @@ from workload.run import on_rank0
 Tensors = dict[str, Tensor]
 
 WRITERS: Final = 8
-"""Maximum number of processes that write replicated tensors: to resume, every process opens the
-files of all of them."""
+"""Maximum number of processes that write replicated tensors. It is small because on resumption,
+every process opens the files of all of them."""
 
 
 def assign_tensors(tensors: Tensors, world: World) -> Tensors:
@@ -50,8 +50,8 @@ def assign_tensors(tensors: Tensors, world: World) -> Tensors:
 def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -> list[Path]:
     """Write this process's part of all tensors to disk; return its files.
 
-    Tensors that only some processes have must have unique names. All processes of the group must
-    call this together, and all raise OSError if one of them cannot write.
+    Tensors that exist only in some processes must have unique names. All processes of the group
+    must call this together, and all raise OSError if one of them cannot write.
     """
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
@@ -62,7 +62,7 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
 
 
 class _Reader(HuggingFaceStorageReader):
-    """Reader with which only rank 0 opens all files and broadcasts the locations of the tensors.
+    """Reader for which rank 0 alone opens all files and broadcasts the locations of the tensors.
 
     Otherwise every process would open the files of all others at least once.
     """
@@ -85,9 +85,9 @@ def read(
 ) -> tuple[Tensors, set[str]]:
     """Fill `tensors` in place; return all other tensors whose names start with one of `prefixes`.
 
-    The others are on the CPU. The second result is the set of names in `tensors` that start with
-    `optional` and are missing. Raise ValueError if any other tensor is missing or one has another
-    shape, and OSError if the files cannot be read.
+    The returned tensors are on the CPU. The second result contains the names in `tensors` that
+    start with `optional` and are missing from the files. Raise ValueError if any other tensor is
+    missing or a shape differs, and OSError if the files cannot be read.
     """
     reader = _Reader(folder, group)
     stored = reader.read_metadata().state_dict_metadata
@@ -111,7 +111,7 @@ def read(
 
 
 def _first_error(error: CheckpointException) -> Exception:
-    """Return the first error: the library's own is a BaseException with every stack trace."""
+    """Return the first error; the library's own is a BaseException with all stack traces."""
     reasons = [reason for reason, _ in error.failures.values()]
     for reason in reasons:
         if isinstance(reason, OSError):

@@ -78,8 +78,8 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
 def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
-    The object store is read if there is none on the disk. Raise ConfigurationError if the
-    checkpoint has another model or data set, and StoreError if the store fails.
+    If there is none on disk, look in the object store. Raise ConfigurationError if the checkpoint
+    belongs to another model or data set, and StoreError if the store fails.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))
 
@@ -155,9 +155,9 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds
     samples = run.data.train
-    # Use the usual batch size: compiled blocks would become dynamic after another one.
+    # Use the run's batch size: with another one, compiled blocks would become dynamic.
     inputs, _ = samples.batch(np.resize(np.arange(len(samples)), run.config.batch_size))
-    run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.white))
+    run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.divisor))
     _restore_rank_tensors(run, stored, same)
 
 
@@ -188,7 +188,7 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
 
 
 def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create the optimizer's tensors with a step that changes nothing, to fill them later."""
+    """Create the optimizer's tensors, to be filled later, with a step that changes nothing."""
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for group in groups:
@@ -202,7 +202,7 @@ def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _rank_tensors(run: Run) -> Tensors:
-    """Return the state that differs by process: RNG, loss scale, buffers and the loss so far."""
+    """Return the state that differs between processes: RNG, loss scale, buffers, loss so far."""
     scaler = run.model.scaler.state_dict()
     own = {
         "progress": torch.stack([run.loss_sum.cpu(), torch.tensor(float(run.samples)).double()]),
@@ -217,7 +217,7 @@ def _rank_tensors(run: Run) -> Tensors:
 
 
 def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
-    """Restore this process's state, or that of rank 0 if the number of processes changed."""
+    """Restore this process's state, or rank 0's state if the number of processes has changed."""
     progress = {name: stored[name] for name in stored if name.endswith("/progress")}
     prefix = f"rank-{run.world.rank if same else 0}/"
     own = {name.removeprefix(prefix): stored[name] for name in stored if name.startswith(prefix)}
@@ -239,7 +239,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
     if not run.position.seen:
         # The epoch is complete: its loss, saved before it was evaluated, is not needed.
         return
-    # With another number of processes, rank 0 takes over the epoch's loss so far.
+    # With a different number of processes, rank 0 takes over the epoch's loss so far.
     loss_sum, samples = torch.stack(list(progress.values())).sum(0).tolist()
     run.loss_sum.fill_(loss_sum)
     run.samples = int(samples)

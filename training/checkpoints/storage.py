@@ -1,8 +1,8 @@
 """Checkpoint directories: complete or absent, verified when read, limited to the newest N.
 
-`checkpoints/step-00000046/` holds the tensors in safetensors files, written by all processes, and
-`checkpoint.json`, the seal, with the size and digest of each file. The directory is renamed to its
-final name after everything is on disk. Its content is data only; reading it executes no code.
+`checkpoints/step-00000046/` contains safetensors files, written by all processes, and
+`checkpoint.json`, the seal, with the size and digest of each file. The directory gets its final
+name when everything is on disk. It contains only data, so reading it executes no code.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,11 @@ SEAL_FILE: Final = "checkpoint.json"
 
 @dataclass
 class Position:
-    """Position of a run: complete epochs, samples of all processes in this epoch, all steps."""
+    """Position of a run.
+
+    `epoch` counts complete epochs, `seen` the samples of all processes in the current epoch, and
+    `step` the steps since the start of the run.
+    """
 
     epoch: int = 0
     seen: int = 0
@@ -71,7 +75,7 @@ def file_entry(path: Path) -> File:
 def seal_checkpoint(written: Path, seal: Seal) -> Path:
     """Seal a written checkpoint and rename it; return its directory. Raise OSError on failure."""
     write_atomically(written / SEAL_FILE, seal.model_dump_json(indent=2).encode())
-    # An existing checkpoint of this name is damaged: the run resumed from an earlier one.
+    # An existing checkpoint with this name is damaged, because the run resumed from an earlier one.
     return publish_folder(written)
 
 

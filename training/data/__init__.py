@@ -43,7 +43,7 @@ __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_
 
 
 ALWAYS: Final = Verification()
-"""Verification of all files on every start, without a record."""
+"""Verification of all files at every start, without a record of verified files."""
 
 
 def load(
@@ -58,11 +58,11 @@ def load(
 ) -> Dataset:
     """Load a data set in a model's input shape; `seed` applies to synthetic data only.
 
-    If `shape` is None, samples keep their own shape. With `download`, published files are
-    downloaded first; all processes may request it, and one per machine downloads them.
-    `verification` applies to shards and tokens; one process per machine is enough. `report` is
-    called with a progress line every two seconds. Raise DataError if a file is missing or damaged;
-    the message names it.
+    If `shape` is None, samples keep their original shape. With `download`, published files are
+    downloaded first; all processes may pass it, but only one per machine downloads. Shards and
+    tokens are compared with their digests if `verification` is set; one process per machine is
+    enough. `report` is called with a progress line every two seconds. Raise DataError if a file is
+    missing or damaged; the message names it.
     """
     if download:
         fetch(name, folder)
@@ -106,7 +106,7 @@ def _in_memory(name: str, folder: Path, shape: Shape | None, seed: int) -> Datas
         case "synthetic":
             train, held_out = synthetic(shape or (3, 32, 32), seed)
         case _:
-            raise DataError(f"data set {name} is not known")
+            raise DataError(f"unknown data set {name}")
     identity = digest_of(train.pixels, train.labels, held_out.pixels, held_out.labels)
     return Dataset(train, held_out, train.pixels.shape[1:], len(classes), classes, identity)
 

@@ -125,7 +125,7 @@ def _validate(options: argparse.Namespace) -> str:
     from training.data.validation import examine, problems, read_report, write_report
 
     last = read_report(options.against) if options.against else None
-    # Not verified here: training compares prepared files with their digests.
+    # Not verified here, because training compares prepared files with their digests.
     data = load(
         options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
     )
@@ -175,8 +175,8 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="clean, split and pack images or text",
         description="Clean, split and pack images or text. Unreadable, small and duplicate files "
-        "are dropped and counted. The manifest, with the digests of all files, is written last; "
-        "until then nothing in the target changes, and an interrupted command can be run again.",
+        "are dropped and counted. The manifest, with the digests of all files, is written last. "
+        "Until then, nothing in the target changes, and an interrupted command can be run again.",
         allow_abbrev=False,
     )
     kinds = prepare.add_subparsers(required=True, metavar="KIND")
@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
             help="check schema, ranges, class balance and drift of a data set",
             description="Examine samples of a data set, and write a report with their statistics. "
             "The command fails if a value or a class is out of range, if a class has too few "
-            "samples, or if the data differ from those of an earlier report.",
+            "samples, or if the data differ from the data of an earlier report.",
             allow_abbrev=False,
         )
     )
@@ -227,7 +227,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--against", type=Path, metavar="REPORT",
-        help="report of an earlier data set, to compare schema and distributions with",
+        help="report of an earlier data set to compare with (schema and distributions)",
     )  # fmt: skip
     parser.add_argument(
         "--samples", type=_positive, default=20_000, metavar="N",

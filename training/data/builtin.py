@@ -1,4 +1,4 @@
-"""Data sets that need no files: from packages, or generated from a seed."""
+"""Data sets that need no files: they ship with packages or are generated from a seed."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -44,8 +44,8 @@ def digits() -> tuple[Images, Images]:
     pixels = bunch.images.astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = bunch.target.astype(np.int64)
     return (
-        Images(pixels[train], labels[train], white=16),
-        Images(pixels[held_out], labels[held_out], white=16),
+        Images(pixels[train], labels[train], divisor=16),
+        Images(pixels[held_out], labels[held_out], divisor=16),
     )
 
 
@@ -66,7 +66,8 @@ GLYPH_NOISE: Final = 24.0
 def glyphs() -> tuple[Images, Images]:
     """Return training and held-out images: noisy digits (28 x 28) in Pillow's default font.
 
-    They are rotated, shifted and scaled at random, but identical for all runs with the same Pillow.
+    They are rotated, shifted and scaled randomly, but are identical in all runs with the same
+    version of Pillow.
     """
     # Imported here: other data sets do not need Pillow.
     from PIL import ImageFont
@@ -80,8 +81,8 @@ def glyphs() -> tuple[Images, Images]:
     noise = random.normal(0, GLYPH_NOISE, drawn.shape)
     pixels = np.clip(drawn + noise, 0, 255).astype(np.uint8).reshape(-1, 1, GLYPH_SIDE, GLYPH_SIDE)
     return (
-        Images(pixels[GLYPHS_HELD_OUT:], labels[GLYPHS_HELD_OUT:], white=255),
-        Images(pixels[:GLYPHS_HELD_OUT], labels[:GLYPHS_HELD_OUT], white=255),
+        Images(pixels[GLYPHS_HELD_OUT:], labels[GLYPHS_HELD_OUT:], divisor=255),
+        Images(pixels[:GLYPHS_HELD_OUT], labels[:GLYPHS_HELD_OUT], divisor=255),
     )
 
 
@@ -104,13 +105,13 @@ PHOTO_BLOCK: Final = 64
 PATCH_STEP: Final = 8
 """Distance in pixels between the patches of a block, which overlap."""
 HELD_OUT_EVERY: Final = 5
-"""Every fifth block is held out. Held-out blocks form diagonals, so both parts cover the scene."""
+"""Every fifth block is held out. Held-out blocks form diagonals, so both splits cover the scene."""
 
 
 def photos() -> tuple[Images, Images]:
     """Return training and held-out images: 32 x 32 patches of scikit-learn's two photographs.
 
-    No pixel is in both parts.
+    No pixel is in both splits.
     """
     # Imported here: scikit-learn takes a second to import, and other data sets do not need it.
     from sklearn.datasets import load_sample_images
@@ -126,7 +127,7 @@ def photos() -> tuple[Images, Images]:
                 pixels[part].append(patches)
                 labels[part].extend([label] * len(patches))
     train, held_out = (
-        Images(np.concatenate(pixels[part]), np.array(labels[part], np.int64), white=255)
+        Images(np.concatenate(pixels[part]), np.array(labels[part], np.int64), divisor=255)
         for part in (False, True)
     )
     return train, held_out
@@ -146,6 +147,6 @@ def synthetic(shape: Shape, seed: int) -> tuple[Images, Images]:
     noise = random.normal(0, 64, (len(labels), *shape))
     pixels = np.clip(pictures[labels] + noise, 0, 255).astype(np.uint8)
     return (
-        Images(pixels[512:], labels[512:], white=255),
-        Images(pixels[:512], labels[:512], white=255),
+        Images(pixels[512:], labels[512:], divisor=255),
+        Images(pixels[:512], labels[:512], divisor=255),
     )

@@ -23,8 +23,8 @@ class Items:
         self._shape, self._dtype = first.shape, first.dtype
 
     @property
-    def white(self) -> int:
-        """Divisor of inputs on the device: 255 for bytes, 1 for floating point numbers."""
+    def divisor(self) -> int:
+        """Divisor that scales inputs on the device: 255 for bytes, 1 for floating-point numbers."""
         return 255 if self._dtype == np.uint8 else 1
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Items:
             if not 0 <= targets[row] < self._classes:
                 raise DataError(
                     f"sample {index} of {self._source} has class {targets[row]}, but there are "
-                    f"{self._classes} classes, numbered from 0"
+                    f"{self._classes} classes, counted from 0"
                 )
             inputs[row] = array
         return inputs, targets
@@ -59,7 +59,7 @@ class Items:
 
 
 def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """Call `factory(data_dir=…, train=True)`, and again with train=False for held-out samples.
+    """Load training samples with `factory(data_dir=…, train=True)`, and held-out ones with False.
 
     `shape` is the input shape of the model, if it has one; only uint8 images may differ from it.
     Raise ConfigurationError or DataError for errors that every restart would repeat.

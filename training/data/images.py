@@ -12,21 +12,22 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum size of a data set to enlarge once, in memory; larger ones are enlarged per batch."""
+"""Maximum size of a data set that is enlarged once, in memory; others are enlarged per batch."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images in memory: `pixels` N x channels x height x width from 0 to `white`, `labels` N.
+    """Images in memory.
 
-    Add a channel dimension by reshape, not by indexing with None: PyTorch would interpret the
-    strides of the latter as channels-last, and gradients would not have the layout of DDP's
-    buffers.
+    `pixels` has the shape N x channels x height x width and values from 0 to `divisor`, and
+    `labels` the shape N. Add a channel dimension by reshape, not by indexing with None: PyTorch
+    would interpret the strides of the latter as channels-last, and gradients would not have the
+    layout of DDP's buffers.
     """
 
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
-    white: int
+    divisor: int
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -41,20 +42,20 @@ class Images:
 
     def scaled(self) -> NDArray[np.float32]:
         """Return pixels from 0 to 1, as models expect them."""
-        return self.pixels.astype(np.float32) / np.float32(self.white)
+        return self.pixels.astype(np.float32) / np.float32(self.divisor)
 
 
 @dataclass(frozen=True)
 class Enlarged:
-    """Images that are enlarged when they are read, because 60,000 of 3x224x224 would take 9 GB."""
+    """Images that are enlarged on access, because 60,000 images of 3x224x224 would take 9 GB."""
 
     samples: Samples
     shape: Shape
 
     @property
-    def white(self) -> int:
-        """Return the white level of the images."""
-        return self.samples.white
+    def divisor(self) -> int:
+        """Return the divisor of the original images."""
+        return self.samples.divisor
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -70,14 +71,14 @@ class Enlarged:
 
 
 def fit(images: Images, shape: Shape) -> Images:
-    """Convert images in memory to another shape. Raise DataError if they would have to shrink."""
-    return Images(enlarge(images.pixels, shape), images.labels, images.white)
+    """Convert images in memory to another shape. Raise DataError if this would shrink them."""
+    return Images(enlarge(images.pixels, shape), images.labels, images.divisor)
 
 
 def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
     """Convert images from one shape to another, in advance if that takes little memory.
 
-    Raise DataError if they would have to shrink.
+    Raise DataError if this would shrink them.
     """
     if current == shape:
         return samples
@@ -90,8 +91,8 @@ def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
 def enlarge(pixels: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
     """Enlarge images by an integer factor, centre them on black, and convert grey to colour.
 
-    N x channels x height x width become N x `shape`. Raise DataError if they would have to
-    shrink, or if colour would have to become grey.
+    The result has the shape N x `shape`. Raise DataError if the images would have to be shrunk or
+    converted from colour to grey.
     """
     channels, height, width = pixels.shape[1:]
     factor = min(shape[1] // height, shape[2] // width) if len(shape) == 3 else 0

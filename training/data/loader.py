@@ -16,10 +16,10 @@ from training.data.samples import Indices, Samples
 class Batch:
     """This process's part of a batch.
 
-    All processes have the same number of `indices`; only the first `real` of them count. `total` is
-    the number of samples of the step in all processes. `seen` is the number of samples of the epoch
-    that have been used after the step. `last` marks the last batch of the step, after which the
-    optimizer updates the weights.
+    All processes have the same number of `indices`, of which only the first `real` count; the rest
+    is padding. `total` is the number of samples in the step, over all processes. `seen` is the
+    number of samples of the epoch that have been used after the step. `last` marks the last batch
+    of the step, after which the optimizer updates the weights.
     """
 
     indices: Indices
@@ -32,9 +32,9 @@ class Batch:
 class GangSampler:
     """Distributes the samples of an epoch over `size` processes in an order derived from the seed.
 
-    The order does not depend on the number of processes, and can start at any point. Every sample
-    counts exactly once per epoch. A step has `accumulate` batches of `batch_size` samples per
-    process; the last step of an epoch may have fewer.
+    The order does not depend on the number of processes, and iteration can start at any sample.
+    Every sample counts exactly once per epoch. A step consists of `accumulate` batches of
+    `batch_size` samples per process; the last step of an epoch may be smaller.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GangSampler:
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int, seen: int = 0, end: int | None = None) -> None:
-        """Set the order of `epoch`, from sample `seen` to sample `end`, by default the last one."""
+        """Select the samples of `epoch` from `seen` to `end`, by default the end of the epoch."""
         self._order = self._samples.order(np.random.default_rng((self._seed, epoch)))[:end]
         self._seen = seen
 
@@ -77,7 +77,7 @@ def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0)
 
 @dataclass(frozen=True)
 class Loaded:
-    """A batch with its inputs N x sample shape (pixels from 0 to 1, or tokens) and targets."""
+    """A batch with its inputs (N x sample shape; pixels from 0 to 1, or tokens) and targets."""
 
     batch: Batch
     inputs: Tensor
@@ -101,7 +101,7 @@ class Loader:
                 pin_memory=device.type == "cuda",
                 collate_fn=_identity,
                 persistent_workers=True,
-                # A separate generator, so that a resumed run draws the same random numbers.
+                # Use a separate generator, so that a resumed run gets the same random numbers.
                 generator=torch.Generator(),
             )
 
@@ -112,14 +112,14 @@ class Loader:
         ):
             yield Loaded(
                 batch,
-                scale(inputs.to(self._device, non_blocking=True), self._samples.white),
+                scale(inputs.to(self._device, non_blocking=True), self._samples.divisor),
                 targets.to(self._device, non_blocking=True),
             )
 
 
-def scale(inputs: Tensor, white: int) -> Tensor:
+def scale(inputs: Tensor, divisor: int) -> Tensor:
     """Scale pixels to the range from 0 to 1; return tokens unchanged."""
-    return inputs.float() / white if white else inputs
+    return inputs.float() / divisor if divisor else inputs
 
 
 def _identity(read: Any) -> Any:
@@ -127,7 +127,7 @@ def _identity(read: Any) -> Any:
 
 
 class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
-    """Maps a batch's sample numbers to tensors, in loader processes."""
+    """Maps the sample indices of a batch to tensors, in loader processes."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples

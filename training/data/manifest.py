@@ -55,7 +55,7 @@ class TokenSplit(_Model):
 
 def _all_different(parts: tuple[Part, ...]) -> None:
     if len({part.file for part in parts}) < len(parts):
-        raise ValueError("a file is listed twice")
+        raise ValueError("it lists a file twice")
 
 
 class ShardsManifest(_Model):
@@ -147,13 +147,13 @@ def _parsed(text: bytes, location: str) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a manifest; all files that it names must be on disk."""
+    """Write a manifest. All files that it lists must already be on disk."""
     text = manifest.model_dump_json(indent=2) + "\n"
     write_atomically(folder / MANIFEST_FILE, text.encode())
 
 
 def download(url: str, folder: Path, report: Report) -> None:
-    """Download a prepared data set from an object store and verify it; keep files that match.
+    """Download and verify a prepared data set from an object store; keep local files that match.
 
     The manifest is written last. Raise DataError if the directory contains a different data set or
     cannot be written, or if a file does not match the manifest; raise StoreError if a file cannot
@@ -196,10 +196,10 @@ def _matches(path: Path, part: Part, progress: Progress) -> bool:
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of files with their digests, which a restarted run does not need to repeat.
+    """Verification of files against their digests, which a restarted run does not repeat.
 
     `record`, in the directory of the run, contains the digest, size and modification time (ns) of
-    each file that matched. A process updates it only if `writes` is true.
+    each verified file. A process updates it only if `writes` is true.
     """
 
     record: Path | None = None
@@ -214,7 +214,7 @@ class Verification:
         return known if isinstance(known, dict) else {}
 
     def keep(self, matched: dict[str, list[object]]) -> None:
-        """Write the record, if it has changed."""
+        """Write the record if it has changed."""
         if self.record and self.writes and matched != self.known():
             write_atomically(self.record, json.dumps(matched).encode())
 
@@ -224,7 +224,7 @@ def verify(
 ) -> None:
     """Compare the sizes and the SHA-256 of files with the manifest.
 
-    Files that have not changed since the last successful comparison are not read again. Without a
+    Files that have not changed since they were last verified are not read again. Without a
     `verification`, nothing is compared. Raise DataError if a file differs; the message names the
     first one.
     """

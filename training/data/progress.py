@@ -21,7 +21,7 @@ def report_event(line: str) -> None:
 
 
 def report_stderr(line: str) -> None:
-    """Write a line to standard error, separate from results."""
+    """Write a line to standard error, so that standard output contains only results."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 

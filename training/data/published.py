@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, from files or downloaded.
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, read from files or downloaded.
 
 CIFAR is read from its binary version (https://www.cs.toronto.edu/~kriz/cifar.html). torchvision
 reads only the pickled version, and unpickling a file from shared storage can run arbitrary code.
@@ -38,10 +38,10 @@ CIFAR_SITE: Final = "https://www.cs.toronto.edu/~kriz/"
 
 
 def fetch(name: str, folder: Path) -> None:
-    """Download a data set to `folder` unless it exists; it appears there complete or not at all.
+    """Download a data set to `folder` unless it exists. It appears there only when it is complete.
 
-    torchvision verifies the digests. Processes on one machine wait for each other, and the first
-    one downloads for all. Raise DataError if the download fails.
+    torchvision verifies the digests. Of several processes on one machine, the first downloads and
+    the others wait. Raise DataError if the download fails.
     """
     if name not in FOLDERS:
         raise DataError(
@@ -109,18 +109,18 @@ def mnist(*folders: Path) -> tuple[Images, Images]:
 def _checked_images(
     source: Path, pixels: NDArray[np.uint8], labels: NDArray[Any], classes: int
 ) -> Images:
-    """Return images N x channels x height x width with their labels, after checking both."""
+    """Return images (N x channels x height x width) with their labels, after checking both."""
     if len(pixels) != len(labels):
         raise DataError(f"{source} has {len(pixels)} images and {len(labels)} labels")
     if not len(labels) or labels.max() >= classes:
         raise DataError(
             f"{source} must have at least one image, and labels from 0 to {classes - 1}"
         )
-    return Images(pixels, labels.astype(np.int64), white=255)
+    return Images(pixels, labels.astype(np.int64), divisor=255)
 
 
 def _read_idx(path: Path) -> NDArray[Any]:
-    """Read images N x height x width, or labels N, depending on the name."""
+    """Read images (N x height x width) or labels (N), depending on the file name."""
     # Imported here: torchvision imports torch, which other data sets do not need.
     from torchvision.datasets import mnist as torchvision
 
@@ -139,7 +139,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # These are the errors that torchvision raises for a file of another format or length.
+        # torchvision raises these errors for a file with another format or length.
         raise DataError(
             f"{path} is damaged, or not an IDX file of this kind: {error or 'wrong header'}"
         ) from None
@@ -189,7 +189,7 @@ def cifar100(folder: Path) -> tuple[Images, Images, tuple[str, ...]]:
 
 
 def _read_cifar(paths: list[Path], labels: int, classes: int) -> Images:
-    """Read records of one or two label bytes, the last of which is used, and 3x32x32 pixels."""
+    """Read records of `labels` label bytes, of which the last one is used, and 3x32x32 pixels."""
     length, parts = labels + CIFAR_PIXELS, []
     for path in paths:
         try:
@@ -208,7 +208,7 @@ def _read_cifar(paths: list[Path], labels: int, classes: int) -> Images:
     return Images(
         np.concatenate([part.pixels for part in parts]),
         np.concatenate([part.labels for part in parts]),
-        white=255,
+        divisor=255,
     )
 
 

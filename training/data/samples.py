@@ -1,4 +1,4 @@
-"""Samples of a data set, independent of content and location. Imports no torch."""
+"""Interface to the samples of any data set. Imports no torch."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
-"""Sample numbers, N."""
+"""Sample indices, of shape N."""
 
 Targets = NDArray[np.int64]
-"""Expected outputs: the class of each sample (N), or the next token of each token (N x tokens)."""
+"""Expected outputs: the class of each sample (N), or the token after each token (N x tokens)."""
 
 
 class DataError(Exception):
@@ -20,16 +20,16 @@ class DataError(Exception):
 
 
 class Samples(Protocol):
-    """A fixed number of samples with random access by number."""
+    """A fixed number of samples with random access by index."""
 
     @property
-    def white(self) -> int:
-        """Divisor of inputs on the device: the white level of pixel bytes, or 0 for tokens."""
+    def divisor(self) -> int:
+        """Divisor that scales inputs on the device: the largest pixel value, or 0 for tokens."""
 
     def __len__(self) -> int: ...
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return inputs N x sample shape, as stored, and targets.
+        """Return inputs of shape (N, *sample shape), as stored, and targets.
 
         Raise DataError if a sample is damaged or cannot be read.
         """
@@ -56,7 +56,7 @@ class Dataset:
 
 
 def spread(length: int, count: int) -> Indices:
-    """Return the numbers of up to `count` evenly spaced samples of `length`."""
+    """Return the indices of up to `count` evenly spaced samples out of `length`."""
     return np.linspace(0, length - 1, min(count, length)).astype(np.int64)
 
 
@@ -70,10 +70,10 @@ def digest_of(*arrays: NDArray[Any]) -> str:
 
 
 def local_order(sizes: Sequence[int], window: int, random: np.random.Generator) -> Indices:
-    """Return a permutation of all samples of files that have `sizes` samples each.
+    """Return a permutation of all samples in files, given the number of samples in each.
 
-    Files come in random order, and samples are shuffled within `window` files at a time, so that
-    only these files are read at a time, each completely before the next `window` files.
+    The files are ordered randomly and split into groups of `window` files. Samples are shuffled
+    only within a group, so that all samples of a group are read before the next group begins.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
     files = random.permutation(len(sizes))

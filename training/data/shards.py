@@ -1,8 +1,8 @@
 """Labelled images in WebDataset tar files: NUMBER.png or .jpg, and NUMBER.cls.
 
-The webdataset package reads shards as streams. Here an index next to the shards gives random access
-by sample number, so that an interrupted run resumes exactly, with any number of processes, and sees
-each sample once. Nothing is unpacked.
+The webdataset package reads shards as streams. Here, an index next to the shards allows random
+access, so that an interrupted run resumes exactly, with any number of processes, and sees each
+sample once. Nothing is unpacked.
 """
 
 import tarfile
@@ -36,9 +36,9 @@ LABEL: Final = "cls"
 
 @dataclass(frozen=True)
 class Shards:
-    """Images in tar files. `index` N x 4 contains the file number, offset, size and label of each.
+    """Images in tar files. `index` (N x 4) lists the file number, offset, size and label of each.
 
-    Files are open only during a batch, so that no file is open when processes fork and only paths
+    Files are opened for each batch, so that no file is open when processes fork, and only paths
     and numbers are pickled.
     """
 
@@ -46,7 +46,7 @@ class Shards:
     index: NDArray[np.int64]
     shape: tuple[int, int, int]
 
-    white = 255
+    divisor = 255
 
     def __len__(self) -> int:
         return len(self.index)
@@ -57,7 +57,7 @@ class Shards:
         return local_order(sizes.tolist(), WINDOW, random)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return pixels N x shape and labels N.
+        """Return pixels of shape (N, *shape) and labels of shape (N,).
 
         Raise DataError if an image cannot be read; the message names the shard.
         """
@@ -78,7 +78,7 @@ class Shards:
         shard.seek(offset)
         content = shard.read(size)
         if len(content) != size:
-            raise ValueError(f"it ends inside the image at byte {offset}")
+            raise ValueError(f"the file ends within the image at byte {offset}")
         try:
             return decode(content, self.shape)
         except ValueError as error:
@@ -88,8 +88,8 @@ class Shards:
 def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     """Decode a PNG or JPEG image to channels x height x width.
 
-    Its size is checked before decoding, so a small file cannot fill the memory. Raise ValueError if
-    the image is damaged or has another shape.
+    The size of the image is checked before decoding, so a small file cannot fill the memory. Raise
+    ValueError if the image is damaged or has another shape.
     """
     # Imported here: other data sets do not need Pillow.
     from PIL import Image
@@ -101,14 +101,14 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
             if found != shape:
                 raise ValueError(f"has shape {found}, but the manifest states {shape}")
             pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
-    # Pillow raises SyntaxError for broken PNG, and may be configured to raise its warnings.
+    # Pillow raises SyntaxError for broken PNG files, and may be configured to raise its warnings.
     except (OSError, SyntaxError, Image.DecompressionBombError, Warning) as error:
         raise ValueError(f"cannot be decoded: {error}") from None
     return pixels.transpose(2, 0, 1)
 
 
 def shards(folder: Path, verification: Verification | None, report: Report) -> Dataset:
-    """Load a prepared data set of images and verify its files; raise DataError if they differ."""
+    """Load a prepared image data set and verify its files; raise DataError if one is damaged."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, ShardsManifest):
         raise DataError(
@@ -133,7 +133,7 @@ def shards(folder: Path, verification: Verification | None, report: Report) -> D
 
 
 def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int64]:
-    """Read an index, N x 4, and validate all of its numbers; raise DataError if it is damaged."""
+    """Read an index (N x 4) and validate all its numbers; raise DataError if it is damaged."""
     path = folder / split.index.file
     try:
         index = np.load(path, allow_pickle=False)
@@ -160,7 +160,7 @@ def read_index(folder: Path, split: ShardSplit, classes: int) -> NDArray[np.int6
 
 
 def scan(path: Path, number: int) -> NDArray[np.int64]:
-    """Build the index of one shard, N x 4; raise DataError if the shard is not valid."""
+    """Build the index (N x 4) of one shard; raise DataError if the shard is not valid."""
     rows = []
     try:
         with tarfile.open(path, "r:") as shard:

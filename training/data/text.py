@@ -1,4 +1,4 @@
-"""Text for language models: windows of tokens, with the next token of each as its target."""
+"""Text for language models: windows of tokens, in which each token's target is the next token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ from workload.files import sha256_of
 BYTES: Final = 256
 """Number of different tokens if each byte is a token."""
 HELD_OUT_SHARE: Final = 0.1
-"""Share of every file that is held out, at its end.
+"""Share of every file that is held out, at the end of the file.
 
-A part in the middle would be easier to predict, because training text would surround it.
+A part in the middle would be easier to predict, because it would be surrounded by training text.
 """
 CONTEXT: Final = 256
-"""Tokens per sample for models that do not define it."""
+"""Tokens per sample for models that do not specify a context."""
 WINDOW: Final = 8
 """Files whose samples are shuffled together."""
 
@@ -67,7 +67,7 @@ class Windows:
     The last tokens of a stream are dropped if they do not fill a sample plus one token.
     """
 
-    white: Final = 0
+    divisor: Final = 0
 
     def __init__(self, streams: Sequence[Stream], context: int, outputs: int) -> None:
         self._streams, self._context, self._outputs = tuple(streams), context, outputs
@@ -101,7 +101,7 @@ class Windows:
 
 
 def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """Load all *.txt files below `folder` as bytes, holding out the end of each.
+    """Load all *.txt files below `folder` as bytes, and hold out the end of each.
 
     Raise DataError if there is none, or too little text.
     """
@@ -156,8 +156,8 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {"uint16": np.dtype("<u2"), "uint32": 
 class TokenFile:
     """`count` tokens in a file.
 
-    The file is memory-mapped for every batch, which takes microseconds, so that no file is open
-    when processes fork and only a path is pickled.
+    The file is memory-mapped again for every batch, which takes microseconds. Therefore no file is
+    open when processes fork, and only a path is pickled.
     """
 
     path: Path
@@ -183,7 +183,7 @@ class TokenFile:
 def tokens(
     folder: Path, shape: tuple[int, ...] | None, verification: Verification | None, report: Report
 ) -> Dataset:
-    """Load a prepared data set of tokens and verify its files; raise DataError if they differ."""
+    """Load a prepared token data set and verify its files; raise DataError if one is damaged."""
     manifest = read_manifest(folder)
     if not isinstance(manifest, TokensManifest):
         raise DataError(

@@ -15,7 +15,7 @@ from workload.files import write_atomically
 BINS: Final = 32
 _BATCH: Final = 512
 _MIN_SHARE: Final = 1e-4
-"""Share assumed for an empty bin, so that the index is finite."""
+"""Minimum share of a bin, so that the stability index is finite."""
 
 
 class PartReport(BaseModel):
@@ -36,7 +36,7 @@ class PartReport(BaseModel):
 
 
 class DataReport(BaseModel):
-    """Report of a validation, with which the next data set can be compared."""
+    """Report of a validation, against which the next data set can be checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,8 +63,9 @@ class DataReport(BaseModel):
 def examine(name: str, data: Dataset, limit: int) -> DataReport:
     """Return the statistics of up to `limit` samples of each part."""
     first, _ = data.train.batch(np.zeros(1, np.int64))
-    # Floating-point inputs have no natural range: the bins cover most of a standardized range.
-    largest = float(data.train.white if data.classes else data.outputs)
+    # Floating-point inputs have no natural range, so the bins cover the usual range of standardized
+    # values.
+    largest = float(data.train.divisor if data.classes else data.outputs)
     low, high = (-4.0, 4.0) if first.dtype.kind == "f" else (0.0, largest + 1)
     edges = np.linspace(low, high, BINS + 1)
     return DataReport(

@@ -105,7 +105,7 @@ def write_export(
         weights=weights,
         artifacts=artifacts,
         run=config.run_dir.name,
-        settings=config.decisive(),
+        settings=config.result_settings(),
         data_sha256=data.identity,
         torch_version=str(torch.__version__),
         code_version=code_version(),

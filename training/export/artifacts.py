@@ -1,4 +1,4 @@
-"""Other forms of a trained model: written, read back, compared, evaluated and timed."""
+"""Additional forms of a trained model, each compared with it, evaluated and timed."""
 
 import copy
 import math
@@ -34,7 +34,7 @@ TIMING_SECONDS: Final = 3.0
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median seconds of each model; the runs alternate, so that load affects both."""
+    """Return the median time (s) of each model. The runs alternate, so that load affects both."""
     seconds: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     with torch.no_grad():
@@ -60,7 +60,7 @@ BATCH: Final = 32
 def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
     """Return up to `count` evenly spaced samples: inputs as models expect them, and targets."""
     inputs, targets = map(torch.from_numpy, samples.batch(spread(len(samples), count)))
-    return scale(inputs, samples.white), targets
+    return scale(inputs, samples.divisor), targets
 
 
 @torch.no_grad()
@@ -103,7 +103,7 @@ def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact:
 
 def write_weights(path: Path, model: nn.Module) -> None:
     """Write a model's tensors to a safetensors file. Raise OSError on failure."""
-    # Copies, since a file cannot contain overlapping tensors.
+    # Copy the tensors, because a file cannot contain overlapping ones.
     tensors = {
         name: tensor.cpu().contiguous().clone() for name, tensor in tensors_of(model).items()
     }
@@ -116,7 +116,7 @@ FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8"
 
 @dataclass(frozen=True)
 class Source:
-    """Input of all forms: the model on the CPU in evaluation mode, its file, and some samples.
+    """Source of all forms: the model on the CPU in evaluation mode, its file, and some samples.
 
     `samples` are training inputs on the CPU; static quantization is calibrated on all of them.
     """
@@ -131,7 +131,10 @@ class Source:
 def make_artifacts(
     source: Source, config: TrainingConfig, heartbeat: Callable[[], object]
 ) -> tuple[Artifact, ...]:
-    """Write the configured forms, calling `heartbeat`; skip a form that fails, with a warning."""
+    """Write the configured forms, calling `heartbeat` regularly.
+
+    If a form fails, it is skipped with a warning.
+    """
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
     # The kind and the method of each form, by the setting that requests it.

@@ -61,7 +61,7 @@ def share_of_zeros(model: nn.Module) -> float:
 
 
 def _prunable_weights(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return each weight once: the pruning of a shared weight cannot be made permanent twice."""
+    """Return each weight once, because the pruning of a shared weight cannot be removed twice."""
     found: dict[int, tuple[nn.Module, str]] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
@@ -88,7 +88,7 @@ def check_quantization(method: Method | Literal["none"]) -> None:
 
 
 def quantized(model: nn.Module, method: Method, calibration: Tensor) -> ExportedProgram:
-    """Return a model's int8 graph. `calibration` has inputs as in training.
+    """Return a model's int8 graph. `calibration` contains inputs scaled as in training.
 
     Raise ConfigurationError if torchao is missing or the method does not apply to the model.
     """
@@ -129,7 +129,7 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
         settings = ao.Int8WeightOnlyConfig(set_inductor_config=False)
 
     def chosen(module: nn.Module, _: str) -> bool:
-        # A weight that is also used elsewhere would have to be kept in fp32 as well.
+        # A weight that is also used elsewhere would have to be stored in fp32 as well.
         return isinstance(module, nn.Linear) and uses[id(module.weight)] == 1
 
     if not any(chosen(module, "") for module in smaller.modules()):

@@ -33,8 +33,8 @@ _INDEX_FILE: Final = "model.safetensors.index.json"
 def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
     """Write weights, configuration and tokenizer.
 
-    An earlier directory is replaced. `model` is on any device and is not changed. Raise OSError or
-    ExportError on failure.
+    Replaces an existing directory. `model` may be on any device and is not modified. Raise OSError
+    or ExportError on failure.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -89,7 +89,7 @@ def llama_config(model: Gpt) -> dict[str, Any]:
 def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
     """Return the weights of a Llama under their names in `gpt`; other tensors keep theirs.
 
-    Tensors that can be derived from others are left out: tied embeddings and rotary frequencies.
+    Tensors that can be derived from others (tied embeddings, rotary frequencies) are left out.
     """
     left = {name: each for name, each in tensors.items() if not name.endswith("inv_freq")}
     if {_HEAD, _EMBEDDING} <= left.keys() and torch.equal(left[_HEAD], left[_EMBEDDING]):
@@ -117,7 +117,7 @@ LLAMA_LAYERS: Final = {
 
 
 def _names(layers: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name of each weight of a `gpt` and those of the Llama weights that it combines."""
+    """Yield the name of each `gpt` weight and the names of the Llama weights that it combines."""
     yield "embedding.weight", (_EMBEDDING,)
     yield "norm.weight", ("model.norm.weight",)
     for number in range(layers):
@@ -131,7 +131,7 @@ def read_huggingface(
 ) -> tuple[str, dict[str, Tensor], list[str]]:
     """Return the digest of a Llama's weights, its tensors under gpt's names, and the differences.
 
-    The digest is that of the safetensors files in the order of their names. Raise ExportError on
+    The digest covers the safetensors files in the order of their names. Raise ExportError on
     failure.
     """
     found, expected = _llama_settings(read_json(folder / CONFIG_FILE)), llama_config(model)
@@ -214,7 +214,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _tokenizer(config: TrainingConfig) -> bytes:
-    """Return tokenizer.json: that of the data set, or one with a token per byte."""
+    """Return the data set's tokenizer.json or, without one, a tokenizer with one token per byte."""
     if config.dataset == "tokens":
         folder = Path(config.data_dir) / "tokens"
         try:

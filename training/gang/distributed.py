@@ -19,9 +19,9 @@ from workload.run import all_or_none
 T = TypeVar("T")
 
 NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Environment variable that makes torchrun create a new store for every start.
+"""Environment variable that makes torchrun create a new store whenever it starts the processes.
 
-training.launch sets it where possible.
+training.launch sets it if the rendezvous allows it.
 """
 
 
@@ -31,7 +31,7 @@ POLL_SECONDS: Final = 0.05
 
 @contextlib.contextmanager
 def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]:
-    """Join the process group within the context: gloo on the CPU, plus NCCL with a GPU.
+    """Join the process group for the context: gloo on the CPU, and also NCCL with a GPU.
 
     Raise torch.distributed.DistError (a RuntimeError) if the other processes cannot be reached, and
     ConfigurationError if the port of rank 0 is in use. An operation with a dead peer fails at once
@@ -48,7 +48,7 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
-            # Given the device, NCCL connects at once and runs barriers on the right GPU.
+            # With the device, NCCL connects immediately and runs barriers on the right GPU.
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
@@ -63,8 +63,8 @@ def _store(world: World, timeout: timedelta) -> Store:
 
     The address is explicit because not every launcher sets the variables that `env://` reads.
 
-    torchrun keeps its store when it restarts the processes, including the addresses of dead ones,
-    which PyTorch would read again (observed with 2.15). Therefore every start has its own prefix.
+    When torchrun restarts the processes, it keeps its store with the addresses of dead processes,
+    which PyTorch 2.15 would read again. Therefore each start uses a different prefix.
     """
     store: Store
     address = f"tcp://{world.master}"
@@ -82,7 +82,7 @@ def gather(mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
 def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
     """Run an action, then call `beat` until all processes have run theirs; return the result.
 
-    A slow peer is therefore not reported as a hang. Raise torch.distributed.DistError (a
+    This way, a slow peer is not reported as a hang. Raise torch.distributed.DistError (a
     RuntimeError) if a process is dead.
     """
     try:
@@ -99,7 +99,7 @@ def await_rank0(action: Callable[[], T], group: dist.ProcessGroup, beat: Callabl
     """Run an action that may take hours on rank 0 only.
 
     Return its result, or raise its error, on every rank. The other processes call `beat` meanwhile.
-    Raise torch.distributed.DistError (a RuntimeError) if one of them is dead.
+    Raise torch.distributed.DistError (a RuntimeError) if a process is dead.
     """
 
     def mine() -> T | None:

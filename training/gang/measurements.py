@@ -3,8 +3,9 @@
 Every measurement is limited in time, and the number of rounds between nodes does not grow with the
 gang. A gang of fewer than three processes is not measured.
 
-A process is an outlier if it is worse than the median of its gang by a factor and by a difference.
-Measurements are noisy, so it must be an outlier in every attempt. Its best value is reported.
+A process is an outlier if its value is worse than the gang's median by both a factor and a
+difference. Measurements are noisy, so a process is reported only if it is an outlier in every
+attempt, and then with its best value.
 """
 
 import itertools
@@ -43,14 +44,15 @@ class SlowNodeError(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement: an outlier is worse than the median by both `factor` and `difference`."""
+    """A measurement. Outliers are worse than the median by both `factor` and `difference`."""
 
     unit: str
     factor: float
     difference: float = 0
     lower_is_better: bool = False
     pairs: bool = False
-    """Measured between nodes: only processes with the same index on their nodes are comparable."""
+    """True if measured between nodes, so that only processes with the same index on their nodes are
+    comparable."""
 
     def best(self, values: Sequence[float]) -> float:
         """Return the best of several values of one process."""
@@ -75,7 +77,7 @@ MEASUREMENTS: Final = {
 
 @dataclass(frozen=True)
 class Report:
-    """Values of one process by measurement, without measurements that it could not make."""
+    """Values of one process by measurement. Measurements that failed are missing."""
 
     node: str
     values: dict[str, float]
@@ -140,7 +142,7 @@ def node_indices(nodes: Sequence[str]) -> list[int]:
 
 
 def medians(reports: Sequence[Report]) -> dict[str, float]:
-    """Return the median of each measurement that at least one process has made."""
+    """Return the median of each measurement for which at least one process has a value."""
     return {
         name: statistics.median(found)
         for name in MEASUREMENTS
@@ -160,7 +162,7 @@ def described(found: Sequence[SlowNode]) -> str:
 
 
 def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of disjoint pairs of `count` nodes (circle method), at most `maximum`.
+    """Return at most `maximum` rounds of disjoint pairs of `count` nodes (circle method).
 
     Each node is in at most one pair of a round, and no pair occurs twice.
     """
@@ -235,10 +237,10 @@ def measured(
 
 
 def matmul_speed(device: torch.device) -> float:
-    """Return the GFLOP/s of matrix products, which all processes compute at the same time."""
+    """Return the GFLOP/s of a matrix product that all processes compute at the same time."""
     on_gpu = device.type == "cuda"
     size, dtype = (8192, torch.float16) if on_gpu else (512, torch.float32)
-    # Draw no random numbers: those of the run must not depend on the measurement.
+    # Use no random numbers, because the measurement must not affect those of the run.
     factor = torch.ones(size, size, device=device, dtype=dtype)
     product = torch.mm(factor, factor)
     _await(device)
@@ -255,8 +257,8 @@ def matmul_speed(device: torch.device) -> float:
 def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
     """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes of other nodes.
 
-    A slow peer makes only one exchange slow; a process is slow if all its exchanges are. Each
-    process exchanges data with those that have the same index on other nodes.
+    A slow peer slows down only one exchange, so a process is slow only if all its exchanges are.
+    Each process exchanges data with the processes of the same index on other nodes.
     """
     members = [[i for i, node in enumerate(nodes) if node == name] for name in dict.fromkeys(nodes)]
     found = []
@@ -325,7 +327,7 @@ def clock_offset(rank: int) -> float:
 
 
 def memory_limits() -> dict[str, float]:
-    """Return the size of shared memory and the limit of locked memory in bytes."""
+    """Return the size of the shared memory and the locked memory limit in bytes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     # JSON has no infinity.
     values = {"locked_memory": float(2**63 if limit == resource.RLIM_INFINITY else limit)}
@@ -335,7 +337,7 @@ def memory_limits() -> dict[str, float]:
 
 
 def disk_seconds(run_dir: Path) -> dict[str, float]:
-    """Return the time (s) to write 1 MiB to disk; a later check reports errors."""
+    """Return the time (s) to write 1 MiB to disk; empty on errors, which a later check reports."""
     began = time.perf_counter()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Checks before the first step for problems that would appear hours later. Imports no torch.
+"""Checks before the first step for problems that would otherwise appear hours later.
 
-A failed check raises ConfigurationError; no check changes anything.
+A failed check raises ConfigurationError. Imports no torch.
 """
 
 import contextlib
@@ -25,16 +25,17 @@ POLL_SECONDS: Final = 2.0
 """Seconds between two checks of a full volume; well below any peer_timeout."""
 
 LOCKED_BYTES: Final = 2**30
-"""Locked memory (bytes) below which RDMA is expected to fail: containerd's default is 8 MiB, and
-NCCL pins several buffers of 4 MiB for each connection."""
+"""Locked memory limit (bytes) below which RDMA is expected to fail. NCCL pins several buffers of 4
+MiB for each connection; containerd's default limit is 8 MiB."""
 
 
 def await_free_space(folder: Path, timeout: float) -> None:
-    """Wait for free space if a run with checkpoints resumes on a full volume, and report it.
+    """Wait for free space, and report it, if a run with checkpoints resumes on a full volume.
 
-    The volume may have been filled by others, and exiting would lose progress. Wait until a
-    checkpoint as large as the newest one fits, at most `timeout` seconds (0 waits forever); later
-    checks report what is still wrong. Every process waits by itself, before it joins the gang.
+    Other programs may have filled the volume, and exiting would use up the run's retries. Wait
+    until a checkpoint as large as the newest one fits, for at most `timeout` seconds (0 waits
+    forever); later checks report what is still wrong. Every process waits by itself, before it
+    joins the gang.
     """
     found = sorted((folder / "checkpoints").glob("step-*"))
     if not found:
@@ -70,11 +71,11 @@ def write_probe(folder: Path, size: int = 4096) -> None:
 
 
 def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
-    """Report a limit of locked memory (RLIMIT_MEMLOCK) that is too low for RDMA.
+    """Report a locked memory limit (RLIMIT_MEMLOCK) that is too low for RDMA.
 
     RDMA pins the buffers that adapters read and write. If the limit is too low, NCCL fails with
-    "Cannot allocate memory", without the cause. Containers inherit the limit of their runtime's
-    systemd unit.
+    "Cannot allocate memory" and does not report the cause. Containers inherit the limit of their
+    runtime's systemd unit.
     """
     uses_rdma = environment.get("NCCL_NET") == "IB" or environment.get("FI_PROVIDER") == "efa"
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -87,7 +88,7 @@ def warn_of_locked_memory(environment: Mapping[str, str]) -> None:
 
 
 def check_run_dir(folder: Path) -> None:
-    """Check that `folder` can be created and that files in it reach the disk."""
+    """Check that `folder` can be created and that files in it can be written to disk."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_probe(folder)
@@ -99,7 +100,10 @@ def check_run_dir(folder: Path) -> None:
 
 
 def _owner(folder: Path, error: OSError) -> str:
-    """Describe the owner and this process if permission is denied, as on NFS with root_squash."""
+    """Describe the directory's owner and this process's user if permission is denied.
+
+    This happens on NFS with root_squash.
+    """
     if error.errno != errno.EACCES:
         return ""
     # Path.exists raises an error below a directory that this process may not read.
@@ -139,8 +143,8 @@ def check_shared_memory(
 ) -> None:
     """Check that the batches that loader workers prefetch fit into shared memory.
 
-    `batch_bytes` is the size of one process's batch. Each of its `workers` holds two batches and
-    one in progress, and `local_size` processes share the memory of their node or pod.
+    `batch_bytes` is the size of one process's batch. Each of its `workers` holds two finished
+    batches and one in progress. `local_size` processes share the memory of their node or pod.
     """
     needed = batch_bytes * workers * 3 * local_size
     available = free_bytes(folder)

@@ -1,9 +1,10 @@
-"""Rank and size of this process, from the variables of its launcher. No other code reads them.
+"""Rank of this process and size of its gang, read from its launcher's environment variables.
 
-There are three kinds of launchers: torchrun and accelerate start the processes of a node and set
-the rank of each; Open MPI starts each process of all nodes; Kubeflow, Volcano and Indexed Jobs
-start pods, whose index is a rank only if each pod runs one process. A run that is started alone is
-a gang of one, so that no other code needs a special case.
+There are three kinds of launchers. torchrun and accelerate start the processes of a node and set
+the rank of each. Open MPI starts the processes of all nodes. Kubeflow, Volcano and Indexed Jobs
+start pods, whose index is a rank only if each pod runs one process. No other code reads these
+variables. A process without a launcher is a gang of one, so that no other code needs a special
+case.
 """
 
 import os
@@ -29,7 +30,7 @@ class LauncherVariables:
 
 
 PLAIN: Final = LauncherVariables()
-"""torchrun, accelerate, Volcano's pytorch plugin, a PyTorchJob, or variables set by hand."""
+"""torchrun, accelerate, Volcano's pytorch plugin, a PyTorchJob, or manually set variables."""
 
 INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
 """An Indexed Job sets the index of a pod but not the number of pods."""
@@ -57,7 +58,7 @@ ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
 }
-"""Maps each variable to its value when off, accelerate's flag, and this program's flag."""
+"""Maps each variable to the value that disables it, accelerate's flag, and this program's flag."""
 
 
 def _launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:
@@ -117,9 +118,9 @@ def _check_alone(environment: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class World:
-    """Rank of this process: `rank` of `size`, and `local_rank` of `local_size` on its node.
+    """Rank of this process: `rank` of `size`, and on its node, `local_rank` of `local_size`.
 
-    `master` is host:port of rank 0, empty for a single process.
+    `master` is the address of rank 0 as host:port, or empty for a single process.
     """
 
     rank: int
@@ -160,12 +161,13 @@ def port_taken(world: World, error: Exception) -> ConfigurationError | None:
     if not isinstance(error, torch.distributed.DistNetworkError) or "EADDRINUSE" not in str(error):
         return None
     return ConfigurationError(
-        f"MASTER_PORT of {world.master} is in use by another program on this machine: set another"
+        f"MASTER_PORT of {world.master} is in use by another program on this machine: "
+        "set another port"
     )
 
 
 def _check_open_mpi(environment: Mapping[str, str], rank: int, size: int) -> None:
-    # One process of mpirun may be torchrun or a script, which starts several processes.
+    # The process that mpirun starts may be torchrun or a script that starts several processes.
     if "TORCHELASTIC_RUN_ID" in environment or environment.get(OPEN_MPI.size, "1") == "1":
         return
     for ours, value, theirs in (("RANK", rank, OPEN_MPI.rank), ("WORLD_SIZE", size, OPEN_MPI.size)):

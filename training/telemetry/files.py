@@ -11,13 +11,13 @@ from torch.profiler import profile, schedule
 from workload.configuration import ConfigurationError
 
 KEPT: Final = 100
-"""Number of losses that stay on the device until they are copied together; a copy stalls it."""
+"""Number of losses that are copied from the device at once, because each copy stalls it."""
 
 
 class EventFiles(contextlib.ExitStack):
     """Event files of a run.
 
-    `step` is the number of steps before this process: TensorBoard hides later steps, which an
+    `step` is the number of steps before this process started. TensorBoard hides later steps that an
     earlier process wrote before it was killed. Raise ConfigurationError if the package is not
     installed.
     """
@@ -60,7 +60,7 @@ class EventFiles(contextlib.ExitStack):
 
 
 class Tracer:
-    """Profiles `steps` steps after the first `after` steps of this process; 0 disables it.
+    """Profiler of `steps` steps after the first `after` steps of this process; 0 disables it.
 
     `before` is the number of steps of the run before this process started. After the last profiled
     step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz. Raise
@@ -73,7 +73,7 @@ class Tracer:
         self._target = folder / f"rank-{rank}-step-{before + after + 1:08d}.json.gz"
         self._left = after + steps
         if steps:
-            # The step before is a warm-up, which absorbs the start of the profiler.
+            # The step before these is a warm-up, which absorbs the profiler's startup.
             skipped = {"skip_first": after - 1, "wait": 0, "warmup": 1}
             plan = schedule(**skipped, active=steps, repeat=1) if after else None
             self._profile = profile(schedule=plan, on_trace_ready=self._write, record_shapes=True)

@@ -30,7 +30,7 @@ Activity = Literal["start", "data", "step", "checkpoint", "evaluation", "export"
 
 
 class Activities(Collector):
-    """Counters of seconds by activity. One activity is current, so the sum is the total time.
+    """Time (s) by activity. Exactly one activity is current, so the sum is the total time.
 
     The seconds are plain floats until they are scraped, because `switch` is called several times
     per step.
@@ -79,8 +79,8 @@ SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 class Metrics(contextlib.ExitStack):
     """Metrics of one process. They are always updated, and served once `serve` has been called.
 
-    Loss and gradient norm stay on the device until they are scraped: a copy at every step would
-    stall a GPU.
+    Loss and gradient norm stay on the device until they are scraped, because copying them at every
+    step would stall a GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -151,7 +151,7 @@ class Metrics(contextlib.ExitStack):
                 busy.set_function(lambda: _utilization(device))
 
     def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
-        """Serve the metrics at `metrics_port` until exit, on the first process of a node only."""
+        """Serve the metrics at `metrics_port` until exit; only the first process of a node does."""
         if not config.metrics_port or world.local_rank:
             return
         try:
@@ -159,7 +159,7 @@ class Metrics(contextlib.ExitStack):
         except OSError as error:
             raise ConfigurationError(
                 f"metrics_port {config.metrics_port} is not available: {error.strerror}; "
-                "write another port, or 0 to disable it"
+                "set another port, or 0 to disable it"
             ) from None
         self.callback(thread.join)
         self.callback(server.server_close)

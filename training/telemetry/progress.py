@@ -20,8 +20,8 @@ from workload.report import Bar, emit
 class ProgressOutputs(contextlib.ExitStack):
     """Reports steps and epochs of a run, starting at its current position.
 
-    Raise ConfigurationError when a required package is not installed, and OSError when a trace or
-    event file cannot be written.
+    Raise ConfigurationError if a required package is not installed, and OSError if a trace or event
+    file cannot be written.
     """
 
     def __init__(self, run: Run) -> None:
@@ -118,11 +118,11 @@ class Throughput:
 
     def __init__(self, run: Run) -> None:
         self._run, self._peak = run, peak_flops(run.device)
-        self._tokens = 0 if run.data.train.white else math.prod(run.data.shape)
+        self._tokens = 0 if run.data.train.divisor else math.prod(run.data.shape)
         self._last = (time.perf_counter(), run.length.done(run.position))
 
     def exclude(self, seconds: float) -> None:
-        """Leave out the time of an evaluation."""
+        """Exclude the time of an evaluation."""
         then, before = self._last
         self._last = (then + seconds, before)
 

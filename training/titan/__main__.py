@@ -86,7 +86,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         )
 
     def _report_checkpoint(self) -> None:
-        """Report the newest complete checkpoint: if saving is asynchronous, the previous one."""
+        """Report the newest complete checkpoint: the previous one if saving is asynchronous."""
         step, interval = self.step, self.config.checkpoint.interval
         if self.config.checkpoint.async_mode != AsyncMode.DISABLED:
             step -= interval
@@ -102,7 +102,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
 
 def main(arguments: list[str]) -> None:
-    """Train, and export the weights."""
+    """Train the model and export its weights."""
     ours, options = parse(arguments)
     init_logger()
     with exit_on_bad_input():
@@ -140,7 +140,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--module", help="torchtitan module of the model, such as llama3")
     parser.add_argument("--config", help="configuration of the module, such as llama3_8b")
     parser.add_argument(
-        "--metrics-port", type=int, default=0, help="port of Prometheus metrics; 0 disables it"
+        "--metrics-port", type=int, default=0, help="port for Prometheus metrics; 0 disables it"
     )
     parser.add_argument(
         "--hang-timeout",
@@ -175,7 +175,7 @@ def exit_on_bad_input() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        # The parser has printed what is wrong.
+        # The parser has already printed the error.
         raise SystemExit(exit_codes.BAD_INPUT if error.code else 0) from None
     except MISTAKES as error:
         raise SystemExit(fail(error, exit_codes.BAD_INPUT)) from error

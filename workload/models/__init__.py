@@ -12,7 +12,7 @@ from workload.custom import find
 
 
 def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int, ...]) -> nn.Module:
-    """Build a model with new weights, which maps inputs N x `shape` to logits N x `outputs`.
+    """Build a model with new weights that maps inputs (N x `shape`) to logits (N x `outputs`).
 
     A text model returns N x T x `outputs`. Raise ConfigurationError if an option is invalid, if
     a model of this project does not take this shape, or if a custom factory cannot be found or
@@ -22,7 +22,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
         return _custom_model(name, options, outputs, shape)
     if name not in MODELS:
         raise ConfigurationError(
-            f"model {name} is not known: use {', '.join(MODELS)}, or a custom model as "
+            f"unknown model {name}: use {', '.join(MODELS)}, or a custom model as "
             "package.module:factory"
         )
     try:
@@ -38,7 +38,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigurationError(
-            f"model {name} needs the package torchvision in the version that fits this PyTorch: "
+            f"model {name} needs the package torchvision, in the version for this PyTorch release: "
             f"{error}"
         ) from error
     model: nn.Module = getattr(module, attribute)(outputs, **checked)

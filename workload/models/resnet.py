@@ -1,4 +1,4 @@
-"""Residual networks of torchvision, adapted to small images (pixels from 0 to 1)."""
+"""torchvision's residual networks, adapted to small images (pixels from 0 to 1)."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from torchvision.models import resnet18 as torchvision_resnet18
 from torchvision.models import resnet50 as torchvision_resnet50
 
 SMALL: Final = 64
-"""Maximum height and width of images that the first layers do not shrink."""
+"""Maximum height and width of images for which the first layers are replaced."""
 
 
 def resnet18(outputs: int, image_size: int) -> ResNet:
@@ -22,10 +22,10 @@ def resnet50(outputs: int, image_size: int) -> ResNet:
 
 
 def _fit(network: ResNet, image_size: int) -> ResNet:
-    """Replace the first layers for small images, as in the paper's networks for CIFAR-10.
+    """Replace the first layers for small images, like the CIFAR-10 networks of He et al. 2015.
 
-    A 3x3 convolution that keeps the size replaces the strided 7x7 convolution and the pool, with
-    which the network would shrink 32x32 to 1x1 (section 4.2).
+    A 3x3 convolution that keeps the size replaces the strided 7x7 convolution and the pooling,
+    which would make the network shrink 32x32 images to 1x1 (section 4.2).
     """
     if image_size <= SMALL:
         network.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)

@@ -15,8 +15,8 @@ RESIDUAL: Final = ("BasicBlock", "Bottleneck")
 def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the modules that FSDP shards and activation checkpointing wraps, in model order.
 
-    These are the outermost children of ModuleLists and the blocks of a ResNet; an empty list means
-    that the model is one block. A block must be called as a module, not through its parts.
+    These are the outermost children of ModuleLists and the blocks of a ResNet. An empty list means
+    that the model has no such blocks. A block must be called as a module, not through its parts.
     """
     return list(_blocks(model))
 
@@ -35,13 +35,13 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 def flops_per_sample(
     model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> int:
-    """Return the floating-point operations to train on one sample.
+    """Return the number of floating-point operations to train on one sample.
 
-    Matrix products, convolutions and attention (causal attention as if it were full) are counted
-    in the forward pass, and twice as many in the backward pass, as usual for model FLOPs
+    Counts matrix products, convolutions and attention (causal attention as if it were full) in the
+    forward pass, and twice as many operations in the backward pass, as usual for model FLOPs
     utilization (PaLM, arXiv:2204.02311, appendix B). Recomputation by activation checkpointing is
-    not counted. The model is not executed or changed; it must not be sharded or wrapped. `shape` is
-    that of one input.
+    not counted. The model, which is not executed or modified, must not be sharded or wrapped.
+    `shape` is the shape of one input.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}

@@ -22,16 +22,16 @@ from infra.settings.types import (
 from kube.kinds import KINDS
 from kube.kinds.volcano import JOB
 from training.config import (
-    ALWAYS_DECISIVE,
-    DECISIVE_WHERE_SET,
+    ALWAYS_LISTED,
     LENGTHS,
+    LISTED_IF_SET,
     TrainingConfig,
     metric_name,
 )
 
 SEARCHED: Final = tuple(
     name
-    for name in (*ALWAYS_DECISIVE, *DECISIVE_WHERE_SET)
+    for name in (*ALWAYS_LISTED, *LISTED_IF_SET)
     if name not in LENGTHS and not name.startswith("init_")
 )
 """Hyperparameters that a sweep may search: they determine the result, but not the length."""

@@ -187,7 +187,7 @@ def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:
 
 def test_a_missing_artifact_is_named(probe: Path, tmp_path: Path) -> None:
     manifest = read_manifest(probe)
-    with pytest.raises(ExportError, match="the export has no artifact 'int8': it has none"):
+    with pytest.raises(ExportError, match="the export has no artifact 'int8'; its artifacts: none"):
         load_backend(Choice("int8", probe, manifest, CPU, "", tmp_path))
     with pytest.raises(ExportError, match="backend int8 computes on the CPU only"):
         load_backend(Choice("int8", probe, manifest, torch.device("cuda"), "", tmp_path))

@@ -146,7 +146,7 @@ async def test_requests_exceeding_the_drain_time_are_abandoned(probe: Path, serv
         ("tests.inference.engine.probes:NoHandler", "is a NoHandler: it must be an"),
         ("tests.inference.engine.probes:Missing", "AttributeError: see load_failed in the server"),
         ("tests.inference.engine.probes:Unreachable", "OSError: see load_failed in the server"),
-        ("auto", "model probe is not known"),
+        ("auto", "unknown model probe"),
     ],
 )
 async def test_an_invalid_handler_is_reported(

@@ -26,15 +26,15 @@ def loaded(name: str) -> Dataset:
     return load(f"{OURS}:{name}", Path("/data"), None, 0)
 
 
-@pytest.mark.parametrize(("name", "white"), [("Squares", 1), ("Bytes", 255)])
-def test_samples_are_those_of_the_data_set(name: str, white: int) -> None:
+@pytest.mark.parametrize(("name", "divisor"), [("Squares", 1), ("Bytes", 255)])
+def test_samples_are_those_of_the_data_set(name: str, divisor: int) -> None:
     data = loaded(name)
     assert (data.shape, data.outputs, data.classes) == ((1, 8, 8), 2, ("left", "right"))
     assert (len(data.train), len(data.held_out)) == (SIZES[True], SIZES[False])
     inputs, targets = data.held_out.batch(np.array([3, 0]))
     expected = torch.stack([Squares(Path("/"), train=False)[index][0] for index in (3, 0)])
-    assert data.held_out.white == white
-    assert np.abs(inputs / white - expected.numpy()).max() < 1 / 200
+    assert data.held_out.divisor == divisor
+    assert np.abs(inputs / divisor - expected.numpy()).max() < 1 / 200
     assert targets.tolist() == [1, 0]
 
 
@@ -71,7 +71,7 @@ def test_mistakes_are_reported_when_it_is_loaded(
     ("name", "message"),
     [
         ("Ragged", r"sample 1 of .* is float32 \[1, 7, 8\], but the first is float32 \["),
-        ("FromOne", "has class 2, but there are 2 classes, numbered from 0"),
+        ("FromOne", "has class 2, but there are 2 classes, counted from 0"),
     ],
 )
 def test_a_wrong_sample_is_named(name: str, message: str) -> None:

@@ -69,7 +69,7 @@ def test_every_fitting_data_set_comes_in_the_shape_of_the_model(
         assert data.outputs == len(data.classes)
         for part in (data.train, data.held_out):
             pixels, labels = part.batch(np.arange(2))
-            assert (pixels.shape[1:], pixels.dtype, part.white) in (
+            assert (pixels.shape[1:], pixels.dtype, part.divisor) in (
                 (shape, np.uint8, 255), (shape, np.uint8, 16),
             )  # fmt: skip
             assert labels.dtype == np.int64

@@ -6,7 +6,7 @@ from training.data.images import Enlarged, fitted
 
 
 def test_images_are_enlarged_and_centred() -> None:
-    image = Images(np.array([[[[1, 2], [3, 4]]]], np.uint8), np.array([0]), white=4)
+    image = Images(np.array([[[[1, 2], [3, 4]]]], np.uint8), np.array([0]), divisor=4)
     assert fit(image, (1, 5, 5)).pixels[0, 0].tolist() == [
         [1, 1, 2, 2, 0],
         [1, 1, 2, 2, 0],
@@ -19,20 +19,20 @@ def test_images_are_enlarged_and_centred() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 31, 64), (1, 32, 32), (64,)])
 def test_images_are_never_shrunk_and_colour_never_becomes_grey(shape: tuple[int, ...]) -> None:
-    images = Images(np.zeros((1, 3, 32, 32), np.uint8), np.array([0]), white=255)
+    images = Images(np.zeros((1, 3, 32, 32), np.uint8), np.array([0]), divisor=255)
     with pytest.raises(DataError, match="images of 3x32x32 do not fit"):
         fitted(images, (3, 32, 32), shape)
 
 
 def test_many_images_are_enlarged_batch_by_batch_with_the_same_result() -> None:
     random = np.random.default_rng(0)
-    images = Images(random.integers(0, 256, (2000, 1, 8, 8), np.uint8), np.arange(2000), white=16)
+    images = Images(random.integers(0, 256, (2000, 1, 8, 8), np.uint8), np.arange(2000), divisor=16)
     large = fitted(images, (1, 8, 8), (3, 224, 224))
     assert isinstance(large, Enlarged)
-    assert (len(large), large.white) == (2000, 16)
+    assert (len(large), large.divisor) == (2000, 16)
     some = np.array([1999, 3])
     pixels, labels = large.batch(some)
-    few = Images(images.pixels[some], some, white=16)
+    few = Images(images.pixels[some], some, divisor=16)
     assert np.array_equal(pixels, fit(few, (3, 224, 224)).pixels)
     assert np.array_equal(labels, some)
     assert sorted(large.order(random)) == list(range(2000))

@@ -16,7 +16,7 @@ SIZES = {
 
 
 def samples(count: int) -> Images:
-    return Images(np.zeros((count, 1, 1, 1), np.uint8), np.zeros(count, np.int64), white=1)
+    return Images(np.zeros((count, 1, 1, 1), np.uint8), np.zeros(count, np.int64), divisor=1)
 
 
 def deal(

@@ -51,7 +51,7 @@ def test_images_can_be_read_by_index_in_any_order(shards: Path) -> None:
     data = load("shards", shards.parent, None, seed=0)
     assert len(list(shards.glob("train-*.tar"))) == 6
     assert (len(data.train), len(data.held_out), data.shape) == (23, 3, SHAPE)
-    assert (data.outputs, data.classes, data.train.white) == (5, tuple("abcde"), 255)
+    assert (data.outputs, data.classes, data.train.divisor) == (5, tuple("abcde"), 255)
     some = np.array([22, 0, 7, 7, 13])
     pixels, labels = data.train.batch(some)
     assert (pixels.dtype, pixels.shape) == (np.uint8, (5, *SHAPE))
@@ -124,7 +124,7 @@ def test_unchecked_damage_is_reported_when_it_is_read(shards: Path) -> None:
     with pytest.raises(DataError, match=r"train-00001.tar is damaged .* the image at byte 512"):
         train.batch(np.arange(5))
     path.write_bytes(content[:1000])
-    with pytest.raises(DataError, match=r"train-00001.tar is damaged .* ends inside the image"):
+    with pytest.raises(DataError, match=r"train-00001.tar is damaged .* ends within the image"):
         train.batch(np.array([7]))
     path.unlink()
     with pytest.raises(DataError, match=r"train-00001.tar is damaged or cannot be read"):

@@ -54,7 +54,7 @@ def test_the_end_of_every_file_is_only_held_out(tmp_path: Path) -> None:
     assert (a[:2700] + b[:900]).startswith(train)
     assert (a[2700:] + b[900:]).startswith(held_out)
     assert (len(data.train), len(data.held_out)) == (359, 39)
-    assert (data.shape, data.outputs, data.classes, data.train.white) == ((10,), 256, (), 0)
+    assert (data.shape, data.outputs, data.classes, data.train.divisor) == ((10,), 256, (), 0)
 
 
 def test_samples_have_256_tokens_by_default(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_every_window_of_every_file_is_seen_once(
     vocabulary = 70_000 if dtype == "uint32" else 1000
     write_tokens(tmp_path / "tokens", 205, dtype, vocabulary)
     data = load("tokens", tmp_path, (8,), seed=0)
-    assert (data.shape, data.outputs, data.classes, data.train.white) == ((8,), vocabulary, (), 0)
+    assert (data.shape, data.outputs, data.classes, data.train.divisor) == ((8,), vocabulary, (), 0)
     assert (len(data.train), len(data.held_out)) == (20, 4)
     order = data.train.order(np.random.default_rng(0))
     inputs, targets = data.train.batch(order)

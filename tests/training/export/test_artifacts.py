@@ -105,10 +105,10 @@ def test_an_artifact_with_another_digest_is_refused_before_it_is_read(
 
 def test_a_missing_artifact_is_named(export: Export) -> None:
     folder, manifest = export()
-    with pytest.raises(ExportError, match="no artifact 'int8': it has none"):
+    with pytest.raises(ExportError, match="no artifact 'int8'; its artifacts: none"):
         load_artifact(folder, manifest, "int8")
     folder, manifest = export(prune=0.5)
-    with pytest.raises(ExportError, match="no artifact 'int8': it has pruned"):
+    with pytest.raises(ExportError, match="no artifact 'int8'; its artifacts: pruned"):
         load_artifact(folder, manifest, "int8")
     (folder / FILES["pruned"]).unlink()
     with pytest.raises(ExportError, match="cannot be read: No such file"):

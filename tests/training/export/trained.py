@@ -38,14 +38,14 @@ def fitted(name: str, shape: tuple[int, ...], steps: int, **options: int) -> Tra
     for step in range(steps):
         chosen = order[step * 32 % 1024 : step * 32 % 1024 + 32]
         inputs, targets = map(torch.from_numpy, data.train.batch(chosen))
-        loss = cross_entropy(model(inputs.float() / data.train.white), targets)
+        loss = cross_entropy(model(inputs.float() / data.train.divisor), targets)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     inputs, targets = map(
         torch.from_numpy, data.held_out.batch(torch.arange(len(data.held_out)).numpy())
     )
-    return Trained(model, data, inputs.float() / data.held_out.white, targets)
+    return Trained(model, data, inputs.float() / data.held_out.divisor, targets)
 
 
 Export = Callable[..., tuple[Path, Manifest]]

@@ -50,7 +50,7 @@ def export(workload: Workload, directory: Path) -> None:
         last.weight /= network.eval()(inputs).std(0).mean()
     # Quantization is calibrated on the requests.
     pixels = (255 * samples).astype(np.uint8)
-    requests = Images(pixels, np.zeros(len(pixels), np.int64), white=255)
+    requests = Images(pixels, np.zeros(len(pixels), np.int64), divisor=255)
     data = replace(data, train=requests, held_out=requests)
     write_export(directory, network.eval(), config, data, {})
 

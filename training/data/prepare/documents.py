@@ -13,7 +13,7 @@ _ROWS_AT_A_TIME: Final = 256
 
 
 def find(folder: Path) -> list[Path]:
-    """Return the files with texts below a directory, sorted. Raise DataError if it has none."""
+    """Return the text files below a directory, sorted. Raise DataError if there are none."""
     patterns = [f"*{suffix}" for suffix in _READERS]
     found = {path for pattern in patterns for path in folder.rglob(pattern)}
     paths = sorted(path for path in found if path.is_file())

@@ -61,8 +61,8 @@ def from_folder(
 ) -> Source:
     """Read images from one directory per class, cropped and scaled to `shape`.
 
-    Only an image's pixels decide whether it is held out, so additional images do not change the
-    split of existing ones. Raise DataError if there is no image.
+    The pixels of an image determine whether it is held out, so additional images do not change the
+    split of existing ones. Raise DataError if there are no images.
     """
     try:
         classes = tuple(sorted(path.name for path in folder.iterdir() if _is_class(path)))
@@ -75,7 +75,7 @@ def from_folder(
         if path.is_file() and not path.name.startswith(".")
     ]
     if not files:
-        raise DataError(f"{folder} has no images: it needs a directory of images per class")
+        raise DataError(f"{folder} has no images: it must contain a directory of images per class")
 
     def picture(file: tuple[Path, int]) -> Picture | Dropped:
         return _from_file(*file, shape, minimum, held_out)
@@ -113,7 +113,7 @@ def _from_samples(
     samples: Samples, indices: NDArray[np.int64], held_out: bool
 ) -> Iterator[Picture]:
     pixels, labels = samples.batch(indices)
-    bright = (pixels.astype(np.uint16) * 255 // samples.white).astype(np.uint8)
+    bright = (pixels.astype(np.uint16) * 255 // samples.divisor).astype(np.uint8)
     for image, label in zip(bright.transpose(0, 2, 3, 1), labels.tolist(), strict=True):
         picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
         yield Picture(_encoded(picture), _digest(picture), label, held_out)
@@ -128,7 +128,7 @@ def _from_file(
             if min(image.size) < minimum:
                 return Dropped("too small")
             upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
-    # Decoders may raise any exception for a damaged file, which is counted and reported at the end.
+    # Decoders may raise any exception for a damaged file. Such files are counted and reported.
     except Exception:
         return Dropped("unreadable")
     picture = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
@@ -181,7 +181,7 @@ def prepare_images(
         ShardWriter(folder, "held-out", limit) as held_out,
         warnings.catch_warnings(),
     ):
-        # Reject a small file that would fill the memory when it is decoded.
+        # Reject small files that would fill the memory when they are decoded.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for picture in distinct(source.pictures):
             if isinstance(picture, Dropped):
@@ -209,6 +209,6 @@ def prepare_images(
 
 
 def _counts(dropped: Mapping[str, int]) -> str:
-    """Return the counts with their reasons."""
+    """Format the counts with their reasons."""
     counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
     return counts or "0"

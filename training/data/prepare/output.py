@@ -1,4 +1,4 @@
-"""Output of a prepared data set: files of limited size, published when all are complete."""
+"""Output files of data preparation, limited in size and published when all are complete."""
 
 import fcntl
 import io
@@ -19,15 +19,16 @@ from training.data.shards import LABEL, scan
 from workload.files import sha256_of, sync_folder
 
 UNFINISHED: Final = ".unfinished"
-"""Directory inside the target, and therefore on the same volume: publishing only renames files."""
+"""Directory inside the target and thus on the same volume, so that publishing only renames
+files."""
 
 
 @contextmanager
 def new_dataset(target: Path, force: bool) -> Iterator[Path]:
     """Provide an empty directory whose files and manifest are moved to `target` at the end.
 
-    An interrupted earlier attempt is removed, or completed if only the renames were left. With
-    `force` a data set in `target` is replaced at the end; other files stay. Raise DataError if
+    An interrupted earlier attempt is removed, or completed if only renames were missing. With
+    `force`, a data set in `target` is replaced at the end, and other files stay. Raise DataError if
     `target` is not empty, or if another process is preparing a data set in it.
     """
     target.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ def new_dataset(target: Path, force: bool) -> Iterator[Path]:
 
 
 def check_apart(source: Path, target: Path) -> None:
-    """Raise DataError if the target is inside its source."""
+    """Raise DataError if the target is inside the source."""
     if target.resolve().is_relative_to(source.resolve()):
         raise DataError(f"{target} is inside the source {source}: choose another directory")
 
@@ -147,7 +148,7 @@ class ShardWriter:
 
 
 def _size_after(offset: int, image: int) -> int:
-    """Return the size of the shard after another image, with its header, label and end blocks."""
+    """Return the shard's size with another image, including headers, label and end blocks."""
     blocks = -(-image // tarfile.BLOCKSIZE) + 5
     return -(-(offset + blocks * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 

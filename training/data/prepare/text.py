@@ -1,4 +1,4 @@
-"""Conversion of text files to files of tokens."""
+"""Conversion of text files to token files."""
 
 import hashlib
 from collections import Counter
@@ -26,8 +26,8 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 class Encoder:
     """Encoder of UTF-8 text.
 
-    `content` is the content of tokenizer.json, empty if each byte is a token. `end` contains the
-    token that ends a text, if there is one.
+    `content` is the content of tokenizer.json; it is empty if each byte is a token. `end` contains
+    the end-of-text token, if there is one.
     """
 
     encode: Callable[[bytes], NDArray[Any]]
@@ -44,8 +44,8 @@ def bytes_encoder() -> Encoder:
 def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
     """Return an encoder for a tokenizer.json of the package tokenizers.
 
-    `end` is the token that ends every text. Raise DataError if the file or the token is invalid, or
-    if the package is not installed.
+    `end` is the token to append to every text. Raise DataError if the file or the token is invalid,
+    or if the package is not installed.
     """
     try:
         from tokenizers import Tokenizer
@@ -89,10 +89,10 @@ def prepare_text(
 ) -> TokensManifest:
     """Write all texts below `folder` as tokens to `target`; see `documents.texts`.
 
-    Files have at most `limit` bytes. The share `held_out` is held out: the end of every *.txt file,
-    and that share of *.jsonl lines and *.parquet rows, whose text is in `field`. Raise DataError
-    if there is nothing to train on or to hold out, or if `target` is not empty. After an error,
-    `target` is unchanged.
+    Files have at most `limit` bytes. `held_out` is the share of each *.txt file (at its end), of
+    *.jsonl lines and of *.parquet rows to hold out; the text of lines and rows is in `field`. Raise
+    DataError if there is nothing to train on or to hold out, or if `target` is not empty. After an
+    error, `target` is unchanged.
     """
     paths = documents.find(folder)
     dropped: Counter[str] = Counter()
@@ -148,9 +148,9 @@ def _cut(text: bytes, held_out: float, is_file: bool) -> int:
 def _cleaned(
     paths: list[Path], field: str, minimum: int, dropped: Counter[str], report: Report
 ) -> Iterator[tuple[bytes, bool]]:
-    """Yield the distinct texts that are UTF-8 and long enough, and whether each is a whole file.
+    """Yield each distinct text that is UTF-8 and long enough, and whether it is a whole file.
 
-    The others are counted as dropped.
+    All other texts are counted as dropped.
     """
     seen: set[bytes] = set()
     sizes = {path: path.stat().st_size for path in paths}
@@ -182,9 +182,9 @@ def _character_start(text: bytes, offset: int) -> int:
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """Yield pieces of complete lines with at least `PIECE` bytes.
+    """Yield pieces of complete lines with at least `PIECE` bytes each.
 
-    Tokenizers are slow on long input.
+    Tokenizers are slow on long input, so a text is not encoded as a whole.
     """
     start = 0
     while start < len(text):

@@ -125,10 +125,10 @@ def test_shards_contain_several_classes(split: Path) -> None:
     ("make", "message"),
     [
         (lambda _: None, "cannot be read: No such file"),
-        (lambda folder: folder.mkdir(), "has no images: it needs a directory"),
+        (lambda folder: folder.mkdir(), "has no images: it must contain a directory"),
         (
             lambda folder: (folder / "cat").mkdir(parents=True),
-            "has no images: it needs a directory",
+            "has no images: it must contain a directory",
         ),
     ],
 )

@@ -86,7 +86,7 @@ def _server(_: Service, __: Request, ___: Reserve) -> Response:
 
 
 def _live(service: Service, _: Request, __: Reserve) -> Response:
-    """Report whether the main event loop runs."""
+    """Report whether the main event loop is running."""
     alive = time.monotonic() - service.last_turn < MAX_SILENCE
     return json_response({"live": alive}, 200 if alive else 503)
 
@@ -129,7 +129,7 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
             "the body of a load request must be empty or {}: the server always loads the model's "
             "directory",
         )
-    # A client that disconnects does not cancel it: others may wait for the new version.
+    # If the client disconnects, loading continues, because others may wait for the new version.
     loading = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
     return Pending(asyncio.shield(asyncio.wrap_future(loading)), _loaded)
 

@@ -149,7 +149,7 @@ class ApiClient:
         )
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return a Deployment with one replica. A strategy of None is Kubernetes' default."""
+        """Return a Deployment with one replica. None uses Kubernetes' default strategy."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",

@@ -37,7 +37,7 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    Export the stack output `cluster`, by which the next update recognises the cluster. The
+    Export the stack output `cluster`, by which the next update recognizes the cluster. The
     provider fails with RunError if the stack is already deployed to another cluster.
     """
     return Target.of(settings).provider
@@ -90,10 +90,10 @@ class Target:
 def identity(
     uid: str, recorded: Mapping[str, Any], context: str, *, allow_move: bool
 ) -> ClusterOutput:
-    """Return the identity to record, from the cluster's UID and the stack's last outputs.
+    """Return the identity to record, based on the cluster's UID and the stack's last outputs.
 
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
-    is kept. Stacks of releases that recorded none use the context's name as identifier.
+    is kept. Stacks deployed by a release that recorded none use the context's name instead.
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """

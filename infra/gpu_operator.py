@@ -55,7 +55,7 @@ def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Ma
             found[name] = {"imagePullSecrets": [PULL_SECRET]}
         image = section.get("image")
         if isinstance(image, Mapping) and serves(str(image.get("repository"))):
-            # The chart of Node Feature Discovery, which is not NVIDIA's, expects objects.
+            # The subchart for Node Feature Discovery is not NVIDIA's, and expects objects.
             found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}
     return found
 

@@ -152,7 +152,7 @@ def parse_plan(text: str) -> dict[str, Sweep]:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepControllerArgs:
-    """The sweeps of a stack, and what the pod of their controller needs.
+    """The sweeps of a stack, and the settings of their controller's pod.
 
     `plan` is the JSON of `plan()`; it and the image may be Pulumi outputs.
     """

@@ -55,7 +55,7 @@ _AUTOSCALER_ANNOTATIONS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJobArgs:
-    """A job, and what its pods need in addition to its settings.
+    """A job, and the values that its pods need in addition to the job's settings.
 
     `image` is a string or a Pulumi output, which a preview may not know; `image_identity` is always
     known and identifies the image's contents.

@@ -160,7 +160,7 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
                 "priority": settings.priority,
                 "reclaimable": settings.reclaimable,
                 "capability": settings.capability,
-                # Since 1.14 the webhook requires it, even if the scheduler does not read it.
+                # Since 1.14, the webhook requires `deserved` even if the scheduler ignores it.
                 "deserved": {**settings.guarantee, **settings.deserved},
                 "guarantee": compact({"resource": settings.guarantee}),
                 "parent": settings.parent,

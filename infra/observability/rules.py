@@ -31,7 +31,7 @@ class Recording:
     expr: str
 
     def manifest(self) -> dict[str, Any]:
-        """Return the rule as in a rule file."""
+        """Return the rule in the format of a rule file."""
         return {"record": self.record, "expr": self.expr}
 
 
@@ -47,7 +47,8 @@ GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
     f"- sum by (node) (kube_node_status_allocatable{{{GPU_MATCHER}}})"
 )
-"""GPUs that the device plugin reports unhealthy: the kubelet counts but does not allocate them."""
+"""GPUs that the device plugin reports as unhealthy. The kubelet counts them as capacity, but does
+not allocate them."""
 RUN_PODS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"

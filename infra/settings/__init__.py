@@ -34,7 +34,7 @@ class StackSettings(Settings):
 
     @property
     def retains(self) -> bool:
-        """True if claims or runs, and so their namespace, outlive the stack."""
+        """True if claims or runs, and therefore their namespace, outlive the stack."""
         kept_runs = any(job.outlives_change for job in self.training.all_jobs.values())
         return kept_runs or any(claim.retain for claim in self.storage.claims.values())
 
@@ -91,7 +91,7 @@ def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -
 
 _IN_PLAIN_TEXT: Final = (
     "{} contains a secret, which the stack's state and rendered manifests would store in plain "
-    "text: create a Kubernetes Secret, and name it in `env_from` or `volumes`."
+    "text: create a Kubernetes Secret, and refer to it in `env_from` or `volumes`."
 )
 
 

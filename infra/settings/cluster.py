@@ -90,7 +90,7 @@ class ClusterSettings(Settings):
     @classmethod
     def _one_line(cls, text: str | None) -> str | None:
         if text is not None and len(text.splitlines()) > 1:
-            raise ValueError("must be a name or a path, but has several lines")
+            raise ValueError("must be a name or a path on a single line")
         return text
 
     @field_validator("kubeconfig")
@@ -98,7 +98,7 @@ class ClusterSettings(Settings):
     def _path(cls, text: str | None) -> str | None:
         # The provider accepts either, and the state would then contain the credentials.
         if text is not None and text.lstrip().startswith("{"):
-            raise ValueError("must be the path of the kubeconfig file, but is its content")
+            raise ValueError("must be the path of the kubeconfig file, not its contents")
         return text
 
     @model_validator(mode="after")
@@ -138,7 +138,7 @@ class TolerationSettings(Settings):
 
     @property
     def manifest(self) -> dict[str, str]:
-        """The toleration as in the API."""
+        """The toleration in the format of the Kubernetes API."""
         return self.model_dump(exclude_none=True)
 
     @model_validator(mode="after")
@@ -173,7 +173,7 @@ class RuntimeClassSettings(Settings):
     )
     create: bool = Field(
         default=True,
-        description="Create the RuntimeClass. Set false if the cluster already has it.",
+        description="Create the RuntimeClass. Set to false if the cluster already has it.",
     )
 
 
@@ -223,9 +223,9 @@ class GpuSettings(Settings):
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,
-        description="Methods by which the device plugin passes GPUs to containers. cdi-cri needs a "
-        "container runtime with CDI, and containers keep their GPUs when systemd reloads. null is "
-        "envvar, which needs NVIDIA's runtime.",
+        description="Methods by which the device plugin passes GPUs to containers. cdi-cri "
+        "requires a container runtime with CDI; containers then keep their GPUs when systemd "
+        "reloads. null uses envvar, which requires NVIDIA's runtime.",
     )
     pass_device_specs: bool = Field(
         default=False,
@@ -234,8 +234,8 @@ class GpuSettings(Settings):
     )
     driver_root: AbsolutePath | None = Field(
         default=None,
-        description="Directory on the node with the driver, such as /run/nvidia/driver of a "
-        "containerized driver. null is the root directory, which is mounted only for CDI.",
+        description="Directory of the driver on the node, such as /run/nvidia/driver for a "
+        "containerized driver. null uses the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
         default=None,

@@ -58,7 +58,7 @@ class Field:
 
     @property
     def default(self) -> str:
-        """Default of the key as code, `empty`, or `none` if the key must be set."""
+        """Default of the key as Markdown: `none` if it is required, `empty` for an empty value."""
         if self.required:
             return "none"
         value = self.schema["default"]

@@ -38,7 +38,7 @@ class SlaSettings(Settings):
     )
     reserve: bool = Field(
         default=True,
-        description="Reserve resources that become free for such a job until its whole gang fits.",
+        description="For such a job, reserve resources as they become free, until its gang fits.",
     )
 
 
@@ -206,8 +206,8 @@ class QueueSettings(Settings):
                 limited = upper and (high == "capability" or resource in upper)
                 if limited and parse_quantity(amount) > parse_quantity(upper.get(resource, "0")):
                     raise ValueError(
-                        f"contradicts itself: {low} of {resource} is {amount}, more than its "
-                        f"{high} of {upper.get(resource, UNLISTED)}"
+                        f"sets {low} for {resource} to {amount}, more than {high} "
+                        f"({upper.get(resource, UNLISTED)}): lower one or raise the other"
                     )
         return self
 
@@ -230,7 +230,7 @@ class VolcanoSettings(Settings):
 
     install: bool = Field(
         default=True,
-        description="Install the chart. Set false if the cluster already has Volcano. Queues "
+        description="Install the chart. Set to false if the cluster already has Volcano. Queues "
         "and priority classes are created in both cases.",
     )
     namespace: DnsLabel = Field(default="volcano-system", description="Namespace of the release.")
@@ -243,7 +243,7 @@ class VolcanoSettings(Settings):
     version: str = Field(
         default="1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
     )
-    values: dict[str, Any] = Field(default={}, description="Additional values of the chart.")
+    values: dict[str, Any] = Field(default={}, description="Additional chart values.")
     scheduler: SchedulerSettings = Field(
         default=SchedulerSettings(),
         description="Policy of the scheduler, if the stack installs it.",

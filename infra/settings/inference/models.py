@@ -44,8 +44,8 @@ class CacheSettings(Settings):
     """A claim in which init containers keep copies of downloaded files for other pods."""
 
     claim: DnsLabel = Field(
-        description="Claim for the copies. On a shared file system, all pods share "
-        "them; in a directory on each node, the pods of that node do."
+        description="Claim for the copies. On a shared file system, all pods share them; in a "
+        "local directory of each node, only the pods on that node do."
     )
     size: MemoryQuantity = Field(
         description="Maximum size of all copies. The least recently used ones are deleted."
@@ -136,7 +136,9 @@ class SourceSettings(Settings):
         keys = [name for name in ("claim", "hub", "artifact", "image") if getattr(self, name)]
         if len(keys) != 1:
             sources = " and ".join(keys) or "none of them"
-            raise ValueError(f"needs one of claim, hub, artifact and image, but has {sources}")
+            raise ValueError(
+                f"must set exactly one of claim, hub, artifact and image, but sets {sources}"
+            )
         if self.download and self.artifact is None:
             raise ValueError("sets download, but has no artifact to download: remove it")
         if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):

@@ -206,7 +206,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def claims(self) -> Mapping[str, str]:
-        """Claims with models or copies of them, by the key that names them."""
+        """Claims with models or copies of models, by the setting that names each."""
         canary = self.canary
         versions = {"source": self.source, "canary.source": canary.source if canary else None}
         found = {

@@ -87,7 +87,7 @@ Reference = Annotated[str, AfterValidator(_reference)]
 
 
 class LauncherSettings(Settings):
-    """Resources of the pod that starts the others: the launcher of MPI, the head of Ray."""
+    """Resources of the pod that starts the others: the MPI launcher or the Ray head."""
 
     cpu: CpuQuantity = Field(default="1", description="CPU request.")
     memory: MemoryQuantity = Field(default="2Gi", description="Memory request and limit.")
@@ -119,8 +119,8 @@ class StepSettings(Settings):
         default={},
         description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
         "type of an artifact, such as text/csv. The command writes each to the file "
-        "`$(outputs.<name>)`. If the same image, command and `env` have already run with the same "
-        "inputs, the step is skipped and their outputs are reused.",
+        "`$(outputs.<name>)`. If the step has already run with the same image, command, `env` and "
+        "inputs, it is skipped, and the outputs of that run are reused.",
     )
     cache: bool = Field(
         default=True,
@@ -131,7 +131,7 @@ class StepSettings(Settings):
         default=[],
         max_length=100,
         description="Run the step once for each of these values, at the same time. $(ITEM) in the "
-        "command is the value. A step that follows waits for all of them.",
+        "command is the value. A following step waits for all of them.",
     )
     retries: PositiveInt | None = Field(
         default=None,
@@ -267,8 +267,8 @@ class TrainingJobSettings(Settings):
     )
     hyperparameters: TrainingConfig | None = Field(
         default=None,
-        description="Configuration of this repository's training program. A job has this, "
-        "`torchtitan` or `command`, except for kind notebook.",
+        description="Configuration of this repository's training program. Every job except a "
+        "notebook sets exactly one of this, `torchtitan` and `command`.",
     )
     torchtitan: TorchtitanSettings | None = Field(
         default=None,
@@ -294,8 +294,8 @@ class TrainingJobSettings(Settings):
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
         default=False,
-        description="Require the distribution, because packing can outweigh a preference. A gang "
-        "then waits even if one node has capacity for several of its pods.",
+        description="Require this distribution, because packing can outweigh a preference. The "
+        "gang then waits for enough nodes, even if one node has capacity for several of its pods.",
     )
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."
@@ -332,7 +332,7 @@ class TrainingJobSettings(Settings):
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
         description="suspended keeps the run without pods until this is set to running; stopped "
-        "ends it for good. Changing this setting does not start a new run.",
+        "terminates it permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -356,7 +356,7 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Name of an existing run, to keep it whatever else changes. null "
+        description="Name of an existing run to keep, whatever else changes. null "
         "derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(

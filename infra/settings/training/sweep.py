@@ -34,7 +34,7 @@ SEARCHED: Final = tuple(
     for name in (*ALWAYS_DECISIVE, *DECISIVE_WHERE_SET)
     if name not in LENGTHS and not name.startswith("init_")
 )
-"""Hyperparameters that a sweep may search: they determine the result, but not the length."""
+"""Hyperparameters that a sweep may search: they affect the result, but not a run's length."""
 
 _MAX_COMBINATIONS: Final = 256
 Value = str | bool | int | float
@@ -203,7 +203,10 @@ class SweepSettings(Settings):
             if name in self.job.model_fields_set:
                 yield f"sets job.{name}, which belongs to a single run: remove it"
         if self.parallel > self.trials:
-            yield f"sets parallel to {self.parallel}, more than trials ({self.trials})"
+            yield (
+                f"sets parallel to {self.parallel}, more than trials ({self.trials}): set a "
+                "smaller value"
+            )
         known = ["held_out_loss", "accuracy", *map(metric_name, config.metrics)]
         if self.objective.metric not in known:
             yield (

@@ -111,7 +111,7 @@ def test_a_service_of_a_sweep_without_a_winner_is_refused() -> None:
     ("service", "says"),
     [
         ({"sweep": "digit"}, "services.digits.sweep is 'digit', which is not declared"),
-        ({"run": "digits-12345678"}, "but has sweep and run"),
+        ({"run": "digits-12345678"}, "but sets sweep and run"),
         ({"checkpoints": "datasets"}, "but sweep 'digits' exports to 'checkpoints'"),
         ({"runtime": "vllm", "gpus": 1}, "sweep is 'digits', which trains the model digits-net"),
     ],

@@ -6,7 +6,7 @@ WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
 RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
-"""Label with the role of a pod: `leader` starts the others, which are `worker`."""
+"""Label with the role of a pod: the `leader` starts the pods with the role `worker`."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"

@@ -51,7 +51,7 @@ Start with audit, fix or exempt the violations, then use deny. The rules about o
 of object form one policy with a binding of the same name, such as gpu-platform-pods, and
 advisory rules are separate policies (gpu-platform-pods-advisory). Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
-change of the file.
+change to the file.
 
 To remove all policies:
   kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings \\

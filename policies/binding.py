@@ -234,7 +234,7 @@ class Binding:
         return self._stack
 
     def _resource(self, args: Any) -> Resource:
-        """Return the plain view of a resource from the SDK's arguments."""
+        """Return the view of a resource from the SDK's arguments."""
         return Resource(
             args.resource_type,
             plain(args.props),
@@ -247,6 +247,6 @@ class Binding:
 
 
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the objects that exist already; `manifest-readable` reports a wrong type."""
+    """Return the address patterns of existing objects; `manifest-readable` reports a wrong type."""
     names = (config.get(manifests.NAME) or {}).get("existingObjects")
     return tuple(str(name) for name in names) if isinstance(names, list) else ()

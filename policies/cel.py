@@ -71,8 +71,8 @@ class Cel:
     - `pairs(settings.x)`: an object, as a list of pairs: the regular expression for each key, and
       the value as a string.
 
-    `partial` marks a rule that can only partly be evaluated on one object. If the setting
-    `requires` has no value, the rule has no policy.
+    `partial` marks a rule that can only partly be evaluated on one object. `requires` names a
+    setting without which the rule has no policy.
     """
 
     violations: str

@@ -1,4 +1,4 @@
-"""Shell commands of probes and hooks: possible failures, and duration of sleeps."""
+"""Shell commands of probes and hooks: whether they can fail, and how long they sleep."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Container:
 
     @property
     def is_long_running(self) -> bool:
-        """True if the container runs next to the others, unlike init and ephemeral containers."""
+        """True if the container runs alongside the others, unlike init and ephemeral containers."""
         return self.kind in ("main", "sidecar")
 
     @property

@@ -57,7 +57,7 @@ class Severity(Enum):
 
 
 class Level(Enum):
-    """Effect of a violation, unless configuration overrides it."""
+    """Effect of a violation, which the configuration can override."""
 
     ADVISORY = "advisory"
     MANDATORY = "mandatory"

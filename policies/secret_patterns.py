@@ -1,4 +1,4 @@
-"""Patterns that recognise secrets, by names, values and settings."""
+"""Patterns that recognize secrets, by names, values and settings."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _api_tokens(pod: Pod) -> Iterator[Node]:
     ),
 )
 def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """This token is the first thing that malicious code in a model looks for."""
+    """An API token is the first thing that malicious code in a model looks for."""
     flag = pod.spec["automountServiceAccountToken"]
     if flag.known and flag.value is not False:
         yield Violation(flag, "false")

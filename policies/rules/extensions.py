@@ -61,7 +61,7 @@ def _remote(client: Node) -> Iterator[Violation]:
     config=LimitConfig,
 )
 def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:
-    """Otherwise, pods could get GPUs that no rule, quota or queue counts."""
+    """Under other names, pods could get GPUs that no rule, quota or queue counts."""
     root = resource.root
     if resource.is_kind("node.k8s.io", "RuntimeClass"):
         handler = root["handler"]

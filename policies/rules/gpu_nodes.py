@@ -155,7 +155,7 @@ def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
     config=NodeConfig,
 )
 def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
-    """A larger pod never starts; two half nodes communicate over the network, not over NVLink."""
+    """A pod larger than a node never starts, and half nodes communicate without NVLink."""
     if config.gpus_per_node is None:
         return
     multiple_pods = workload.size is not None and workload.size > 1

@@ -38,7 +38,7 @@ _UNSAFE: Final = "allowUnsafePathPattern"
     ),
 )
 def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """A claim could mount such a volume into pods that may not mount host paths themselves."""
+    """Through a claim, pods that may not mount host paths could still reach the node's files."""
     if "." in resource.group:
         yield from _host_paths(resource)
     if resource.is_kind("storage.k8s.io", "StorageClass"):

@@ -151,7 +151,7 @@ _SIGNED: Final = " + ".join(
     ),
 )
 def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
-    """Whoever can change a bucket, a claim or a tag could otherwise replace the served model."""
+    """Without signatures, anyone who can write to a bucket or claim could replace the model."""
     if not config.repositories or not _serves(pod, config):
         return
     kinds = dict(_volume_kinds(pod))
@@ -171,7 +171,7 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
 
 
 def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
-    """Yield the fields with which the container does not run the program of its image."""
+    """Yield the fields that make the container run anything but the program of its image."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
         yield Violation(image, f"an image of {' or '.join(config.images) or 'images'}")

@@ -51,7 +51,7 @@ class PriorityConfig(SystemConfig):
     ),
 )
 def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
-    """For such a priority, the scheduler evicts everything else, even inference."""
+    """For a pod with a system priority, the scheduler evicts everything else, even inference."""
     for spec in (pod.spec, pod.resource.root["spec"]):
         name = spec["priorityClassName"]
         if name.value in _OF_SYSTEM:

@@ -84,7 +84,8 @@ def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node 
 
 @stack_rule(
     name="training-queue-declared",
-    description="Training's queue exists and allows the GPUs that the workload requests.",
+    description="The queue that training names exists, and allows the GPUs that the workload "
+    "requests.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Declare the queue with enough GPUs, or list it under existingQueues.",

@@ -131,7 +131,7 @@ def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iter
         if number > limits.get(name, number):
             yield Violation(
                 Node(None),
-                f"fewer, or a larger quota than {limits[name]:f}",
+                f"at most {limits[name]:f}, or raise the quota",
                 found=f"{number:f} of {_key(name)} in one workload",
                 resource=workload.resource,
             )

@@ -1,4 +1,4 @@
-"""Objects of an in-cluster client of the Kubernetes API: service account, permissions, token."""
+"""Objects for an in-cluster client of the Kubernetes API: account, permissions, token, pod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

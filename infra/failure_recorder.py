@@ -31,7 +31,7 @@ _READ_RULES: Final = [
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRecorderArgs:
-    """Settings of the recorder, the claims' names, and the image (a string or a Pulumi output)."""
+    """Recorder settings, claim names, and the image (a string or a Pulumi output)."""
 
     recorder: RecorderSettings
     namespace: str

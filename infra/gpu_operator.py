@@ -1,4 +1,4 @@
-"""Helm values of NVIDIA's GPU Operator."""
+"""Helm values for NVIDIA's GPU Operator."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

@@ -29,7 +29,7 @@ _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuStackArgs:
-    """Settings of the GPUs, and the registry's credentials.
+    """GPU settings, and the registry's credentials.
 
     If `isolated`, a NetworkPolicy denies all connections of the device plugin. `rendering` is True
     if there is no cluster.
@@ -116,7 +116,7 @@ def manifests(args: GpuStackArgs) -> list[Manifest]:
 
 
 def plugin_config(gpu: GpuSettings) -> Manifest:
-    """Return the configuration file of the device plugin."""
+    """Return the device plugin's configuration file."""
     plugin = {
         "deviceListStrategy": gpu.device_lists,
         "passDeviceSpecs": gpu.pass_device_specs or None,

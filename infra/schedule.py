@@ -1,4 +1,4 @@
-"""Objects of a schedule: a CronJob, and the permissions of the program that starts the runs."""
+"""Objects for a schedule: a CronJob, and the permissions of the program that starts the runs."""
 
 import json
 from dataclasses import replace

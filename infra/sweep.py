@@ -1,4 +1,4 @@
-"""Objects of hyperparameter sweeps: their trials, and the program that controls them."""
+"""Objects for hyperparameter sweeps: their trials, and the program that controls them."""
 
 import hashlib
 import json
@@ -72,7 +72,7 @@ class Sweep:
 
 
 def template(sweep: Sweep) -> Manifest:
-    """Return the JobTemplate of the trials, which itself starts nothing.
+    """Return the JobTemplate for the trials. Creating it starts no trial.
 
     Policies and the report of a preview evaluate it for all trials that run at the same time.
     """
@@ -169,7 +169,7 @@ class SweepControllerArgs:
 
 
 def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
-    """Return the objects of the controller in the order of creation."""
+    """Return the controller's objects in the order of creation."""
     client = ApiClient(name=CONTROLLER, namespace=args.namespace)
     return [
         client.account(args.pull_secret),

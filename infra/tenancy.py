@@ -18,7 +18,7 @@ SERVICE_ACCOUNTS: Final = ("training", "inference")
 
 @dataclass(frozen=True, kw_only=True)
 class TenancyArgs:
-    """Settings of the namespace, and the name of the GPU resource that the quota counts.
+    """Namespace settings, and the name of the GPU resource that the quota counts.
 
     With `retain`, the namespace and its retained objects survive the stack's destruction.
     No admission policy applies in `system_namespaces`, whose pods are privileged.

@@ -83,7 +83,7 @@ class TrainingJobs(Component):
 
 
 def training_jobs(settings: StackSettings, shared: SharedResources) -> list[TrainingJobArgs]:
-    """Return the arguments of all jobs of a stack."""
+    """Return the arguments for all jobs of a stack."""
     isolated = settings.tenancy.network.isolate
     return [
         TrainingJobArgs.of(key, job, shared, isolated=isolated)

@@ -86,7 +86,7 @@ class TrainingJobArgs:
         *,
         isolated: bool = False,
     ) -> Self:
-        """Build the arguments of a job from the stack's shared resources."""
+        """Build the arguments for a job from the stack's shared resources."""
         return cls(
             key=key,
             job=job,
@@ -171,7 +171,7 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
 
 
 def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
-    """Return the pod of the gang, whose command the job kind completes."""
+    """Return the gang's pod, whose command the job kind completes."""
     job = args.job
     labels = _labels(args.key, run, "training" if job.notebook is None else "interactive")
     selector = {RUN_LABEL: run}
@@ -257,7 +257,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
 
 
 def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
-    """Return the command of a step, run by the program that handles conditions and outputs."""
+    """Return the command for a step, run by the program that handles conditions and outputs."""
     job = args.job
     step = job.steps[name]
     conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]

@@ -27,7 +27,7 @@ from infra.settings.volcano import (
 
 @dataclass(frozen=True, kw_only=True)
 class VolcanoArgs:
-    """Settings of Volcano. `rendering` is True if there is no cluster.
+    """Volcano settings. `rendering` is True if there is no cluster.
 
     If `isolated`, only the API server and Prometheus in `scraped_from` may connect to its pods.
     """
@@ -178,7 +178,7 @@ _PODS: Final = {
 
 
 def network_policy(args: VolcanoArgs) -> Manifest:
-    """Return the NetworkPolicy of Volcano's pods.
+    """Return the NetworkPolicy for Volcano's pods.
 
     The API server calls the webhooks from an address that no policy can select. For the same reason
     connections to the API server cannot be distinguished from others, so all egress is

@@ -1,4 +1,4 @@
-"""Servicer of the SDK that reads each resource once for all policies.
+"""SDK servicer that reads each resource once for all policies.
 
 The SDK's loop converts the same protobuf message to the same proxies again for every policy. With
 sixty rules, that costs as much as the rules themselves. Here a resource is passed on as

@@ -1,4 +1,4 @@
-"""Arguments of an inference service, and the versions of the model that it serves."""
+"""Arguments for an inference service, and the versions of the model that it serves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Resources that jobs and services need at once, and the limits of the namespace's quota."""
+"""Resources that jobs and services need at once, and the limits of the namespace quota."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -183,11 +183,11 @@ _DEVICE_PLUGIN_KEYS: Final = frozenset(
 
 
 class GpuSettings(Settings):
-    """NVIDIA's device plugin or GPU Operator, the RuntimeClass and the nodes with GPUs."""
+    """NVIDIA's device plugin or GPU Operator, the RuntimeClass and the GPU nodes."""
 
     provider: GpuProvider = Field(
         default="device-plugin",
-        description="Provider of GPUs: device-plugin installs NVIDIA's device plugin; gpu-operator "
+        description="GPU provider: device-plugin installs NVIDIA's device plugin; gpu-operator "
         "installs NVIDIA's GPU Operator; existing installs nothing, because the cluster already "
         "has one of them.",
     )
@@ -206,15 +206,14 @@ class GpuSettings(Settings):
     )
     runtime_class: RuntimeClassSettings | None = Field(
         default=None,
-        description="RuntimeClass of pods with GPUs. null uses the node's default runtime.",
+        description="RuntimeClass for pods with GPUs. null uses the node's default runtime.",
     )
     node_selector: Labels = Field(
-        default={"nvidia.com/gpu.present": "true"}, description="Labels of the nodes with GPUs."
+        default={"nvidia.com/gpu.present": "true"}, description="Labels of the GPU nodes."
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="Tolerations of the device plugin and of all workloads for the taints of GPU "
-        "nodes.",
+        description="Tolerations of GPU node taints, for the device plugin and for all workloads.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",

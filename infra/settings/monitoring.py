@@ -28,7 +28,7 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Thresholds(Settings):
-    """Thresholds of the alerts, and the times for which conditions must last before alerts fire."""
+    """Alert thresholds, and the times for which conditions must last before alerts fire."""
 
     gpu_idle_share: Share = Field(
         default=0.05, description="Utilization below which an allocated GPU counts as idle."
@@ -221,11 +221,11 @@ class MonitoringSettings(Settings):
     )
     gpu_prices: dict[str, Price] = Field(
         default={},
-        description="Price of a GPU-hour by GPU model (node label nvidia.com/gpu.product).",
+        description="Price per GPU-hour, by GPU model (node label nvidia.com/gpu.product).",
     )
     thresholds: Thresholds = Field(
         default=Thresholds(),
-        description="Thresholds of the alerts.",
+        description="Alert thresholds.",
     )
     grafana: GrafanaSettings = Field(default=GrafanaSettings(), description="Dashboards.")
     kube_prometheus_stack: KubePrometheusStackSettings = Field(

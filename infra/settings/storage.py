@@ -41,7 +41,7 @@ class StorageClassSettings(Settings):
         "kind other.",
     )
     parameters: dict[str, str] = Field(
-        default={}, description="Parameters of the driver, all of them strings."
+        default={}, description="Driver parameters. All values are strings."
     )
     mount_options: list[str] = Field(default=[], description="Mount options.")
     reclaim_policy: ReclaimPolicy = Field(
@@ -89,7 +89,7 @@ class CsiSource(Settings):
     """An existing volume of a CSI driver."""
 
     driver: DnsName = Field(description="Name of the driver.")
-    handle: str = Field(min_length=1, description="The driver's identifier of the volume.")
+    handle: str = Field(min_length=1, description="The driver's identifier for the volume.")
     attributes: dict[str, str] = Field(default={}, description="Attributes that the driver needs.")
 
 
@@ -132,7 +132,7 @@ class ClaimSettings(Settings):
         description="Storage class that provisions the claim. null is for volumes without a class.",
     )
     volume: DnsName | None = Field(
-        default=None, description="Volume of this stack that the claim is bound to."
+        default=None, description="Volume in this stack that the claim is bound to."
     )
     protect: bool = Field(
         default=False,

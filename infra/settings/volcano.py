@@ -30,7 +30,7 @@ OVERCOMMIT: Final = 1.2
 
 
 class SlaSettings(Settings):
-    """Limit of a job's waiting time."""
+    """Limit on a job's waiting time."""
 
     longest_wait_seconds: PositiveInt = Field(
         description="Waiting time (s) after which a job is admitted even if the cluster is "
@@ -43,7 +43,7 @@ class SlaSettings(Settings):
 
 
 class SchedulerSettings(Settings):
-    """Policy of the scheduler, from which Volcano's configuration file is generated."""
+    """Scheduler policy, from which Volcano's configuration file is generated."""
 
     share: Literal["proportion", "capacity"] = Field(
         default="proportion",
@@ -61,7 +61,7 @@ class SchedulerSettings(Settings):
     )
     preempt: Eviction = Field(
         default="none",
-        description="Preemption of jobs of lower priority in the same queue: surplus "
+        description="Preemption of lower-priority jobs in the same queue: surplus "
         "evicts only pods that elastic jobs run above their minimum; gangs may evict any pod, "
         "which restarts its job.",
     )
@@ -88,7 +88,7 @@ class SchedulerSettings(Settings):
         description="Order jobs of equal priority by dominant resource share, the smallest first.",
     )
     sla: SlaSettings | None = Field(
-        default=None, description="Limit of the waiting time. null sets none."
+        default=None, description="Limit on the waiting time. null sets no limit."
     )
     backfill: bool = Field(
         default=True, description="Place pods without resource requests wherever they fit."
@@ -177,7 +177,10 @@ class QueueSettings(Settings):
         description="Share of the cluster relative to other queues, if `share` is proportion.",
     )
     priority: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="Queues of higher priority are served first."
+        default=None,
+        ge=0,
+        le=2**31 - 1,
+        description="Queues with a higher priority are served first.",
     )
     reclaimable: bool = Field(
         default=True, description="Other queues may reclaim what this queue uses above its share."
@@ -220,7 +223,7 @@ class PriorityClassSettings(Settings):
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
-        description="Preemption of pods of lower priority.",
+        description="Preemption of lower-priority pods.",
     )
     description: str = Field(default="", description="Intended users of the class.")
 
@@ -246,7 +249,7 @@ class VolcanoSettings(Settings):
     values: dict[str, Any] = Field(default={}, description="Additional chart values.")
     scheduler: SchedulerSettings = Field(
         default=SchedulerSettings(),
-        description="Policy of the scheduler, if the stack installs it.",
+        description="Scheduler policy, if the stack installs the scheduler.",
     )
     controllers: ControllersSettings = Field(
         default=ControllersSettings(),

@@ -185,7 +185,7 @@ def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
         if controls and not named and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         if verb.value in _ESCALATING_VERBS:
-            yield Violation(verb, "nothing: it grants permissions of other users")
+            yield Violation(verb, "nothing: it grants the permissions of other users")
     forbidden = (*_ESCALATING_RESOURCES, *(_IN_NAMESPACE if cluster_wide and not named else ()))
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]

@@ -155,7 +155,7 @@ def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation
     ),
 )
 def sysctls_safe(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Sysctls that are not isolated change the kernel for every pod of the node."""
+    """Sysctls that are not isolated change the kernel for every pod on the node."""
     for sysctl in pod_context(pod)["sysctls"].items():
         if sysctl["name"].known and sysctl["name"].value not in _SAFE_SYSCTLS:
             yield Violation(sysctl["name"], f"one of {', '.join(_SAFE_SYSCTLS)}")

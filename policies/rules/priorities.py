@@ -117,7 +117,7 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Pods leave the choice of their node to the scheduler.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Use a nodeSelector or an affinity with labels of the node.",
+    remediation="Use a nodeSelector or an affinity with node labels.",
     config=SystemConfig,
 )
 def node_not_chosen(pod: Pod, config: SystemConfig) -> Iterator[Violation]:

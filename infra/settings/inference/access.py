@@ -28,7 +28,7 @@ class ApiKeysSettings(Settings):
 
 
 class GatewaySettings(Settings):
-    """A Gateway of the cluster (Gateway API v1) that an HTTPRoute is attached to."""
+    """A Gateway in the cluster (Gateway API v1) to which an HTTPRoute is attached."""
 
     name: DnsName = Field(description="Name of the Gateway.")
     namespace: DnsLabel | None = Field(

@@ -57,7 +57,7 @@ class FetchSettings(Settings):
 
     size: MemoryQuantity = Field(
         default="2Gi",
-        description="Size limit of the export on the node's disk. A pod that needs more is "
+        description="Size limit for the export on the node's disk. A pod that needs more is "
         "evicted.",
     )
     env: dict[EnvironmentName, str] = Field(

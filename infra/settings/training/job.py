@@ -138,7 +138,7 @@ class StepSettings(Settings):
         le=100,
         description="Maximum number of restarts before the step fails. null uses the job's.",
     )
-    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of the pod.")
+    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")
     memory: MemoryQuantity = Field(
         default="2Gi", description="Memory request and limit of the pod."
@@ -211,7 +211,7 @@ class TrainingJobSettings(Settings):
         description="Custom command with its arguments, instead of this repository's program. "
         "$(NAME) is replaced with the value of that variable.",
     )
-    queue: DnsName = Field(description="Volcano queue of the job.")
+    queue: DnsName = Field(description="Volcano queue for the job.")
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     nodes: PositiveInt = Field(
         default=1, le=4096, description="Number of pods. All are scheduled, or none."
@@ -230,11 +230,11 @@ class TrainingJobSettings(Settings):
         default=None, description="GPU model of the nodes (label nvidia.com/gpu.product)."
     )
     node_gpus: PositiveInt | None = Field(
-        default=None, description="Number of GPUs of the nodes (label nvidia.com/gpu.count)."
+        default=None, description="Number of GPUs per node (label nvidia.com/gpu.count)."
     )
     whole_node: bool = Field(
         default=False,
-        description="Keep other workloads of this project off the nodes of these pods.",
+        description="Keep other workloads of this project off the nodes on which these pods run.",
     )
     cpu: CpuQuantity = Field(description="CPU request per pod. CPU is not limited.")
     memory: MemoryQuantity = Field(description="Memory request and limit per pod.")
@@ -285,7 +285,7 @@ class TrainingJobSettings(Settings):
     )
     rdma: RdmaSettings | None = Field(default=None, description="RDMA network between nodes.")
     nccl: NcclSettings | None = Field(
-        default=None, description="NCCL's use of the network between nodes."
+        default=None, description="NCCL settings for the network between nodes."
     )
     host_network: bool = Field(
         default=False,
@@ -304,7 +304,9 @@ class TrainingJobSettings(Settings):
         default=None,
         description="Keep the pods close in the network; requires Volcano 1.12 or later.",
     )
-    node_selector: Labels = Field(default={}, description="Additional labels of the nodes.")
+    node_selector: Labels = Field(
+        default={}, description="Additional node labels that the pods require."
+    )
     tolerations: list[TolerationSettings] = Field(
         default=[],
         description="Tolerations in addition to the stack's, such as for spot nodes.",

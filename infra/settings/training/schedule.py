@@ -86,7 +86,7 @@ class ScheduleSettings(Settings):
     )
     image: DnsLabel = Field(
         default="recorder",
-        description="Key of the image of the program that starts the runs, built from recorder/.",
+        description="Key of the image with the program that starts the runs, built from recorder/.",
     )
     cpu: CpuQuantity = Field(default="10m", description="CPU request of the program.")
     memory: MemoryQuantity = Field(

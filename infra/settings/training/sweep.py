@@ -176,7 +176,7 @@ class SweepSettings(Settings):
         default=1, ge=1, le=100, description="Number of trials that run at the same time."
     )
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
-    budget: BudgetSettings = Field(description="Limits of the whole sweep.")
+    budget: BudgetSettings = Field(description="Limits for the whole sweep.")
     winner: Literal["none", "serve"] = Field(
         default="none",
         description="serve: the export of the best finished trial is served when the sweep is over "

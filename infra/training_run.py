@@ -266,11 +266,11 @@ def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
         *(f"--when={metric} {limit}" for metric, limit in step.when.items()),
     ]
     if step.outputs:
-        decisive = sorted({*job.env, *step.env})
+        relevant = sorted({*job.env, *step.env})
         options += [
             *(f"--output={output}={type_}" for output, type_ in step.outputs.items()),
             f"--image={args.image_identity}",
-            *(f"--env={variable}" for variable in decisive),
+            *(f"--env={variable}" for variable in relevant),
             *([] if step.cache else ["--no-cache"]),
         ]
     return [*_step_program(run, name, options, step.inputs), *step.command]

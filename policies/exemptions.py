@@ -69,7 +69,7 @@ DECLARED_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
 """Rules about exemptions; the pack reports them itself."""
 
 _FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")
-_WRITE = "workload, rule (or rules), reason and expires"
+_REQUIRED_KEYS = "workload, rule (or rules), reason and expires"
 _ADDRESS = re.compile(r"[^/\s?\[]+/[^/\s?\[]+/[^/\s?\[]+")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -172,7 +172,7 @@ def _day(value: Any) -> date | None:
 
 def _problems(entry: Any, rules: Collection[str], today: date) -> Iterator[str]:
     if not isinstance(entry, Mapping):
-        yield f"found {entry!r}; write an object with {_WRITE}"
+        yield f"found {entry!r}; write an object with {_REQUIRED_KEYS}"
         return
     for key in sorted(set(entry) - set(_FIELDS)):
         yield f"{key}: found {entry[key]!r}; use only the keys {', '.join(_FIELDS)}"

@@ -28,7 +28,7 @@ from policies.views import View
 from policies.violations import Edit
 
 _SEPARATOR = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
-_WIDE = 10_000
+_UNLIMITED_WIDTH = 10_000
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _round_trip(text: str, node: Any) -> YAML:
     """Return a YAML reader and writer that keeps quotes and uses the indentation of `node`."""
     style = YAML()
     style.preserve_quotes = True
-    style.width = _WIDE
+    style.width = _UNLIMITED_WIDTH
     style.explicit_start = text.startswith("---")
     indents = dict(reversed(list(_indents(node))))
     mapping, (sequence, offset) = indents.get("mapping", 2), indents.get("sequence", (2, 0))

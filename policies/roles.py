@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from policies.workloads import Pod
 
 _NO_RECORD: Final = WorkloadKind(group="", kind="")
-_SMALL: Final[tuple[Role, ...]] = ("batch", "interactive")
+_SMALL_ROLES: Final[tuple[Role, ...]] = ("batch", "interactive")
 
 
 class RoleSettings(Protocol):
@@ -78,7 +78,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     else:
         together = _total(pod.siblings, accelerators)
     if wants_gpu and "training" in roles and together > small:
-        roles = [role for role in roles if role not in _SMALL]
+        roles = [role for role in roles if role not in _SMALL_ROLES]
     chosen = _role_from_labels(pod, settings)
     if chosen in roles:
         return chosen

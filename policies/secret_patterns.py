@@ -51,7 +51,7 @@ SETTING: Final = re.compile(
 )
 PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
 TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")
-_SHORTEST: Final = 24
+_MIN_ENCODED_LENGTH: Final = 24
 """Length of the shortest text in base64 that may contain a secret."""
 
 
@@ -81,7 +81,9 @@ def _hides_secret(text: str) -> bool:
 def _hidden_texts(text: str) -> Iterator[str]:
     """Yield the decoded texts of words in base64."""
     without_spaces = "".join(text.split())
-    for word in {without_spaces, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
+    for word in (
+        {without_spaces, *ENCODED.findall(text)} if len(text) >= _MIN_ENCODED_LENGTH else ()
+    ):
         body = word.rstrip("=").replace("-", "+").replace("_", "/")
         found = decoded(body + "=" * (-len(body) % 4))
         if found and all(letter.isprintable() or letter.isspace() for letter in found):

@@ -80,7 +80,9 @@ def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -
             valid[section] = model.model_validate(values.get(section, {}))
         except ValidationError as error:
             problems += describe(error, model, section)
-    problems += [_IN_PLAIN_TEXT.format(full_key(key)) for key in sorted(secrets & SECTIONS.keys())]
+    problems += [
+        _STORED_IN_STATE.format(full_key(key)) for key in sorted(secrets & SECTIONS.keys())
+    ]
     problems += check(valid)
     if isinstance(images := valid.get("images"), ImagesSettings):
         problems += _password_problems(images, values, secrets)
@@ -89,7 +91,7 @@ def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -
     return StackSettings.model_construct(**cast(dict[str, Any], valid))
 
 
-_IN_PLAIN_TEXT: Final = (
+_STORED_IN_STATE: Final = (
     "{} contains a secret, which the stack's state and rendered manifests would store in plain "
     "text: create a Kubernetes Secret, and refer to it in `env_from` or `volumes`."
 )

@@ -26,7 +26,7 @@ MOVES: Final = "would move to another cluster"
 """Text in the error message for a stack that was deployed to another cluster."""
 
 
-_OUR_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
+_RESERVED_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
 
 
 class ClusterSettings(Settings):
@@ -75,7 +75,10 @@ class ClusterSettings(Settings):
     def _keys_are_not_reserved(cls, entries: dict[str, str]) -> dict[str, str]:
         for key in entries:
             domain = key.rpartition("/")[0]
-            if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
+            if any(
+                domain == reserved or domain.endswith(f".{reserved}")
+                for reserved in _RESERVED_DOMAINS
+            ):
                 raise ValueError(
                     f"contains {key}, but keys of {domain} are reserved for this stack: remove it"
                 )

@@ -42,8 +42,8 @@ drivers write them in every cluster.
 """
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
-_TO_READERS: Final = "rbac.authorization.k8s.io/aggregate-to-view"
-_POWERFUL: Final = (
+_VIEW_AGGREGATION_LABEL: Final = "rbac.authorization.k8s.io/aggregate-to-view"
+_CONTROL_ROLES: Final = (
     *("cluster-admin", "admin", "edit", "system:node", "system:kube-controller-manager"),
     *("system:aggregate-to-admin", "system:aggregate-to-edit", "system:controller:*"),
 )
@@ -135,7 +135,7 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
         cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_system(resource)
-        powerful = _POWERFUL if cluster_wide else ("cluster-admin", "system:controller:*")
+        powerful = _CONTROL_ROLES if cluster_wide else ("cluster-admin", "system:controller:*")
         if any(fnmatchcase(name.text or "", role) for role in powerful):
             yield Violation(name, "a role with the permissions that are needed")
         for subject in root["subjects"].items():
@@ -159,7 +159,7 @@ def _aggregation_violations(role: Node) -> Iterator[Violation]:
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")
-    if role["metadata"]["labels"][_TO_READERS].value == "true":
+    if role["metadata"]["labels"][_VIEW_AGGREGATION_LABEL].value == "true":
         for rule in role["rules"].items():
             for verb in rule["verbs"].items():
                 if verb.value not in _READ_VERBS:

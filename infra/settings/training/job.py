@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.settings.cluster import TolerationSettings
 from infra.settings.inference.scaling import MetricName
-from infra.settings.schema import DECIDED_BY_STACK
+from infra.settings.schema import DERIVED_HYPERPARAMETERS
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.training.notebook import NotebookSettings
@@ -384,10 +384,10 @@ class TrainingJobSettings(Settings):
 
     @field_validator("hyperparameters")
     @classmethod
-    def _directories_are_decided(cls, config: TrainingConfig | None) -> TrainingConfig | None:
-        if config is not None and (decided := DECIDED_BY_STACK & config.model_fields_set):
+    def _directories_are_derived(cls, config: TrainingConfig | None) -> TrainingConfig | None:
+        if config is not None and (derived := DERIVED_HYPERPARAMETERS & config.model_fields_set):
             raise ValueError(
-                f"sets {', '.join(sorted(decided))}, which the stack determines: remove it"
+                f"sets {', '.join(sorted(derived))}, which the stack determines: remove it"
             )
         return config
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Final
 
-from infra.settings.schema import DECIDED_BY_STACK
+from infra.settings.schema import DERIVED_HYPERPARAMETERS
 from kube.kinds.volcano import TRAINING_STEP
 from training.config import TrainingConfig
 from workload.results import PARAMETERS, PLACEHOLDER
@@ -146,7 +146,7 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
     """Return an error message if an output cannot set the hyperparameter `key`."""
     if job.hyperparameters is None:
         return "the job has neither hyperparameters nor command, which would read it"
-    if key not in TrainingConfig.model_fields.keys() - DECIDED_BY_STACK:
+    if key not in TrainingConfig.model_fields.keys() - DERIVED_HYPERPARAMETERS:
         return f"a job has no hyperparameter {key!r} to set"
     if key in job.hyperparameters.model_fields_set:
         return f"hyperparameters.{key} is also set: leave one of them out"

@@ -41,7 +41,7 @@ Value = str | bool | int | float
 Parameters = Mapping[str, Value]
 
 
-def _is_searched(name: str) -> str:
+def _searchable(name: str) -> str:
     if name in SEARCHED:
         return name
     if name in TrainingConfig.model_fields:
@@ -58,7 +58,7 @@ def _unknown(name: str) -> str:
     return f"is not a known hyperparameter: {advice}Known: {', '.join(sorted(SEARCHED))}"
 
 
-Searched = Annotated[str, AfterValidator(_is_searched)]
+Searched = Annotated[str, AfterValidator(_searchable)]
 
 
 class ParameterSettings(Settings):

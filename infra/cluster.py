@@ -1,4 +1,4 @@
-"""The Kubernetes provider of the stack, and the identity of its cluster.
+"""The stack's Kubernetes provider, and the identity of its cluster.
 
 A cluster is identified by the UID of its namespace `kube-system`. Context names, addresses and
 certificates may change while the cluster stays the same.
@@ -70,7 +70,7 @@ class Target:
         )
 
     def options(self, *after: pulumi.Resource) -> pulumi.ResourceOptions:
-        """Return the options of a component that depends on other components."""
+        """Return the options for a component that depends on other components."""
         return pulumi.ResourceOptions(
             providers=[self.provider],
             depends_on=list(after),
@@ -160,7 +160,7 @@ def _provider(
 
 
 def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
-    """Return a kubeconfig for the pod's own cluster that uses the files of its service account.
+    """Return a kubeconfig for the pod's own cluster that uses the pod's service account.
 
     Raise RunError outside of a pod.
     """

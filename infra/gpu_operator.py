@@ -43,7 +43,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
 
 
 def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
-    """Return the values that make components use the pull secret of the registry.
+    """Return the values that make components use the registry's pull secret.
 
     `serves` returns whether an image, or a prefix of images, is in the registry.
     """

@@ -104,8 +104,8 @@ class TrainingJobArgs:
 def run_name(args: TrainingJobArgs) -> str:
     """Return `<key>-<8 digits>`, where the digits are a hash of the job's settings and image.
 
-    Only the settings that the author wrote count: a new default or template of this project, and
-    settings that all jobs share, start no new run. `run` pins the name.
+    Only settings that the job sets itself count. New defaults or templates of this project, and
+    changes to settings that all jobs share, do not start a new run. `run` pins the name.
     """
     if args.job.run is not None:
         return args.job.run
@@ -117,7 +117,7 @@ def run_name(args: TrainingJobArgs) -> str:
 
 
 def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
-    """Return the objects of the run, in the order of their creation."""
+    """Return the run's objects in the order of creation."""
     args = replace(args, job=args.job.expanded)
     job = args.job
     pod = _training_pod(args, run, image)
@@ -176,7 +176,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
     labels = _labels(args.key, run, "training" if job.notebook is None else "interactive")
     selector = {RUN_LABEL: run}
     if KINDS[job.kind].has_launcher:
-        # The launcher's node must not count when the workers are spread.
+        # The launcher must not affect how the workers are spread.
         labels |= WORKER_LABEL
         selector |= WORKER_LABEL
     spread = job.spread and job.nodes > 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Container:
-    """One container of a pod, of any type."""
+    """A container of a pod, of any type."""
 
     def __init__(self, node: Node, kind: ContainerKind, pod: Pod | None = None) -> None:
         self.node = node

@@ -85,7 +85,7 @@ class Exemption:
     expires: date
 
     def text(self, rule: str) -> str:
-        """Return the exemption from a rule as a report prints it."""
+        """Return the text with which reports describe the exemption from a rule."""
         return f"exempted from {rule} until {self.expires}, because: {self.reason}"
 
     def covers(self, address: str) -> bool:
@@ -204,7 +204,8 @@ def _address_problems(workload: Any, wildcard: Any) -> Iterator[str]:
 def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator[str]:
     listed = entry.get("rules", [])
     if ("rule" in entry) == ("rules" in entry) or not isinstance(listed, list):
-        yield f"rule: found {entry.get('rule')!r}, rules: {listed!r}; write rule, or rules as list"
+        rule = entry.get("rule")
+        yield f"rule: found {rule!r}, rules: {listed!r}; write rule, or rules as a list"
     elif not _rules(entry):
         yield "rules: found []; write at least one rule"
     for rule in _rules(entry):

@@ -9,9 +9,9 @@
 - `system`: pods without GPUs that no label assigns to another role.
 
 The registry of kinds defines which roles a kind allows and which one is its default. A label on the
-pod template or on the resource chooses among them, but never a role with fewer requirements than
-the GPUs of the pod need: if the kind can be `training`, a pod with several GPUs is neither `batch`
-nor `interactive`, and a pod that runs to completion is not `serving`.
+pod template or on the resource selects one of them, except a role that is too lenient: if the kind
+can be `training`, a pod with several GPUs is neither `batch` nor `interactive`, and a pod that runs
+to completion is never `serving`.
 
 A label cannot exempt a pod from the rules for every pod. Only workloads named in the configuration
 have privileges.
@@ -55,7 +55,7 @@ class RoleSettings(Protocol):
 
     @property
     def role_key(self) -> tuple[Any, ...]:
-        """All of these settings, as the key of a cache."""
+        """All of these settings, as a cache key."""
 
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
@@ -70,10 +70,10 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     if ends:
         roles = [role for role in roles if role != "serving"]
     if record.roles[0] == "batch":
-        # Each pod works on its own.
+        # The pods work independently.
         together = sum(pod.gpus(accelerators).values(), Decimal(0))
     elif record.completed:
-        # The objects that run it set the number of pods.
+        # The object that runs the pods sets their number.
         together = UNLIMITED
     else:
         together = _total(pod.siblings, accelerators)

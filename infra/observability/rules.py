@@ -14,7 +14,7 @@ from typing import Any, Final
 from kube.accelerators import NOT_ACCELERATORS
 
 ON_POD: Final = "on (namespace, pod)"
-"""Labels on which series of kube-state-metrics are joined."""
+"""Clause that joins series by pod."""
 
 NOT_TERMINATED: Final = (
     f"{ON_POD} group_left () "
@@ -41,7 +41,7 @@ POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED_PODS: Final = "gpu_platform:run_placed_pods"
 
 GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
-"""Selects the series of GPUs by all names that device plugins may choose."""
+"""Selects GPU series, whatever resource names the device plugins use."""
 
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "

@@ -152,7 +152,7 @@ def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
 
 
 def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
-    """Return the PodGroup for kinds for which Volcano creates none.
+    """Return the PodGroup for runs of kinds for which Volcano creates none.
 
     `additional` is the number of other pods that must be placed together with the gang.
     """

@@ -58,7 +58,7 @@ class Thresholds(Settings):
     )
     memory_share: Share = Field(
         default=0.95,
-        description="Share of the memory limit above which a container is about to be killed.",
+        description="Share of the memory limit above which a container is close to being killed.",
     )
     memory_minutes: Minutes = Field(
         default=2,

@@ -137,7 +137,7 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
         cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_system(resource)
         powerful = _CONTROL_ROLES if cluster_wide else ("cluster-admin", "system:controller:*")
         if any(fnmatchcase(name.text or "", role) for role in powerful):
-            yield Violation(name, "a role with the permissions that are needed")
+            yield Violation(name, "a role with only the permissions that are needed")
         for subject in root["subjects"].items():
             if subject["name"].text in _EVERYBODY:
                 expected = "the service accounts, users or groups that need it"

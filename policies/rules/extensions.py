@@ -44,7 +44,7 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
     elif resource.is_kind("apiregistration.k8s.io", "APIService"):
         unchecked = root["spec"]["insecureSkipTLSVerify"]
         if unchecked.present and unchecked.value is not False:
-            yield Violation(unchecked, "false, and the caBundle of the server")
+            yield Violation(unchecked, "false, and the server's caBundle")
 
 
 def _remote(client: Node) -> Iterator[Violation]:

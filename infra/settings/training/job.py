@@ -124,13 +124,13 @@ class StepSettings(Settings):
     )
     cache: bool = Field(
         default=True,
-        description="Allow the step to be skipped because of an earlier run, if it has outputs. "
-        "false runs it once in each run.",
+        description="Skip the step if an earlier run has produced its outputs. false runs it once "
+        "in each run.",
     )
     for_each: list[str] = Field(
         default=[],
         max_length=100,
-        description="Run the step once for each of these values, at the same time. $(ITEM) in the "
+        description="Run the step once for each of these values, in parallel. $(ITEM) in the "
         "command is the value. A following step waits for all of them.",
     )
     retries: PositiveInt | None = Field(
@@ -146,7 +146,9 @@ class StepSettings(Settings):
     env: dict[EnvironmentName, str] = Field(
         default={}, description="Additional environment variables."
     )
-    writes_datasets: bool = Field(default=False, description="Mount the datasets claim writable.")
+    writes_datasets: bool = Field(
+        default=False, description="Mount the datasets claim for writing."
+    )
 
     @model_validator(mode="after")
     def _cache_has_outputs(self) -> Self:
@@ -178,7 +180,7 @@ class PackingSettings(Settings):
 
 
 class NetworkTopologySettings(Settings):
-    """Distance between the job's pods in Volcano's network tree (HyperNodes)."""
+    """Limit on the distance between the job's pods in Volcano's network tree (HyperNodes)."""
 
     mode: Literal["hard", "soft"] = Field(
         default="soft",
@@ -214,7 +216,7 @@ class TrainingJobSettings(Settings):
     queue: DnsName = Field(description="Volcano queue for the job.")
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     nodes: PositiveInt = Field(
-        default=1, le=4096, description="Number of pods. All are scheduled, or none."
+        default=1, le=4096, description="Number of pods. Either all of them are scheduled, or none."
     )
     min_nodes: PositiveInt | None = Field(
         default=None,
@@ -325,7 +327,7 @@ class TrainingJobSettings(Settings):
     fatal_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
         default=[BAD_INPUT],
         max_length=20,
-        description="Exit codes that end the run without a restart.",
+        description="Exit codes after which the run fails without a restart.",
     )
     success: Literal["all", "first"] | None = Field(
         default=None,
@@ -333,7 +335,7 @@ class TrainingJobSettings(Settings):
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
-        description="suspended keeps the run without pods until this is set to running; stopped "
+        description="suspended removes the run's pods until this is set to running; stopped "
         "terminates it permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(

@@ -194,4 +194,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""The volume that pods would get if the token were mounted automatically."""
+"""The same volume as for an automatically mounted token."""

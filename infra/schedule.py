@@ -76,7 +76,7 @@ def schedule_objects(
                     "schedule": settings.cron,
                     "timeZone": settings.time_zone,
                     "suspend": settings.suspend,
-                    # The program exits when its run ends, so no run starts during another.
+                    # The program exits when its run ends, so runs never overlap.
                     "concurrencyPolicy": "Forbid",
                     "startingDeadlineSeconds": settings.start_within_seconds,
                     "successfulJobsHistoryLimit": settings.keep_succeeded,

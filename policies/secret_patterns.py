@@ -52,7 +52,7 @@ SETTING: Final = re.compile(
 PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
 TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")
 _MIN_ENCODED_LENGTH: Final = 24
-"""Length of the shortest text in base64 that may contain a secret."""
+"""Minimum length of a base64 text that may contain a secret."""
 
 
 def is_secret(name: str, text: str) -> bool:
@@ -79,7 +79,7 @@ def _hides_secret(text: str) -> bool:
 
 
 def _hidden_texts(text: str) -> Iterator[str]:
-    """Yield the decoded texts of words in base64."""
+    """Yield the decoded text of each base64 word."""
     without_spaces = "".join(text.split())
     for word in (
         {without_spaces, *ENCODED.findall(text)} if len(text) >= _MIN_ENCODED_LENGTH else ()

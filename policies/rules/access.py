@@ -35,7 +35,7 @@ _CONTROL_RESOURCES: Final = {
     "scheduling.k8s.io": ("priorityclasses",),
     "storage.k8s.io": ("storageclasses",),
 }
-"""Resources through which a writer reaches the files of nodes, or the pods of every team.
+"""Resources whose writers can reach the files of nodes, or every team's pods.
 
 Nodes, devices and storage drivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.
@@ -121,7 +121,7 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Roles and bindings do not grant control of the cluster.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="List the resources and verbs that the program needs, in a Role of its namespace.",
+    remediation="List the resources and verbs that the program needs, in a Role in its namespace.",
     config=SystemConfig,
     references=[
         *("NSA Authentication and authorization", "CIS 5.1.1", "CIS 5.1.2", "CIS 5.1.3"),
@@ -130,7 +130,7 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ],
 )
 def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """Anyone who controls one such account controls every team's GPUs, models and data."""
+    """Anyone who controls the cluster controls every team's GPUs, models and data."""
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
@@ -155,7 +155,7 @@ def _is_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield selectors that aggregate all roles, and write verbs that the role `view` gets."""
+    """Yield selectors that aggregate all roles, and write verbs that are added to the role `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")

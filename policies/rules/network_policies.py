@@ -124,7 +124,7 @@ _OPEN_PEER_FINDERS: Final[
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
 ]
-"""Functions that find the peers or rules with which a kind of policy undoes the default."""
+"""Functions that find the peers or rules with which a policy bypasses the default, by kind."""
 
 
 @stack_rule(

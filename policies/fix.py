@@ -1,4 +1,4 @@
-"""Applies the remediations of rules to manifest files.
+"""Application of rule remediations to manifest files.
 
 Comments, order and all other text are kept. A file is written only if parsing it yields exactly the
 remediated objects.

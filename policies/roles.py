@@ -13,8 +13,8 @@ pod template or on the resource selects one of them, except a role that is too l
 can be `training`, a pod with several GPUs is neither `batch` nor `interactive`, and a pod that runs
 to completion is never `serving`.
 
-A label cannot exempt a pod from the rules for every pod. Only workloads named in the configuration
-have privileges.
+A label cannot exempt a pod from the rules that apply to every pod. Only workloads named in the
+configuration have privileges.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _is_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield selectors that aggregate all roles, and write verbs that are added to the role `view`."""
+    """Yield selectors that aggregate all roles, and write verbs that extend the role `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")

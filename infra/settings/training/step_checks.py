@@ -1,4 +1,4 @@
-"""Checks of a job's steps: their order, and the outputs that they use from each other."""
+"""Checks of a job's steps: their order, and the outputs that they take from each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
 
 ITEM: Final = "ITEM"
-"""Environment variable of a step with `for_each`."""
+"""Environment variable with a step's value of `for_each`."""
 
 
 _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
@@ -23,7 +23,7 @@ _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "text": frozenset({"string"}),
     "boolean": frozenset({"boolean"}),
 }
-"""JSON Schema types of hyperparameters that accept each type of parameter."""
+"""Maps parameter types to the JSON Schema types of hyperparameters that accept them."""
 
 
 def step_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -49,10 +49,10 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
                 )
         yield from _value_problems(job)
     if job.steps and job.state == "stopped":
-        # Each step is a job of the flow, which would re-create a stopped one.
+        # The JobFlow would re-create the job of a stopped step.
         yield "has steps, but state is 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
-        yield "has a step with writes_datasets, but no claim for them: set datasets"
+        yield "has a step with writes_datasets, but no claim to write to: set datasets"
     if job.schedule is not None:
         yield from _schedule_problems(job)
 
@@ -164,7 +164,7 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
 
 
 def _types_of(field: str) -> set[str]:
-    """Return the types that a hyperparameter accepts, as JSON Schema names them."""
+    """Return the JSON Schema types that a hyperparameter accepts."""
     schema = TrainingConfig.model_json_schema()["properties"][field]
     return {str(each.get("type")) for each in schema.get("anyOf", [schema])}
 

@@ -46,7 +46,7 @@ def _searchable(name: str) -> str:
         return name
     if name in TrainingConfig.model_fields:
         raise ValueError(
-            "does not determine the result or is the length of the run, so it cannot be searched: "
+            "does not affect the result, or sets the length of the run, so it cannot be searched: "
             "set it in job.hyperparameters"
         )
     raise ValueError(_unknown(name))
@@ -82,7 +82,7 @@ class ParameterSettings(Settings):
                 raise ValueError("has a duplicate choice: list each one once")
             return self
         if self.min is None or self.max is None:
-            raise ValueError("needs min and max, or choices")
+            raise ValueError("must set min and max, or choices")
         if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min < self.max):
             raise ValueError(f"has min {self.min} and max {self.max}: max must be larger")
         if self.log and self.min <= 0:
@@ -128,7 +128,7 @@ class EarlyStoppingSettings(Settings):
 
 
 class BudgetSettings(Settings):
-    """Limits of a sweep, in addition to its number of trials. At a limit, its trials are paused."""
+    """Limits of a sweep, in addition to its number of trials. At a limit, trials are paused."""
 
     gpu_hours: float | None = Field(
         default=None,
@@ -150,12 +150,12 @@ class BudgetSettings(Settings):
     @model_validator(mode="after")
     def _has_limit(self) -> Self:
         if self.gpu_hours is None and self.money is None:
-            raise ValueError("needs gpu_hours or money: set one of them, or both")
+            raise ValueError("must set gpu_hours, money or both")
         return self
 
 
 class SweepSettings(Settings):
-    """One hyperparameter sweep. A trial is the run of a job with the same hyperparameters."""
+    """One hyperparameter sweep. A trial is a run of its job with one set of hyperparameters."""
 
     job: TrainingJobSettings = Field(
         description="Job of every trial, as in `training.jobs`. Its length is that of a full trial."

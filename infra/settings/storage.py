@@ -71,7 +71,7 @@ class StorageClassSettings(Settings):
 class LocalSource(Settings):
     """A directory on nodes: on one node, or a shared mount that several nodes have."""
 
-    path: AbsolutePath = Field(description="The directory, the same on every node.")
+    path: AbsolutePath = Field(description="Path of the directory, the same on every node.")
     nodes: dict[QualifiedName, list[LabelValue]] = Field(
         min_length=1,
         description="Node labels, with the values that identify nodes with the directory.",

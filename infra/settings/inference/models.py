@@ -77,9 +77,9 @@ class FetchSettings(Settings):
 
 
 class ClaimSourceSettings(Settings):
-    """A directory in a claim of the stack."""
+    """A directory in one of the stack's claims."""
 
-    name: DnsLabel = Field(description="Claim.")
+    name: DnsLabel = Field(description="Key of the claim.")
     path: str = Field(
         default="",
         pattern=r"^([^\s/]+(/[^\s/]+)*)?$",

@@ -18,7 +18,7 @@ _BINDING: Final = f"{_POLICY}Binding"
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionArgs:
-    """Settings of the policies, and the namespaces of the stack's privileged pods."""
+    """Policy settings, and the namespaces of the stack's privileged pods."""
 
     tenancy: TenancySettings
     system_namespaces: tuple[str, ...] = ()

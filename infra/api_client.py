@@ -1,4 +1,4 @@
-"""Objects of an in-cluster client of the Kubernetes API: service account, permissions, token."""
+"""Objects for an in-cluster client of the Kubernetes API: account, permissions, token, pod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -149,7 +149,7 @@ class ApiClient:
         )
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return a Deployment with one replica. A strategy of None is Kubernetes' default."""
+        """Return a Deployment with one replica. None uses Kubernetes' default strategy."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -194,4 +194,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""The volume that pods would get if the token were mounted automatically."""
+"""The same volume as for an automatically mounted token."""

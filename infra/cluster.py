@@ -1,4 +1,4 @@
-"""The Kubernetes provider of the stack, and the identity of its cluster.
+"""The stack's Kubernetes provider, and the identity of its cluster.
 
 A cluster is identified by the UID of its namespace `kube-system`. Context names, addresses and
 certificates may change while the cluster stays the same.
@@ -37,7 +37,7 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    Export the stack output `cluster`, by which the next update recognises the cluster. The
+    Export the stack output `cluster`, by which the next update recognizes the cluster. The
     provider fails with RunError if the stack is already deployed to another cluster.
     """
     return Target.of(settings).provider
@@ -70,7 +70,7 @@ class Target:
         )
 
     def options(self, *after: pulumi.Resource) -> pulumi.ResourceOptions:
-        """Return the options of a component that depends on other components."""
+        """Return the options for a component that depends on other components."""
         return pulumi.ResourceOptions(
             providers=[self.provider],
             depends_on=list(after),
@@ -90,10 +90,10 @@ class Target:
 def identity(
     uid: str, recorded: Mapping[str, Any], context: str, *, allow_move: bool
 ) -> ClusterOutput:
-    """Return the identity to record, from the cluster's UID and the stack's last outputs.
+    """Return the identity to record, based on the cluster's UID and the stack's last outputs.
 
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
-    is kept. Stacks of releases that recorded none use the context's name as identifier.
+    is kept. Stacks deployed by a release that recorded none use the context's name instead.
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """
@@ -160,7 +160,7 @@ def _provider(
 
 
 def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
-    """Return a kubeconfig for the pod's own cluster that uses the files of its service account.
+    """Return a kubeconfig for the pod's own cluster that uses the pod's service account.
 
     Raise RunError outside of a pod.
     """

@@ -57,7 +57,7 @@ class Component(pulumi.ComponentResource):
         retain: bool | None = None,
         ignore: list[str] | None = None,
     ) -> pulumi.ResourceOptions:
-        """Return the options of a child that also depends on `after`."""
+        """Return the options for a child that also depends on `after`."""
         return pulumi.ResourceOptions(
             parent=self,
             depends_on=[*self._before, *after],
@@ -138,7 +138,7 @@ def chart_release(
     `prefix` is prepended to the logical names, `release` is the name in the cluster. If manifests
     are only rendered, the release is skipped with a warning, because it needs a cluster. If `login`
     is given, the namespace gets its pull secret. Return the resources on which objects of the
-    chart's types must depend.
+    chart's kinds must depend.
     """
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)

@@ -62,7 +62,7 @@ def load_settings() -> StackSettings:
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"
     _reject_misspelt_projects(get_config_env())
-    # pulumi.Config cannot list its keys; the engine's environment can, and unknown keys are errors.
+    # Unknown keys are errors, but pulumi.Config cannot list the keys. The engine's environment can.
     names = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
     values = {
         key: text if key == PASSWORD_KEY else _parse(text)

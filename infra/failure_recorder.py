@@ -16,7 +16,8 @@ from infra.shared import SharedResources
 
 RECORDER: Final = "failure-recorder"
 CLAIMS_PATH: Final = "/claims"
-# During an update, both pods write the same files, which is harmless; a gap would miss failures.
+# During an update, the old and the new pod write the same files, which is harmless. With a gap
+# between them, failures would be missed.
 _STRATEGY: Final = {
     "type": "RollingUpdate",
     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
@@ -30,7 +31,7 @@ _READ_RULES: Final = [
 
 @dataclass(frozen=True, kw_only=True)
 class FailureRecorderArgs:
-    """Settings of the recorder, the claims' names, and the image (a string or a Pulumi output)."""
+    """Recorder settings, claim names, and the image (a string or a Pulumi output)."""
 
     recorder: RecorderSettings
     namespace: str

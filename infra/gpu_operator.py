@@ -1,4 +1,4 @@
-"""Helm values of NVIDIA's GPU Operator."""
+"""Helm values for NVIDIA's GPU Operator."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -43,7 +43,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
 
 
 def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
-    """Return the values that make components use the pull secret of the registry.
+    """Return the values that make components use the registry's pull secret.
 
     `serves` returns whether an image, or a prefix of images, is in the registry.
     """
@@ -55,7 +55,7 @@ def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Ma
             found[name] = {"imagePullSecrets": [PULL_SECRET]}
         image = section.get("image")
         if isinstance(image, Mapping) and serves(str(image.get("repository"))):
-            # The chart of Node Feature Discovery, which is not NVIDIA's, expects objects.
+            # The subchart for Node Feature Discovery is not NVIDIA's, and expects objects.
             found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}
     return found
 

@@ -29,10 +29,10 @@ _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuStackArgs:
-    """Settings of the GPUs, and the registry's credentials.
+    """GPU settings, and the registry's credentials.
 
-    If `isolated`, a NetworkPolicy denies all connections of the device plugin. `rendering` is True
-    if there is no cluster.
+    If `isolated`, a NetworkPolicy denies all connections to and from the device plugin. `rendering`
+    is True if there is no cluster.
     """
 
     gpu: GpuSettings
@@ -116,7 +116,7 @@ def manifests(args: GpuStackArgs) -> list[Manifest]:
 
 
 def plugin_config(gpu: GpuSettings) -> Manifest:
-    """Return the configuration file of the device plugin."""
+    """Return the device plugin's configuration file."""
     plugin = {
         "deviceListStrategy": gpu.device_lists,
         "passDeviceSpecs": gpu.pass_device_specs or None,
@@ -242,7 +242,7 @@ def _container(gpu: GpuSettings) -> Manifest:
 
 
 def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
-    """Return the directories that the plugin needs: volume names with host and mount path.
+    """Return the directories that the plugin needs: volume names mapped to host and mount paths.
 
     For CDI, the plugin reads the driver's files and writes a CDI specification for the runtime.
     """

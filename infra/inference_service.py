@@ -70,7 +70,7 @@ def build(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return the objects of the canary, for which Pulumi waits; empty without a canary.
+    """Return the canary's objects, for which Pulumi waits; empty without a canary.
 
     The update fails if the canary's pods are not ready within the progress deadline.
     """

@@ -52,7 +52,7 @@ def standard_labels(name: str, instance: str) -> dict[str, str]:
 def with_metadata(
     manifest: Manifest, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Manifest:
-    """Return an object with labels and annotations added to it and to its pods' templates.
+    """Return an object with labels and annotations added to it and to its pod templates.
 
     The object's own values take precedence.
     """

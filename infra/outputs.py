@@ -12,10 +12,10 @@ from infra.pods import GpuNodes
 from kube.kinds import JobKind
 
 # A later version may add outputs, which must not break stacks that read them with this version.
-_OPEN: Final = ConfigDict(extra="ignore")
+_EXTENSIBLE: Final = ConfigDict(extra="ignore")
 
 
-@with_config(_OPEN)
+@with_config(_EXTENSIBLE)
 class TolerationOutput(TypedDict):
     """A toleration of a taint of the GPU nodes."""
 
@@ -32,24 +32,24 @@ class TolerationOutput(TypedDict):
     ]
 
 
-@with_config(_OPEN)
+@with_config(_EXTENSIBLE)
 class GpuNodesOutput(TypedDict):
     """GPU resource, node selector, tolerations and RuntimeClass of pods with GPUs."""
 
     resource: Annotated[str, Field(description="Name of the GPU resource.")]
-    nodeSelector: Annotated[dict[str, str], Field(description="Labels of the nodes with GPUs.")]
+    nodeSelector: Annotated[dict[str, str], Field(description="Labels of the GPU nodes.")]
     tolerations: Annotated[
         list[TolerationOutput], Field(description="Tolerations of the nodes' taints.")
     ]
     runtimeClass: NotRequired[
         Annotated[
             str,
-            Field(description="RuntimeClass of pods with GPUs. Absent if they need none."),
+            Field(description="RuntimeClass for pods with GPUs. Absent if they need none."),
         ]
     ]
 
 
-@with_config(_OPEN)
+@with_config(_EXTENSIBLE)
 class ClusterOutput(TypedDict):
     """The cluster that the stack is deployed to."""
 
@@ -63,7 +63,7 @@ class ClusterOutput(TypedDict):
     ]
 
 
-@with_config(_OPEN)
+@with_config(_EXTENSIBLE)
 class RunOutput(TypedDict):
     """The current run of a training job."""
 
@@ -72,7 +72,7 @@ class RunOutput(TypedDict):
     namespace: Annotated[str, Field(description="Namespace of the pods.")]
     queue: Annotated[str, Field(description="Volcano queue of the run.")]
     nodes: Annotated[int, Field(description="Number of pods.")]
-    gpusPerNode: Annotated[int, Field(description="Number of GPUs of each pod.")]
+    gpusPerNode: Annotated[int, Field(description="Number of GPUs per pod.")]
 
 
 class VersionOutput(TypedDict):
@@ -93,7 +93,7 @@ class VersionOutput(TypedDict):
     ]
 
 
-@with_config(_OPEN)
+@with_config(_EXTENSIBLE)
 class CanaryOutput(VersionOutput):
     """The canary of a service."""
 
@@ -101,7 +101,7 @@ class CanaryOutput(VersionOutput):
     weight: Annotated[int, Field(description="Percentage of the requests that it receives.")]
 
 
-@with_config(_OPEN)
+@with_config(_EXTENSIBLE)
 class InferenceOutput(VersionOutput):
     """An inference service."""
 
@@ -115,7 +115,7 @@ class InferenceOutput(VersionOutput):
     canary: NotRequired[Annotated[CanaryOutput, Field(description="The canary, if there is one.")]]
 
 
-@with_config(_OPEN)
+@with_config(_EXTENSIBLE)
 class PlatformOutputs(TypedDict):
     """All outputs of the stack."""
 

@@ -41,7 +41,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """Any other volume, with `source` as in the API, such as {"secret": {"secretName": …}}."""
+    """A volume other than a claim, with `source` in the format of the API: {"secret": {…}}."""
 
     name: str
     source: Manifest
@@ -78,8 +78,8 @@ class Rdma:
 class Pod:
     """A pod with one container. `image` is a string or a Pulumi output; sizes are quantities.
 
-    Without a command, the image's command runs. Values of `env` are strings, or objects as in the
-    API, such as {"valueFrom": …}.
+    If `command` is empty, the image's command runs. Values of `env` are strings, or objects in
+    the API's format, such as {"valueFrom": …}.
     """
 
     container: str

@@ -1,4 +1,4 @@
-"""Objects of a schedule: a CronJob, and the permissions of the program that starts the runs."""
+"""Objects for a schedule: a CronJob, and the permissions of the program that starts the runs."""
 
 import json
 from dataclasses import replace
@@ -76,7 +76,7 @@ def schedule_objects(
                     "schedule": settings.cron,
                     "timeZone": settings.time_zone,
                     "suspend": settings.suspend,
-                    # The program exits when its run ends, so no run starts during another.
+                    # The program exits when its run ends, so runs never overlap.
                     "concurrencyPolicy": "Forbid",
                     "startingDeadlineSeconds": settings.start_within_seconds,
                     "successfulJobsHistoryLimit": settings.keep_succeeded,

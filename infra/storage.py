@@ -19,7 +19,7 @@ from infra.settings.storage import (
 
 @dataclass(frozen=True, kw_only=True)
 class StorageArgs:
-    """Settings of the storage, and the namespace of the claims."""
+    """Storage settings, and the namespace for the claims."""
 
     storage: StorageSettings
     namespace: str
@@ -80,7 +80,7 @@ def _claim_ref(args: StorageArgs, key: str | None) -> Manifest | None:
 
 
 def storage_class(name: str, settings: StorageClassSettings) -> Manifest:
-    """Return a storage class of CephFS CSI, NFS CSI, local volumes or another provisioner."""
+    """Return a storage class for CephFS CSI, NFS CSI, local volumes or another provisioner."""
     return compact(
         {
             "apiVersion": "storage.k8s.io/v1",
@@ -133,7 +133,7 @@ def volume(name: str, settings: VolumeSettings, claim_ref: Manifest | None) -> M
 
 
 def claim(name: str, namespace: str, settings: ClaimSettings) -> Manifest:
-    """Return a claim of the workloads."""
+    """Return a claim for the workloads."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

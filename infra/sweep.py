@@ -1,4 +1,4 @@
-"""Objects of hyperparameter sweeps: their trials, and the program that controls them."""
+"""Objects for hyperparameter sweeps: their trials, and the program that controls them."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ CLAIMS_PATH: Final = "/claims"
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Price of a GPU-hour of a trial, with its CPUs and memory if they are charged for."""
+    """Price per GPU-hour of a trial, including its CPUs and memory if they are charged for."""
 
     gpu_hour: float
     currency: str
@@ -36,9 +36,9 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep, and the arguments of its template, which leave out searched hyperparameters.
+    """A sweep, and the arguments of its template, without the searched hyperparameters.
 
-    It has a price only if its budget limits the cost.
+    `price` is set only if the budget limits the cost.
     """
 
     settings: SweepSettings
@@ -72,9 +72,9 @@ class Sweep:
 
 
 def template(sweep: Sweep) -> Manifest:
-    """Return the JobTemplate of the trials, which itself starts nothing.
+    """Return the JobTemplate for the trials. Creating it starts no trial.
 
-    Policies and the report of a preview evaluate it for all trials that run at the same time.
+    Policies and the preview report evaluate it for all trials that run at the same time.
     """
     args, settings = sweep.args, sweep.settings
     first = replace(args, job=settings.trial(next(settings.extremes())))
@@ -100,7 +100,7 @@ def template_name(key: str) -> str:
 def winner_path(sweep: Sweep) -> str:
     """Return the path of the link to the winner's run, relative to the claim of its checkpoints.
 
-    Each search, and each change of its limits, gets a new link, so that a link never changes and
+    A new search, or a change of its limits, gets a new link. A link therefore never changes, and
     all pods of a service have the same model.
     """
     settings = sweep.settings.model_dump(mode="json", exclude={"job", "parallel", "winner"})
@@ -110,7 +110,7 @@ def winner_path(sweep: Sweep) -> str:
 
 
 def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
-    """Return the plan that the controller reads: everything on which its trials depend.
+    """Return the plan that the controller reads: everything that its trials depend on.
 
     Values may be Pulumi outputs.
     """
@@ -152,7 +152,7 @@ def parse_plan(text: str) -> dict[str, Sweep]:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepControllerArgs:
-    """The sweeps of a stack, and what the pod of their controller needs.
+    """The sweeps of a stack, and the settings of their controller's pod.
 
     `plan` is the JSON of `plan()`; it and the image may be Pulumi outputs.
     """
@@ -169,7 +169,7 @@ class SweepControllerArgs:
 
 
 def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
-    """Return the objects of the controller in the order of creation."""
+    """Return the controller's objects in the order of creation."""
     client = ApiClient(name=CONTROLLER, namespace=args.namespace)
     return [
         client.account(args.pull_secret),
@@ -182,7 +182,7 @@ def controller_manifests(args: SweepControllerArgs) -> list[Manifest]:
             "metadata": client.metadata,
             "data": {PLAN: args.plan},
         },
-        # Only one pod may decide; a second one waits for a lock on the claim.
+        # Only one pod may control the trials; a second one would wait for a lock on the claim.
         client.deployment(_pod(client, args), {"type": "Recreate"}),
     ]
 

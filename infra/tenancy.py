@@ -18,7 +18,7 @@ SERVICE_ACCOUNTS: Final = ("training", "inference")
 
 @dataclass(frozen=True, kw_only=True)
 class TenancyArgs:
-    """Settings of the namespace, and the name of the GPU resource that the quota counts.
+    """Namespace settings, and the name of the GPU resource that the quota counts.
 
     With `retain`, the namespace and its retained objects survive the stack's destruction.
     No admission policy applies in `system_namespaces`, whose pods are privileged.
@@ -64,8 +64,7 @@ class Tenancy(Component):
         if args.login is not None:
             self.create(f"{name}-registry", args.login.secret(self.namespace), inside)
         if args.tenancy.admission != "off":
-            # Imported only here, because importing the rules makes a program's imports a fifth
-            # slower.
+            # Imported here, because the rules add a fifth to a program's import time.
             from infra.admission import Admission, AdmissionArgs
 
             admission = AdmissionArgs(
@@ -140,7 +139,7 @@ def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
 
 
 def limit_range(tenancy: TenancySettings) -> Manifest:
-    """Return the limits of containers, without a CPU limit, because throttling starves GPUs."""
+    """Return the LimitRange for containers, without a CPU limit: throttling starves GPUs."""
     limits = tenancy.limits
     return _object(
         "v1",

@@ -20,7 +20,7 @@ from kube.names import RUN_LABEL
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run that was created, and its part of the stack's outputs."""
+    """A created run, and its entry in the stack outputs."""
 
     name: str
     summary: RunOutput
@@ -52,11 +52,11 @@ class TrainingJobs(Component):
     """Runs of many training jobs in one component.
 
     A file or bucket backend rewrites the whole state at each step, and a component costs three
-    steps in addition to two per object; docs/scale.md has the measurements.
+    steps in addition to two per object; docs/scale.md contains measurements.
 
-    `recorded` contains the names of the runs whose jobs the last update found or created. If such a
-    job would be created again, it was deleted in the cluster, and the update is rejected unless
-    the settings permit it.
+    `recorded` contains the names of the runs whose jobs the last update found or created. If an
+    update would create such a job again, the job was deleted in the cluster. The update is then
+    rejected, unless the settings permit it.
     """
 
     runs: dict[str, Run]
@@ -83,7 +83,7 @@ class TrainingJobs(Component):
 
 
 def training_jobs(settings: StackSettings, shared: SharedResources) -> list[TrainingJobArgs]:
-    """Return the arguments of all jobs of a stack."""
+    """Return the arguments for all jobs of a stack."""
     isolated = settings.tenancy.network.isolate
     return [
         TrainingJobArgs.of(key, job, shared, isolated=isolated)

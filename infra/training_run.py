@@ -55,7 +55,7 @@ _AUTOSCALER_ANNOTATIONS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJobArgs:
-    """A job, and what its pods need in addition to its settings.
+    """A job, and the values that its pods need in addition to the job's settings.
 
     `image` is a string or a Pulumi output, which a preview may not know; `image_identity` is always
     known and identifies the image's contents.
@@ -86,7 +86,7 @@ class TrainingJobArgs:
         *,
         isolated: bool = False,
     ) -> Self:
-        """Build the arguments of a job from the stack's shared resources."""
+        """Build the arguments for a job from the stack's shared resources."""
         return cls(
             key=key,
             job=job,
@@ -104,8 +104,8 @@ class TrainingJobArgs:
 def run_name(args: TrainingJobArgs) -> str:
     """Return `<key>-<8 digits>`, where the digits are a hash of the job's settings and image.
 
-    Only the settings that the author wrote count: a new default or template of this project, and
-    settings that all jobs share, start no new run. `run` pins the name.
+    Only settings that the job sets itself count. New defaults or templates of this project, and
+    changes to settings that all jobs share, do not start a new run. `run` pins the name.
     """
     if args.job.run is not None:
         return args.job.run
@@ -117,7 +117,7 @@ def run_name(args: TrainingJobArgs) -> str:
 
 
 def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
-    """Return the objects of the run, in the order of their creation."""
+    """Return the run's objects in the order of creation."""
     args = replace(args, job=args.job.expanded)
     job = args.job
     pod = _training_pod(args, run, image)
@@ -171,12 +171,12 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
 
 
 def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
-    """Return the pod of the gang, whose command the job kind completes."""
+    """Return the gang's pod, whose command the job kind completes."""
     job = args.job
     labels = _labels(args.key, run, "training" if job.notebook is None else "interactive")
     selector = {RUN_LABEL: run}
     if KINDS[job.kind].has_launcher:
-        # The launcher's node must not count when the workers are spread.
+        # The launcher must not affect how the workers are spread.
         labels |= WORKER_LABEL
         selector |= WORKER_LABEL
     spread = job.spread and job.nodes > 1
@@ -257,7 +257,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
 
 
 def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
-    """Return the command of a step, run by the program that handles conditions and outputs."""
+    """Return the command for a step, run by the program that handles conditions and outputs."""
     job = args.job
     step = job.steps[name]
     conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]
@@ -266,11 +266,11 @@ def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
         *(f"--when={metric} {limit}" for metric, limit in step.when.items()),
     ]
     if step.outputs:
-        decisive = sorted({*job.env, *step.env})
+        relevant = sorted({*job.env, *step.env})
         options += [
             *(f"--output={output}={type_}" for output, type_ in step.outputs.items()),
             f"--image={args.image_identity}",
-            *(f"--env={variable}" for variable in decisive),
+            *(f"--env={variable}" for variable in relevant),
             *([] if step.cache else ["--no-cache"]),
         ]
     return [*_step_program(run, name, options, step.inputs), *step.command]

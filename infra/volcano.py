@@ -27,7 +27,7 @@ from infra.settings.volcano import (
 
 @dataclass(frozen=True, kw_only=True)
 class VolcanoArgs:
-    """Settings of Volcano. `rendering` is True if there is no cluster.
+    """Volcano settings. `rendering` is True if there is no cluster.
 
     If `isolated`, only the API server and Prometheus in `scraped_from` may connect to its pods.
     """
@@ -88,7 +88,7 @@ class Volcano(Component):
 def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) -> dict[str, Any]:
     """Return the values that the typed settings determine, overridden by the configured ones.
 
-    `use_pull_secret` is True if the namespace has the pull secret of the registry.
+    `use_pull_secret` is True if the namespace has the registry's pull secret.
     """
     typed = {**settings.controllers.chart_values(), **settings.log_values}
     custom = {**typed, **settings.values.get("custom", {})}
@@ -106,7 +106,7 @@ def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) ->
 
 
 def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
-    """Return the queues' names, each after its parent; a cycle is broken where it is entered."""
+    """Return the queue names, parents first; a cycle is broken at the queue where it is entered."""
     ordered: list[str] = []
 
     def visit(name: str, path: frozenset[str]) -> None:
@@ -126,7 +126,7 @@ _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     """Return whether to retry a failed operation on a queue, after a pause.
 
-    Helm's installation finishes once the webhook's pod is running, but before it is listening.
+    Helm's installation finishes when the webhook's pod is running but may not be listening yet.
     """
     error, attempts = failed.errors[0], len(failed.errors)
     if "timed out waiting" in error:
@@ -160,7 +160,7 @@ def queue(name: str, settings: QueueSettings) -> Manifest:
                 "priority": settings.priority,
                 "reclaimable": settings.reclaimable,
                 "capability": settings.capability,
-                # Since 1.14 the webhook requires it, even if the scheduler does not read it.
+                # Since 1.14, the webhook requires `deserved` even if the scheduler ignores it.
                 "deserved": {**settings.guarantee, **settings.deserved},
                 "guarantee": compact({"resource": settings.guarantee}),
                 "parent": settings.parent,
@@ -174,15 +174,14 @@ _PODS: Final = {
     "operator": "In",
     "values": ["volcano-admission", "volcano-controller", "volcano-scheduler"],
 }
-"""Labels of the chart's pods."""
+"""Label selector for the chart's pods."""
 
 
 def network_policy(args: VolcanoArgs) -> Manifest:
-    """Return the NetworkPolicy of Volcano's pods.
+    """Return the NetworkPolicy for Volcano's pods.
 
-    The API server calls the webhooks from an address that no policy can select. For the same reason
-    connections to the API server cannot be distinguished from others, so all egress is
-    allowed.
+    No policy can select the API server by its address, so the webhooks accept connections from
+    anywhere, and all egress is allowed.
     """
     webhooks = args.volcano.values.get("basic", {}).get("admission_port", 8443)
     ports = {int(target.port) for target in scraping.volcano(args.volcano.namespace)}
@@ -240,7 +239,7 @@ def scheduler_configuration(
         },
         "conformance": {},
         "overcommit": _overcommit(settings),
-        # drf's selection of victims ignores priorities.
+        # drf ignores priorities when it selects victims.
         "drf": {"enablePreemptable": False} if settings.drf else None,
         "predicates": {},
         settings.share: {"enableHierarchy": True} if hierarchical else {},

@@ -33,7 +33,7 @@ _NETWORKS: Final = (
     "vke.volcengine.com/rdma",
     "koordinator.sh/rdma",
 )
-_FILES_AND_MACHINES: Final = (
+_STORAGE_AND_VIRTUALIZATION: Final = (
     "devices.kubevirt.io/*",
     "smarter-devices/fuse",
     "smarter-devices/kvm",
@@ -61,7 +61,7 @@ _DEVICE_CLASSES: Final = (
     "dra.cpu",
 )
 
-OTHER_DEVICES: Final = (*_NETWORKS, *_FILES_AND_MACHINES, *_DEVICE_CLASSES)
+OTHER_DEVICES: Final = (*_NETWORKS, *_STORAGE_AND_VIRTUALIZATION, *_DEVICE_CLASSES)
 """Patterns of extended resources and of DRA device classes that are not accelerators."""
 
 KNOWN_ACCELERATORS: Final = (

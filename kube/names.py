@@ -6,15 +6,15 @@ WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
 RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
-"""Label with the role of a pod: `leader` starts the others, which are `worker`."""
+"""Label with the role of a pod: the `leader` starts the pods with the role `worker`."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
 SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
 SWEEP_MONEY_ANNOTATION: Final = "gpu-platform.dev/sweep-money"
 SWEEP_SHARE_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-share"
-"""Annotations of the template of a sweep's trials: the number that run at once, the total number,
-the budget, and the share of all epochs that early stopping is expected to train."""
+"""Annotations of the template for a sweep's trials: the number of concurrent trials, their total
+number, the budget, and the share of all epochs that early stopping is expected to train."""
 SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"
 """Annotation of the same template: JSON in which the controller reports the state of the sweep."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 MEBIBYTE: Final = 2**20
 LARGEST: Final = 2**63 - 1
-"""Maximum quantity. The API accepts larger ones and caps them to it."""
+"""Maximum quantity. The API accepts larger ones and reduces them to it."""
 
 _PATTERN = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
@@ -66,7 +66,7 @@ def _parse(text: str) -> Decimal:
 
 
 def quantity_or_none(value: Any) -> Decimal | None:
-    """Return a value as the API reads it, capped to `LARGEST`; None if it is not a quantity."""
+    """Return a value as the API reads it, at most `LARGEST`; None if it is not a quantity."""
     try:
         return parse_quantity(value)
     except TooLargeError:

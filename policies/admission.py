@@ -33,7 +33,7 @@ CONTROLLERS: Final = (
     ),
     "system:serviceaccount:kube-system:statefulset-controller",
 )
-"""Users whose ownerReferences are trusted; anyone else could write any owner into a pod."""
+"""Users whose ownerReferences are trusted. Anyone else could forge the owner of a pod."""
 _LABELS: Final = {"app.kubernetes.io/part-of": "gpu-platform"}
 _EPILOG = """\
 examples:
@@ -51,7 +51,7 @@ Start with audit, fix or exempt the violations, then use deny. The rules about o
 of object form one policy with a binding of the same name, such as gpu-platform-pods, and
 advisory rules are separate policies (gpu-platform-pods-advisory). Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
-change of the file.
+change to the file.
 
 To remove all policies:
   kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings \\
@@ -223,7 +223,7 @@ class _Policy:
 
 
 def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -> str:
-    """Return the condition in CEL under which an object is exempt from a rule."""
+    """Return the CEL condition under which an object is exempt from a rule."""
     conditions = []
     if isinstance(config, SystemConfig) and config.system_workloads:
         conditions.append(f"a.matches({literal(pattern(config.system_workloads))})")

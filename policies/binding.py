@@ -1,8 +1,8 @@
 """Pulumi policies that are created from rules.
 
 A resource's properties are converted to plain data once for all rules. Stack rules receive the
-resources as declared, not as the cluster returned them: an autoscaled Deployment comes back with a
-number of replicas that the program does not contain.
+resources as declared, not as returned by the cluster, which adds values that the program does not
+set, such as the number of replicas of an autoscaled Deployment.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Binding:
         report: ReportViolation,
         subject: str,
     ) -> None:
-        """Report every violation. A failure of the rule itself counts as a violation, too."""
+        """Report every violation. A failure of the rule itself also counts as a violation."""
         try:
             for violation in evaluate():
                 resource = violation.resource
@@ -234,7 +234,7 @@ class Binding:
         return self._stack
 
     def _resource(self, args: Any) -> Resource:
-        """Return the plain view of a resource from the SDK's arguments."""
+        """Return the view of a resource from the SDK's arguments."""
         return Resource(
             args.resource_type,
             plain(args.props),
@@ -247,6 +247,6 @@ class Binding:
 
 
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the objects that exist already; `manifest-readable` reports a wrong type."""
+    """Return the address patterns of existing objects; `manifest-readable` reports a wrong type."""
     names = (config.get(manifests.NAME) or {}).get("existingObjects")
     return tuple(str(name) for name in names) if isinstance(names, list) else ()

@@ -1,8 +1,8 @@
 """Rules in CEL, the language of ValidatingAdmissionPolicies.
 
 A rule that can be evaluated on one object has, in addition to its Python function, a CEL expression
-that returns the violating parts of the object. `policies.admission` turns it into a policy of the
-API server. `policies.cel_objects` contains the parts that expressions share.
+that returns the violating parts of the object. `policies.admission` turns it into an API
+server policy. `policies.cel_objects` contains the parts that expressions share.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SETTING = re.compile(r"\b(?:(pattern|pairs)\()?settings\.(\w+)(?(1)\))")
 class Cel:
     """A rule in CEL.
 
-    `violations` is an expression for the names of the violating parts, a list. It may use:
+    `violations` is an expression that returns the names of the violating parts. It may use:
 
     - `variables.x`: a shared variable, or one of `variables`;
     - `settings.x`: a setting of the rule, by its name in the configuration file;
@@ -71,8 +71,8 @@ class Cel:
     - `pairs(settings.x)`: an object, as a list of pairs: the regular expression for each key, and
       the value as a string.
 
-    `partial` marks a rule that can only partly be evaluated on one object. If the setting
-    `requires` has no value, the rule has no policy.
+    `partial` marks a rule that can only partly be evaluated on one object. `requires` names a
+    setting without which the rule has no policy.
     """
 
     violations: str

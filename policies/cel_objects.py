@@ -27,7 +27,7 @@ class Target:
     """API resources that a policy evaluates.
 
     `changed` decides which updates are evaluated. Controllers add labels to existing objects and
-    remove their finalizers, and a denied update would keep such an object forever. `named`
+    remove their finalizers. If such updates were denied, objects could never be deleted. `named`
     limits the policy to objects of these names, and `parameters` is the namespace and name of a
     ConfigMap that its expressions read as `params`.
     """
@@ -71,7 +71,7 @@ PODS: Final = Target(
     },
     f"{_OBJECT}.spec != {_OLD_OBJECT}.spec",
 )
-"""Pods, regardless of their creator, and the templates of Kubernetes' own kinds."""
+"""Pods, whoever creates them, and the pod templates of built-in kinds."""
 ANNOTATED_PODS: Final = Target(
     "annotated-pods",
     PODS.resources,
@@ -96,9 +96,9 @@ PROMOTED_MODELS: Final = Target(
 )
 SERVICES: Final = Target("services", {"": ("services",)}, _SPEC_CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
-"""Matches only creations: the source is immutable, and binding a volume updates it."""
+"""Evaluated only on creation, because the source is immutable and binding updates the volume."""
 CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
-"""Matches only creations: the specification is immutable."""
+"""Evaluated only on creation, because the specification is immutable."""
 
 
 def accelerator(name: str) -> str:
@@ -117,7 +117,7 @@ def accelerator_class(name: str) -> str:
 
 
 def level(resource: str) -> str:
-    """Return the list of the resources that set CPU or memory of a container `c`; may be empty."""
+    """Return an expression for a list of the resources that set CPU or memory of container `c`."""
     return (
         "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"
         f" '{resource}' in l.?limits.orValue({{}}) || '{resource}' in l.?requests.orValue({{}}))"

@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         "files",
         nargs="+",
         metavar="FILE",
-        help="YAML or JSON file of one or more documents, directory of such files, or - for stdin",
+        help="YAML or JSON file with one or more documents, directory of files, or - for stdin",
     )
     parser.add_argument(
         "--pack",

@@ -1,4 +1,4 @@
-"""Shell commands of probes and hooks: possible failures, and duration of sleeps."""
+"""Shell commands of probes and hooks: whether they can fail, and how long they sleep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,19 @@ _WRAPPERS: Final = ("exec", "command", "env", "nohup", "busybox", "time")
 _HARMLESS: Final = (
     *("true", ":", "echo", "printf", "sleep", "date", "hostname", "whoami", "id", "pwd", "uname"),
 )
-_ALONE: Final = ("ls", "cat", "env", "exit", "return", "head", "tail", "wc", "tee", "ps", "set")
+_SAFE_WITHOUT_ARGUMENTS: Final = (
+    "ls",
+    "cat",
+    "env",
+    "exit",
+    "return",
+    "head",
+    "tail",
+    "wc",
+    "tee",
+    "ps",
+    "set",
+)
 """Commands that succeed without arguments."""
 _TESTS: Final = ("test", "[", "[[")
 _FILE_TEST: Final = re.compile(r"-[a-zGLNOS]{1,2}")
@@ -66,7 +78,9 @@ def _succeeds(words: Sequence[str]) -> bool:
         return _is_constant(rest)
     if _PYTHON.fullmatch(name):
         return len(rest) > 1 and rest[0] == "-c" and bool(_IDLE_PYTHON.fullmatch(rest[1]))
-    return name in _HARMLESS or (name in _ALONE and not [word for word in rest if word != "0"])
+    return name in _HARMLESS or (
+        name in _SAFE_WITHOUT_ARGUMENTS and not [word for word in rest if word != "0"]
+    )
 
 
 def _is_constant(operands: Sequence[str]) -> bool:

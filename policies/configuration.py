@@ -187,7 +187,7 @@ def _registry(values: Mapping[str, Any], problems: list[str]) -> Registry:
 
 
 def _pack_settings(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return the settings of the whole pack that rules receive."""
+    """Return the pack-wide settings that rules receive."""
     try:
         return {"system_workloads": system_workloads(values), **cluster_settings(values)}
     except ConfigurationError as error:

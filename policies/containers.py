@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Container:
-    """One container of a pod, of any type."""
+    """A container of a pod, of any type."""
 
     def __init__(self, node: Node, kind: ContainerKind, pod: Pod | None = None) -> None:
         self.node = node
@@ -47,7 +47,7 @@ class Container:
 
     @property
     def is_long_running(self) -> bool:
-        """True if the container runs next to the others, unlike init and ephemeral containers."""
+        """True if the container runs alongside the others, unlike init and ephemeral containers."""
         return self.kind in ("main", "sidecar")
 
     @property

@@ -1,7 +1,7 @@
 """Properties of a whole workload: gang, queue, retries, and whether Pulumi waits for it.
 
-Each controller has different fields for these properties. The registry of kinds contains their
-paths, so that a rule reads `queue` regardless of the kind.
+Controllers store these properties in different fields. The registry of kinds contains the paths of
+the fields, so a rule reads `queue` regardless of the kind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _NO_RECORD: Final = WorkloadKind(group="", kind="")
 
 @dataclass(frozen=True)
 class Gang:
-    """Number of pods that must start together, and number of all pods (None if unknown)."""
+    """Size of a gang.
+
+    `minimum` is the number of pods that must start together, and `size` the number of all pods
+    (None if unknown). With `defaults_to_all`, an absent minimum means all pods.
+    """
 
     minimum: Node
     size: Decimal | None
@@ -43,8 +47,8 @@ class Gang:
 class Workload:
     """A resource that runs pods, or one of the jobs in it.
 
-    `job` is the object with the queue, gang and retries. `machines` request devices but are not
-    pods.
+    `job` is the object with the queue, gang and retries. `machines` are objects that request
+    devices but are not pods, such as virtual machines.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class Workload:
 
     @property
     def completed(self) -> bool:
-        """True if an object of another kind completes and runs its pods."""
+        """True if an object of another kind completes the pod specifications and runs the pods."""
         return (self.resource.record or _NO_RECORD).completed
 
     @property
@@ -79,12 +83,12 @@ class Workload:
 
     @property
     def additional_retries(self) -> int:
-        """The retry limit minus the number of retries."""
+        """The difference between the retry limit and the number of retries."""
         return self._record.extra
 
     @property
     def counts_in_place(self) -> bool:
-        """True if the retry limit counts containers that the kubelet restarts."""
+        """True if container restarts by the kubelet count towards the retry limit."""
         return self._record.in_place
 
     @cached_property
@@ -113,7 +117,7 @@ class Workload:
         return self._field(self._record.scheduler) if own.absent and self._record.scheduler else own
 
     def queue(self, pod: Pod) -> Node:
-        """Return the queue's name, or its path if there is none."""
+        """Return the queue's name, or an absent node at its path."""
         locations = [self._field(self._record.queue)] if self._record.queue else []
         if self._record.annotations:
             annotations = pod.metadata["annotations"]
@@ -122,7 +126,7 @@ class Workload:
         return present or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
-        """Return Kueue's queue: a label on the pod, the object or a template between them.
+        """Return the label with Kueue's queue, on the pod, its object or a template between them.
 
         Kueue does not manage Volcano Jobs and ignores an empty label. With a label on a pod
         template, it admits each pod separately.
@@ -148,7 +152,7 @@ class Workload:
 
     @cached_property
     def gang(self) -> Gang | None:
-        """Gang of the workload, for kinds that define one."""
+        """Gang of the workload; None if its kind does not define one."""
         if self._record.gang:
             return Gang(self._field(self._record.gang), self.size, self._record.whole)
         joins = any(self.joins_pod_group(pod) for pod in self.pods)
@@ -159,7 +163,7 @@ class Workload:
 
     @cached_property
     def retry_limit(self) -> Node | None:
-        """The retry limit, for kinds that have one."""
+        """The retry limit; None if the kind has none, or if its default applies."""
         if not self._record.retries:
             return None
         limit = self._field(self._record.retries)
@@ -167,14 +171,14 @@ class Workload:
 
     @cached_property
     def deadline(self) -> Node | None:
-        """The deadline, for kinds that have one."""
+        """The deadline; None if the kind has none."""
         if self._record.pod_deadline:
             return next((pod.spec["activeDeadlineSeconds"] for pod in self.pods), None)
         return self._field(self._record.deadline) if self._record.deadline else None
 
     @property
     def has_pod_deadline(self) -> bool:
-        """True if the kind's deadline applies to its pods, and so to each attempt."""
+        """True if the deadline applies to each pod, and therefore to each attempt."""
         return self._record.pod_deadline
 
     def claims(self) -> Iterator[Node]:

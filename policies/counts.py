@@ -1,4 +1,4 @@
-"""Numbers of pods: the requested number, and the maximum that may ever run."""
+"""Numbers of pods: the requested number, and the maximum that can run at the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNLIMITED: Final = Decimal("Infinity")
 
 
 def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
-    """Return the value at a path next to a pod; `*` stands for the items in the pod's path."""
+    """Return the value at a path near a pod; `*` selects the same items as in the pod's path."""
     node, same = root, True
     for index, key in enumerate(steps(path)):
         step: Key = key
@@ -29,7 +29,7 @@ def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
 
 
 def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return a number as the manifest requests it, or None if it is unknown."""
+    """Return the number that the manifest requests, or None if it is unknown."""
     nodes = [value_near_pod(root, path, pod) for path in count.paths]
     present = next((node for node in nodes if not node.absent), None)
     if present is None and count.elsewhere:

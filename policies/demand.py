@@ -1,4 +1,4 @@
-"""Maximum numbers of pods and accelerators that a stack may ever run at the same time."""
+"""Maximum numbers of pods and accelerators that a stack can run at the same time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Demand:
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the maximum number of these pods that may ever run, including autoscaling.
+    """Return the maximum number of these pods that can run at the same time, with autoscaling.
 
     With `surge`, the additional pods of a rolling update are included.
     """
@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators of a pod beyond the accelerators of its runtime."""
+    """Return the accelerators of a pod that exceed those of its runtime."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:
@@ -89,7 +89,7 @@ def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decim
 
 
 def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
-    """Return the queue of a pod: its own, or that of its PodGroup."""
+    """Return the queue of a pod or, if it has none, of its PodGroup."""
     queue = workload.queue(pod).text
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
     if queue or not name or not workload.joins_pod_group(pod):
@@ -110,7 +110,7 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return the number of pods; a runtime has pods for each object that refers to it."""
+    """Return the number of pods; a runtime's pods run once for each object that refers to it."""
     resource = pod.resource
     jobs = stack.runs_of(resource)
     if not jobs:

@@ -1,7 +1,7 @@
 """Kubernetes objects from multi-document YAML, with the line of each field.
 
-The reader is strict: documents without apiVersion and kind, duplicate keys and aliases that expand
-without bounds are errors that name file and document.
+The reader is strict. It rejects documents without apiVersion and kind, duplicate keys, and aliases
+that expand without bounds. Each error names the file and the document.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _objects(
         return  # a document of comments only
     if not isinstance(value, dict):
         raise DocumentError(
-            f"{location}: found {show(value)}; write an object with apiVersion, kind"
+            f"{location}: found {show(value)}; write an object with apiVersion and kind"
         )
     for key in ("apiVersion", "kind"):
         if not isinstance(value.get(key), str) or not value[key]:
@@ -129,7 +129,7 @@ def _objects(
 
 
 def _plain(value: Any, location: str) -> Any:
-    """Return a copy of the value, limited in size: aliases may multiply it."""
+    """Return a copy of the value; reject it if its aliases expand to too many values."""
     count = 0
 
     def convert(item: Any) -> Any:

@@ -35,7 +35,7 @@ def embedded(resource: Resource) -> Iterator[Resource]:
 
 
 def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the object of a generator, whose kind and name are next to `data` with its fields."""
+    """Return a generator's object: kind and name are next to `data`, which has the other fields."""
     data = value.get("data")
     fields = data if isinstance(data, dict) else {}
     stated = fields.get("metadata")

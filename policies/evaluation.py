@@ -54,7 +54,7 @@ def evaluate(
         if rule.scope == "stack":
             violations = _with_rule_failure(rule, rule.check(stack, config), None)
             found += _findings(violations, rule, mandatory, configuration, origin)
-    # For a part of a stack, it is unknown what else needs an exemption.
+    # If only part of a stack is evaluated, another part may need the exemption.
     unused = granted.unused([rule.name for rule, _, _ in rules]) if whole_stack else ()
     return [*found, *(_configuration_finding(exemptions.UNUSED, problem) for problem in unused)]
 

@@ -69,7 +69,7 @@ DECLARED_RULES: list[Rule[Any]] = [REJECTED, USED, UNUSED]
 """Rules about exemptions; the pack reports them itself."""
 
 _FIELDS = ("workload", "rule", "rules", "reason", "expires", "wildcard")
-_WRITE = "workload, rule (or rules), reason and expires"
+_REQUIRED_KEYS = "workload, rule (or rules), reason and expires"
 _ADDRESS = re.compile(r"[^/\s?\[]+/[^/\s?\[]+/[^/\s?\[]+")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -85,7 +85,7 @@ class Exemption:
     expires: date
 
     def text(self, rule: str) -> str:
-        """Return the exemption from a rule as a report prints it."""
+        """Return the text with which reports describe the exemption from a rule."""
         return f"exempted from {rule} until {self.expires}, because: {self.reason}"
 
     def covers(self, address: str) -> bool:
@@ -172,7 +172,7 @@ def _day(value: Any) -> date | None:
 
 def _problems(entry: Any, rules: Collection[str], today: date) -> Iterator[str]:
     if not isinstance(entry, Mapping):
-        yield f"found {entry!r}; write an object with {_WRITE}"
+        yield f"found {entry!r}; write an object with {_REQUIRED_KEYS}"
         return
     for key in sorted(set(entry) - set(_FIELDS)):
         yield f"{key}: found {entry[key]!r}; use only the keys {', '.join(_FIELDS)}"
@@ -204,7 +204,8 @@ def _address_problems(workload: Any, wildcard: Any) -> Iterator[str]:
 def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator[str]:
     listed = entry.get("rules", [])
     if ("rule" in entry) == ("rules" in entry) or not isinstance(listed, list):
-        yield f"rule: found {entry.get('rule')!r}, rules: {listed!r}; write rule, or rules as list"
+        rule = entry.get("rule")
+        yield f"rule: found {rule!r}, rules: {listed!r}; write rule, or rules as a list"
     elif not _rules(entry):
         yield "rules: found []; write at least one rule"
     for rule in _rules(entry):

@@ -1,4 +1,4 @@
-"""Applies the remediations of rules to manifest files.
+"""Application of rule remediations to manifest files.
 
 Comments, order and all other text are kept. A file is written only if parsing it yields exactly the
 remediated objects.
@@ -28,7 +28,7 @@ from policies.views import View
 from policies.violations import Edit
 
 _SEPARATOR = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
-_WIDE = 10_000
+_UNLIMITED_WIDTH = 10_000
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _round_trip(text: str, node: Any) -> YAML:
     """Return a YAML reader and writer that keeps quotes and uses the indentation of `node`."""
     style = YAML()
     style.preserve_quotes = True
-    style.width = _WIDE
+    style.width = _UNLIMITED_WIDTH
     style.explicit_start = text.startswith("---")
     indents = dict(reversed(list(_indents(node))))
     mapping, (sequence, offset) = indents.get("mapping", 2), indents.get("sequence", (2, 0))

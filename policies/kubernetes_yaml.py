@@ -2,7 +2,7 @@
 
 kubectl reads YAML 1.1 with sigs.k8s.io/yaml, which differs from PyYAML: `y` and `n` are
 booleans, `1:30` is a string, `0o14` is 12, keys become strings, and a merge (`<<`) overrides the
-keys that were written before it. A check that reads a manifest differently can be evaded.
+keys that precede it. A check that reads a manifest differently can be evaded.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class BoundedLoader(yaml.CSafeLoader):
     _depth = 0
 
     def descend_resolver(self, parent: Any, index: Any) -> None:
-        """Count a level before each node."""
+        """Increase the depth before a node, and reject a node that is too deep."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _error(parent, f"it is nested deeper than {_MAX_DEPTH} levels")
 
     def ascend_resolver(self) -> None:
-        """Leave the level."""
+        """Decrease the depth after a node."""
         self._depth -= 1
 
 
@@ -84,7 +84,7 @@ class Loader(BoundedLoader):
     """Loader that resolves plain scalars and merges like kubectl, and rejects duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
-        # Holds the nodes, so that their ids are not reused.
+        # Keeps the nodes alive, so that their ids are not reused.
         self._flattened: dict[int, Any] = {}
         super().__init__(stream)
 
@@ -132,7 +132,7 @@ class Loader(BoundedLoader):
 
 
 def key_of(node: Any) -> str:
-    """Return the key that a node stands for."""
+    """Return the key that a node represents."""
     if not isinstance(node, yaml.ScalarNode):
         raise _error(node, "a key is an object or a list; write a string")
     value = node.value if node.tag == f"{_PREFIX}str" else scalar(node.value)

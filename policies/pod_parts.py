@@ -1,4 +1,4 @@
-"""Containers, images and devices of pods, read from the paths in the record of a kind.
+"""Containers, images and devices of pods, read from the paths in the kind's record.
 
 Any object with a list of containers is treated as a pod specification, even if its kind has no
 record.
@@ -73,7 +73,7 @@ class JoinedNode(Node):
 
 
 class RenamedNode(Node):
-    """An object with some of its fields at other paths."""
+    """An object of which some fields are at non-standard paths."""
 
     __slots__ = ("_fields", "_inner", "_usual")
 
@@ -90,7 +90,7 @@ class RenamedNode(Node):
 
 
 class ContainerNode(Node):
-    """A container outside of the usual lists, whose fields have their standard names."""
+    """A container outside of the usual lists, presented with the standard field names."""
 
     __slots__ = ("_fields", "_inner", "_limits", "_supplied")
 

@@ -1,4 +1,4 @@
-"""Finds the pods of a resource at the paths in the registry and by structure."""
+"""Search for the pods of a resource, by the paths in the registry and by structure."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def config_schema(config: type[RuleConfig]) -> PolicyConfigSchema | None:
 
 
 def metadata(rule: Rule[Any]) -> dict[str, Any]:
-    """Return the arguments of the SDK that describe a policy."""
+    """Return the SDK arguments that describe a policy."""
     config: type[RuleConfig] = rule.config
     return {
         "name": rule.name,

@@ -1,4 +1,4 @@
-"""Applies the edits of remediations to plain data."""
+"""Application of remediation edits to plain data."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from policies.rule import Rule, Severity
 TOOL = "gpu-platform-policies"
 LEVELS = ("mandatory", "advisory")
 FAIL_ON = (*LEVELS, *(severity.value for severity in Severity))
-"""Thresholds from which a finding fails the check."""
+"""Thresholds at which a finding fails the check."""
 _RANKS = list(Severity)
 _COMMAND = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _COMMAND | str.maketrans({":": "%3A", ",": "%2C"})
@@ -25,11 +25,11 @@ _PROPERTY = _COMMAND | str.maketrans({":": "%3A", ",": "%2C"})
 
 @dataclass(frozen=True)
 class Report:
-    """Findings and their files.
+    """Findings, with the evaluated files and rules.
 
     `left_out` counts rules that need the whole stack, `disabled` are rules that the configuration
     disables, `skipped` are documents that are not Kubernetes objects. `fail_on` is one of
-    `FAIL_ON`; with `verbose`, rules without findings are listed, too.
+    `FAIL_ON`; with `verbose`, rules without findings are also listed.
     """
 
     findings: Sequence[Finding]
@@ -100,7 +100,7 @@ class Report:
 
 
 def level(finding: Finding) -> str:
-    """Return the level of a finding in words."""
+    """Return the name of a finding's level."""
     return "mandatory" if finding.mandatory else "advisory"
 
 

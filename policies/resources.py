@@ -204,7 +204,7 @@ class Resource:
 
     @cached_property
     def address(self) -> str:
-        """Name of the resource in configuration, see `address_of`."""
+        """Address by which the configuration refers to the resource (see `address_of`)."""
         return address_of(self.namespace or "(unknown)", self.group, self.kind, self.name)
 
     def is_named(self, patterns: Sequence[str]) -> bool:

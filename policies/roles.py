@@ -9,12 +9,12 @@
 - `system`: pods without GPUs that no label assigns to another role.
 
 The registry of kinds defines which roles a kind allows and which one is its default. A label on the
-pod template or on the resource chooses among them, but never a role with fewer requirements than
-the GPUs of the pod need: if the kind can be `training`, a pod with several GPUs is neither `batch`
-nor `interactive`, and a pod that runs to completion is not `serving`.
+pod template or on the resource selects one of them, except a role that is too lenient: if the kind
+can be `training`, a pod with several GPUs is neither `batch` nor `interactive`, and a pod that runs
+to completion is never `serving`.
 
-A label cannot exempt a pod from the rules for every pod. Only workloads named in the configuration
-have privileges.
+A label cannot exempt a pod from the rules that apply to every pod. Only workloads named in the
+configuration have privileges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from policies.workloads import Pod
 
 _NO_RECORD: Final = WorkloadKind(group="", kind="")
-_SMALL: Final[tuple[Role, ...]] = ("batch", "interactive")
+_SMALL_ROLES: Final[tuple[Role, ...]] = ("batch", "interactive")
 
 
 class RoleSettings(Protocol):
@@ -55,7 +55,7 @@ class RoleSettings(Protocol):
 
     @property
     def role_key(self) -> tuple[Any, ...]:
-        """All of these settings, as the key of a cache."""
+        """All of these settings, as a cache key."""
 
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
@@ -70,15 +70,15 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     if ends:
         roles = [role for role in roles if role != "serving"]
     if record.roles[0] == "batch":
-        # Each pod works on its own.
+        # The pods work independently.
         together = sum(pod.gpus(accelerators).values(), Decimal(0))
     elif record.completed:
-        # The objects that run it set the number of pods.
+        # The object that runs the pods sets their number.
         together = UNLIMITED
     else:
         together = _total(pod.siblings, accelerators)
     if wants_gpu and "training" in roles and together > small:
-        roles = [role for role in roles if role not in _SMALL]
+        roles = [role for role in roles if role not in _SMALL_ROLES]
     chosen = _role_from_labels(pod, settings)
     if chosen in roles:
         return chosen

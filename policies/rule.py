@@ -8,7 +8,7 @@ A rule has one of five scopes and does not depend on kinds:
 - `release_rule`: called for every Helm release, of which only the values are known;
 - `stack_rule`: called once with all resources of the stack.
 
-Authors of rules import what they need from here. This module is independent of Pulumi;
+Rule modules import everything they need from here. This module is independent of Pulumi;
 `policies.binding` turns each rule into a policy.
 """
 
@@ -57,7 +57,7 @@ class Severity(Enum):
 
 
 class Level(Enum):
-    """Effect of a violation, unless configuration overrides it."""
+    """Effect of a violation, which the configuration can override."""
 
     ADVISORY = "advisory"
     MANDATORY = "mandatory"
@@ -100,7 +100,7 @@ class Rule(Generic[C]):
     `check` and `remedy` are called with an object of the rule's scope and the configuration.
     `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
     the same rule in CEL, for rules that need a single object. `references` are controls of
-    security frameworks (see `policies.frameworks`), `url` documents the rule.
+    security frameworks (see `policies.frameworks`), and `url` is the rule's documentation.
     """
 
     name: str
@@ -144,8 +144,8 @@ class Rule(Generic[C]):
     @property
     def page(self) -> str | None:
         """Link to the rule's documentation, if there is one."""
-        is_ours = self.check.__module__.startswith(f"{__package__}.")
-        return section(self.name) if is_ours and self.url is None else self.url
+        is_built_in = self.check.__module__.startswith(f"{__package__}.")
+        return section(self.name) if is_built_in and self.url is None else self.url
 
     @property
     def reason(self) -> str:
@@ -155,7 +155,7 @@ class Rule(Generic[C]):
     def configure(self, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> C:
         """Validate the rule's configuration; raise `ConfigurationError` if it is invalid.
 
-        `shared` contains settings of the whole pack, which the rule's settings extend.
+        `shared` contains pack-wide settings, which the rule's settings extend.
         """
         config = validated(self.config, self.name, values)
         merged = {
@@ -166,7 +166,7 @@ class Rule(Generic[C]):
         return config.model_copy(update=merged) if merged else config
 
     def describe(self, violation: Violation) -> str:
-        """Return the message of a violation: resource, path, value and correction."""
+        """Return the message for a violation: resource, path, value and correction."""
         subject = violation.resource.title if violation.resource else "The stack"
         return f"{subject}: {violation.text}\n{self.remediation}"
 
@@ -195,7 +195,7 @@ class Rule(Generic[C]):
 
 
 def _merge(shared: Any, own: Any, is_set: bool) -> Any:
-    """Return a setting of the pack, extended by the rule's setting if it is set."""
+    """Return a pack-wide setting, extended by the rule's setting if it is set."""
     if not is_set:
         return shared
     return {**shared, **own} if isinstance(own, dict) else [*shared, *own]

@@ -1,4 +1,4 @@
-"""Checks the installed policy SDK before the pack replaces some of its internals.
+"""Check of the installed policy SDK, before the pack replaces some of its internals.
 
 `servicer`, `properties` and `pack` depend on internals of one version of pulumi-policy. With
 another version, rules could silently be skipped, so the pack refuses to start.
@@ -16,7 +16,7 @@ from typing import Any
 
 PACKAGE = "pulumi-policy"
 OLDEST, BELOW = (1, 21, 0), (1, 22)
-"""Range of supported versions; pyproject.toml has the same."""
+"""Range of supported versions, the same as in pyproject.toml."""
 # Maps each internal to its number of parameters, if it is called or replaced.
 _INTERNALS: dict[str, int | None] = {
     "policy:_PolicyAnalyzerServicer.Analyze": 3,

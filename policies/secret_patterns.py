@@ -1,4 +1,4 @@
-"""Patterns that recognise secrets, by names, values and settings."""
+"""Patterns that recognize secrets, by names, values and settings."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ SETTING: Final = re.compile(
 )
 PASSWORD_FIELD: Final = re.compile(r"(?i)(^|[a-z_-])password$")
 TEMPLATE: Final = re.compile(r"[${<]|^(true|false)$")
-_SHORTEST: Final = 24
-"""Length of the shortest text in base64 that may contain a secret."""
+_MIN_ENCODED_LENGTH: Final = 24
+"""Minimum length of a base64 text that may contain a secret."""
 
 
 def is_secret(name: str, text: str) -> bool:
@@ -79,9 +79,11 @@ def _hides_secret(text: str) -> bool:
 
 
 def _hidden_texts(text: str) -> Iterator[str]:
-    """Yield the decoded texts of words in base64."""
+    """Yield the decoded text of each base64 word."""
     without_spaces = "".join(text.split())
-    for word in {without_spaces, *ENCODED.findall(text)} if len(text) >= _SHORTEST else ():
+    for word in (
+        {without_spaces, *ENCODED.findall(text)} if len(text) >= _MIN_ENCODED_LENGTH else ()
+    ):
         body = word.rstrip("=").replace("-", "+").replace("_", "/")
         found = decoded(body + "=" * (-len(body) % 4))
         if found and all(letter.isprintable() or letter.isspace() for letter in found):

@@ -1,4 +1,4 @@
-"""Servicer of the SDK that reads each resource once for all policies.
+"""SDK servicer that reads each resource once for all policies.
 
 The SDK's loop converts the same protobuf message to the same proxies again for every policy. With
 sixty rules, that costs as much as the rules themselves. Here a resource is passed on as
@@ -33,13 +33,13 @@ Listener = Callable[[dict[str, Any], list[str]], None]
 _SDK_SERVICER: Any = sdk._PolicyAnalyzerServicer
 _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
-"""No rule reads tags of the stack."""
+"""Empty, because no rule reads stack tags."""
 _REPORTING_LEVELS = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
-"""Levels at which policies report the remaining violations after the remediation."""
+"""Levels at which violations that remain after a remediation are reported."""
 
 
 class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
-    """Servicer whose policies share the properties; no policy is asynchronous or raises.
+    """Servicer whose policies share the properties. They must be synchronous and must not raise.
 
     `listener` is called with all settings and the disabled policies when the engine sends them. If
     it raises `ConfigurationError`, the engine refuses to run.
@@ -49,7 +49,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         self, listener: Listener, name: str, version: str, policies: list[Policy], *more: Any
     ) -> None:
         super().__init__(name, version, policies, *more)
-        # The SDK does this in each call, but they are variables of the process.
+        # The SDK does this in each call, but these settings apply to the whole process.
         self._configure_runtime_settings()
         self._listener = listener
         self._policies = policies

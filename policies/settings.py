@@ -1,4 +1,4 @@
-"""Configuration that several rules share; the schema of each rule includes what it reads."""
+"""Settings that several rules share. The schema of a rule includes those that it reads."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
 
 
 SystemNames = Annotated[list[str], AfterValidator(_not_all_objects)]
-"""Addresses of exempt objects; no pattern may name the objects of every team."""
+"""Addresses of exempt objects. No pattern may match the objects of every team."""
 
 
 Quantity = Annotated[str, AfterValidator(_quantity)]
-"""Quantity as Kubernetes writes it, such as `8Gi`."""
+"""Kubernetes quantity, such as `8Gi`."""
 
 
 class NoConfig(RuleConfig):
@@ -73,7 +73,7 @@ class GpuConfig(RuleConfig):
 
     @cached_property
     def accelerators(self) -> Accelerators:
-        """The definition for `Container.gpus`."""
+        """Definition of accelerators, for `Container.gpus`."""
         return Accelerators(tuple(self.other_devices), tuple(self.claim_devices.items()))
 
 
@@ -116,7 +116,7 @@ class RoleConfig(GpuConfig):
 
     @cached_property
     def role_key(self) -> tuple[Any, ...]:
-        """Everything on which `Pod.role` depends."""
+        """All settings that `Pod.role` depends on, as a cache key."""
         roles = tuple(sorted(self.component_roles.items()))
         return tuple(self.component_labels), roles, self.small_gpus, self.accelerators
 
@@ -141,7 +141,7 @@ class TaskConfig(RoleConfig):
 
 
 class SystemConfig(RuleConfig):
-    """Workloads that may do what the rule forbids to all others."""
+    """Workloads that are exempt from the rule."""
 
     system_workloads: SystemNames = Field(
         default=[],

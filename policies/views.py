@@ -130,7 +130,7 @@ class Stack:
         return (item for kind in kinds for item in self._by_kind.get((group, kind.lower()), ()))
 
     def find(self, group: str, kind: str, namespace: str | None, name: str) -> Resource | None:
-        """Return the object of that name, if the stack declares it and its name is known."""
+        """Return the object with that name, if the stack declares it and its name is known."""
         return self._by_name.get((group, kind.lower(), namespace, name))
 
     def may_have(self, group: str, kind: str, namespace: str | None, name: str) -> bool:

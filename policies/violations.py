@@ -16,9 +16,9 @@ _SHOWN_LENGTH = 80
 class Violation:
     """A violation of a rule.
 
-    `node` is the path, and `write` the value to write there; `nothing` asks to remove it. `found`
-    overrides the printed value, for values that must not be printed or if several values disagree.
-    Stack rules set the `resource`.
+    `node` is the violating value, and `write` describes the value to write instead; with `nothing`,
+    the value must be removed. `found` replaces the printed value, for values that must not be
+    printed and for conflicts between several values. Stack rules set the `resource`.
     """
 
     node: Node
@@ -46,7 +46,7 @@ class Edit:
 
 
 def show(value: Any) -> str:
-    """Return a value for a message, shortened."""
+    """Format a value for a message, and shorten it."""
     if value is None:
         return "nothing"
     if value is UNKNOWN:

@@ -90,7 +90,10 @@ class Pod:
         return product(requested(root, count, steps) for count in self.location.count)
 
     def replicas_within(self, job: str) -> Decimal | None:
-        """Return the number of these pods that one job at a path requests; None if unknown."""
+        """Return the number of these pods that a single job requests; None if unknown.
+
+        `job` is the path of the jobs in the object.
+        """
         if not self.location.at.startswith(f"{job}."):
             return self.replicas
         counts = [
@@ -102,7 +105,7 @@ class Pod:
         return product(requested(root, count, steps) for count in counts)
 
     def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
-        """Return the maximum number of these pods that may ever run; None if unknown.
+        """Return the maximum number of these pods that can run at once; None if unknown.
 
         `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
         pods of a rolling update are included.
@@ -130,7 +133,7 @@ class Pod:
         return product(quantity_or_none(count.value) or Decimal(1) for count in counts)
 
     def replica_counts(self) -> Iterator[Node]:
-        """Yield the counts that multiply the pod, which must be integers."""
+        """Yield the counts that determine the number of pods, which must be integers."""
         if self.location is ANYWHERE:
             yield from structural_counts(self.spec)
             return
@@ -176,8 +179,9 @@ class Pod:
     def gpus(self, accelerators: Accelerators) -> dict[str, Decimal]:
         """Return the GPUs of one pod by resource, as the scheduler counts them.
 
-        Init containers run one after the other before the main ones and next to the sidecars that
-        precede them. Claims count as unlimited, because other objects define their devices.
+        Init containers run one after the other, before the main containers and alongside the
+        sidecars that precede them. Claims count as unlimited, because other objects define
+        their devices.
         """
         running: dict[str, Decimal] = {}
         peak: dict[str, Decimal] = {}

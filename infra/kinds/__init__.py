@@ -1,4 +1,4 @@
-"""Builders of the job kinds: each module turns a gang into the manifests of one kind."""
+"""Builders for the job kinds: each module turns a gang into the manifests of one kind."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -141,7 +141,7 @@ def command_variables(gang: Gang) -> dict[str, str]:
 
 
 def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
-    """Return the metadata of an object of the run."""
+    """Return the metadata for one of the run's objects."""
     run_labels = {k: v for k, v in gang.pod.labels.items() if k not in WORKER_LABEL}
     return {
         "name": gang.name,
@@ -152,7 +152,7 @@ def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
 
 
 def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
-    """Return the PodGroup for kinds for which Volcano creates none.
+    """Return the PodGroup for runs of kinds for which Volcano creates none.
 
     `additional` is the number of other pods that must be placed together with the gang.
     """
@@ -172,7 +172,7 @@ def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
 
 
 def volcano_pod_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
-    """Return the template of a pod that Volcano schedules."""
+    """Return the template for a pod that Volcano schedules."""
     return pod_template(
         replace(
             pod,
@@ -184,7 +184,7 @@ def volcano_pod_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never")
 
 
 def pod_group_template(gang: Gang, pod: Pod, *, restart_policy: str = "Never") -> Manifest:
-    """Return the template of a pod in the run's PodGroup."""
+    """Return the template for a pod in the run's PodGroup."""
     group = {GROUP_ANNOTATION: gang.name, QUEUE_ANNOTATION: gang.queue}
     grouped = replace(pod, annotations={**pod.annotations, **group})
     return volcano_pod_template(gang, grouped, restart_policy=restart_policy)

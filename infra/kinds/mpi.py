@@ -1,7 +1,7 @@
 """Kind `mpi`: a Volcano Job with plugins `mpi` and `ssh`; Open MPI starts one process per GPU.
 
-The launcher has no GPU. It connects to the workers' sshd, which is not root and so needs a port
-above 1024. The plugin `ssh` generates the keys, which never leave the cluster.
+The launcher has no GPU. It connects to the workers' sshd, which does not run as root and therefore
+needs an unprivileged port. The plugin `ssh` generates the keys, which never leave the cluster.
 """
 
 import shlex
@@ -32,7 +32,7 @@ _SERVE: Final = (
     f"exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o PidFile=none "
     f"-o AuthorizedKeysFile={SSH_PATH}/authorized_keys -o StrictModes=no -o UsePAM=no"
 )
-"""Script of a worker. sshd must be started by an absolute path and with its own host key."""
+"""Worker script. sshd must be started by an absolute path and with its own host key."""
 
 _LAUNCH: Final = (
     "for host in $(echo $MPI_HOST | tr , ' '); do "
@@ -40,7 +40,7 @@ _LAUNCH: Final = (
     "export MASTER_ADDR=${MPI_HOST%%,*}; "
     'exec mpirun --host "$(echo $MPI_HOST | sed s/,/:$SLOTS,/g):$SLOTS" '
 )
-"""Script of the launcher. It waits for the workers in MPI_HOST, which the plugin sets."""
+"""Launcher script. It waits for the workers in MPI_HOST, which the plugin sets."""
 
 _RANK: Final = (
     "export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE "

@@ -1,4 +1,4 @@
-"""Kind `notebook`: a Volcano Job of one pod with JupyterLab, and the route to it.
+"""Kind `notebook`: a Volcano Job with one JupyterLab pod, and the route to it.
 
 When the server exits, the job is aborted and holds no GPU until someone resumes it. It restarts
 only after an eviction.
@@ -24,7 +24,7 @@ _POLICIES: Final = [
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the objects of the route, if there is one, and the Volcano Job."""
+    """Return the route's objects, if there is a route, and the Volcano Job."""
     notebook = gang.notebook
     if notebook is None:
         raise ValueError(f"{gang.name} has no notebook settings, which kind notebook requires")

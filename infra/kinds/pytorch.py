@@ -1,7 +1,8 @@
 """Kind `pytorch`: a PyTorchJob of the Training Operator (v1), whose pods Volcano places together.
 
-The PodGroup has the name that the operator uses when gang scheduling is enabled. So there is one
-group in either case, and the gang is placed as a whole even if the operator does not enable it.
+The PodGroup has the name that the operator uses when gang scheduling is enabled. There is
+therefore a single group in either case, and the gang is placed as a whole even if gang scheduling
+is disabled in the operator.
 """
 
 from dataclasses import replace
@@ -19,7 +20,7 @@ from infra.manifests import Manifest, compact
 from kube.kinds.pytorch import JOB
 
 _CONTAINER = "pytorch"
-"""The operator looks for a container of this name."""
+"""Container name that the operator expects."""
 
 # Every failure is retried. The operator's policy ExitCode would treat 1 to 127 as final.
 _RESTART = "OnFailure"

@@ -1,4 +1,4 @@
-"""Kind `ray`: a RayJob of KubeRay with a head without GPUs and one Ray worker per pod.
+"""Kind `ray`: a KubeRay RayJob, with a head without GPUs and one Ray worker per pod.
 
 A custom PodGroup makes head and workers one gang, whichever scheduler KubeRay is configured for.
 KubeRay generates the pods' commands (`ray start`).
@@ -35,12 +35,12 @@ def build(gang: Gang) -> list[Manifest]:
         "spec": compact(
             {
                 "entrypoint": " ".join(_shell_word(word) for word in gang.pod.command),
-                # The operator submits the command. Other modes create a pod for that.
+                # The operator itself submits the command. Other modes create an additional pod.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "suspend": gang.suspend or None,
-                # Otherwise the cluster of a finished job keeps its GPUs.
+                # Without this, the cluster of a finished job would keep its GPUs.
                 "shutdownAfterJobFinishes": True,
                 "rayClusterSpec": _cluster(gang),
             }

@@ -77,7 +77,7 @@ def volcano_objects(
     plugins: Mapping[str, list[str]] | None,
     policies: Sequence[Manifest] | None = None,
 ) -> list[Manifest]:
-    """Return the Volcano Job of these tasks or, for a run with steps, JobTemplates and a JobFlow.
+    """Return the Volcano Job for these tasks or, for a run with steps, JobTemplates and a JobFlow.
 
     A task's `dependsOn` cannot order steps: Volcano considers it met when the pods are ready, not
     when they have succeeded, and within one gang it would never be met. `policies` replace the

@@ -43,7 +43,7 @@ class Alert:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self, runbooks: str) -> dict[str, Any]:
-        """Return the rule as in a rule file."""
+        """Return the rule in the format of a rule file."""
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -127,8 +127,8 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             minutes=limits.gpu_idle_minutes,
             severity="warning",
             summary=f"{_GPU} is allocated to {_POD} but idle",
-            description="Check what the run waits for (python -m gitops status), or delete it if "
-            "it was forgotten.",
+            description="Check what the run is waiting for (python -m gitops status), or delete it "
+            "if it was forgotten.",
         ),
         Alert(
             name="GpuXidError",
@@ -321,7 +321,7 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             f"> {limits.latency_seconds:g}",
             minutes=limits.serving_minutes,
             severity="warning",
-            summary=f"1 % of the requests to {_SERVICE} take longer than "
+            summary=f"1% of the requests to {_SERVICE} take longer than "
             f"{limits.latency_seconds:g} s",
             description="Check whether requests spend the time in the queue or in the model, then "
             "add replicas or raise the batch size.",

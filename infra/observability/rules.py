@@ -14,7 +14,7 @@ from typing import Any, Final
 from kube.accelerators import NOT_ACCELERATORS
 
 ON_POD: Final = "on (namespace, pod)"
-"""Labels on which series of kube-state-metrics are joined."""
+"""Clause that joins series by pod."""
 
 NOT_TERMINATED: Final = (
     f"{ON_POD} group_left () "
@@ -31,7 +31,7 @@ class Recording:
     expr: str
 
     def manifest(self) -> dict[str, Any]:
-        """Return the rule as in a rule file."""
+        """Return the rule in the format of a rule file."""
         return {"record": self.record, "expr": self.expr}
 
 
@@ -41,13 +41,14 @@ POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED_PODS: Final = "gpu_platform:run_placed_pods"
 
 GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
-"""Selects the series of GPUs by all names that device plugins may choose."""
+"""Selects GPU series, whatever resource names the device plugins use."""
 
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
     f"- sum by (node) (kube_node_status_allocatable{{{GPU_MATCHER}}})"
 )
-"""GPUs that the device plugin reports unhealthy: the kubelet counts but does not allocate them."""
+"""GPUs that the device plugin reports as unhealthy. The kubelet counts them as capacity, but does
+not allocate them."""
 RUN_PODS: Final = 'kube_pod_labels{label_gpu_platform_dev_run!=""}'
 _IN_RUN: Final = f"{ON_POD} group_left (run) {POD_RUN}"
 _IN_RUN_AND_QUEUE: Final = f"{ON_POD} group_left (run, queue) {POD_RUN}"

@@ -42,13 +42,13 @@ class Target:
     reads_annotations: bool = False
     """True if annotations of pods override the port or path of metrics, or disable scraping."""
     interval_seconds: int | None = None
-    """Scrape interval. None uses the common one."""
+    """Scrape interval. None uses the default."""
 
 
 def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Target]:
-    """Return the targets of training and inference.
+    """Return the targets for training and inference.
 
-    `serving_seconds` is the scrape interval of inference.
+    `serving_seconds` is the scrape interval for inference services.
     """
     return [
         Target(
@@ -76,7 +76,7 @@ def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Tar
 
 
 def volcano(namespace: str) -> list[Target]:
-    """Return the targets of the scheduler and the controllers, by the Services of their chart.
+    """Return the targets for the scheduler and the controllers, behind the chart's Services.
 
     Queue series moved from the scheduler to the controllers in Volcano 1.11.
     """
@@ -91,12 +91,12 @@ def volcano(namespace: str) -> list[Target]:
 
 
 def dcgm(namespace: str, selector: Mapping[str, str], port: str = "metrics") -> Target:
-    """Return the target of NVIDIA's exporter, whose series describe the pods that use the GPUs."""
+    """Return the target for NVIDIA's exporter, whose series describe the pods that use the GPUs."""
     return Target("gpus", namespace, selector, port, {}, True)
 
 
 def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manifest:
-    """Return a PodMonitor or ServiceMonitor of the Prometheus operator."""
+    """Return a PodMonitor or ServiceMonitor for the Prometheus operator."""
     relabelings = [
         {"sourceLabels": [source], "regex": "(.+)", "targetLabel": name}
         for name, sources in target.labels.items()
@@ -110,7 +110,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
             {_CAMEL.get(key, key): value for key, value in rule.items()} for rule in _OVERRIDES
         ]
     if target.keeps_labels:
-        # The operator adds these to every pod target.
+        # The operator adds these labels to every pod target.
         relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
     if target.is_service:
         # `targetPort` requires a port that the container declares, which Volcano's chart does not.
@@ -156,7 +156,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
         if target.is_service
         else _keep("__meta_kubernetes_pod_container_port_name", target.port)
     )
-    # Terminated pods keep their address.
+    # Terminated pods keep their address, so they would still be scraped.
     terminated = {
         "source_labels": ["__meta_kubernetes_pod_phase"],
         "regex": "Failed|Succeeded",
@@ -189,7 +189,7 @@ def scrape_config(target: Target, interval_seconds: int) -> Manifest:
 
 
 _CAMEL: Final = {"source_labels": "sourceLabels", "target_label": "targetLabel"}
-"""Keys of a relabeling in the operator's objects."""
+"""Spelling of relabeling keys in the operator's objects."""
 
 
 def _keep(source: str, regex: str) -> Manifest:
@@ -238,7 +238,7 @@ def chart_values(
 ) -> dict[str, Any]:
     """Return the values that rules and dashboards need, overridden by the configured ones.
 
-    `use_pull_secret` is True if the namespace has the pull secret of the registry.
+    `use_pull_secret` is True if the namespace has the registry's pull secret.
     """
     required = {
         **({"global": {"imagePullSecrets": [{"name": PULL_SECRET}]}} if use_pull_secret else {}),

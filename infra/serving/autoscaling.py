@@ -8,7 +8,7 @@ from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
 
 LAST_MINUTE: Final = "[1m:5s]"
-"""Subquery that averages a minute. With single values, replicas would follow each short pause."""
+"""Subquery for averages over a minute. With current values, replicas would follow each pause."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:

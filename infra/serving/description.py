@@ -1,4 +1,4 @@
-"""Arguments of an inference service, and the versions of the model that it serves."""
+"""Arguments for an inference service, and the versions of the model that it serves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class InferenceServiceArgs:
         sweeps: Mapping[str, Sweep],
         shared: SharedResources,
     ) -> Self:
-        """Build the arguments of one of the configured services.
+        """Build the arguments for one of the configured services.
 
         `runs` maps job keys to the names of their current runs; `sweeps` maps sweep keys to sweeps.
         """
@@ -109,7 +109,7 @@ class InferenceServiceArgs:
 
     @property
     def stable(self) -> Version:
-        """The version that the settings of the service itself describe."""
+        """The stable version, as configured by the service itself."""
         settings = self.service
         return Version(
             name=self.key,
@@ -148,7 +148,7 @@ class InferenceServiceArgs:
 def metadata(
     args: InferenceServiceArgs, version: Version, annotations: Mapping[str, str] | None = None
 ) -> Manifest:
-    """Return the metadata of a version's objects."""
+    """Return the metadata for a version's objects."""
     return compact(
         {
             "name": version.name,
@@ -160,5 +160,5 @@ def metadata(
 
 
 def labels(version: Version) -> dict[str, str]:
-    """Return the labels of a version's objects and pods."""
+    """Return the labels for a version's objects and pods."""
     return {**standard_labels("inference", version.name), **version.selector}

@@ -128,11 +128,11 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
 
     canary, failed = f"{key}-canary", ', code=~"5.*|400|4xx"'
     enough = f"and {requests(canary)} >= {limits.min_requests}"
-    usual = f"({requests(key, failed)} / ({requests(key)} > 0) or vector(0))"
+    stable_share = f"({requests(key, failed)} / ({requests(key)} > 0) or vector(0))"
     found = [
         {
             "name": "the share of failed requests, above that of the stable version,",
-            "query": f"{requests(canary, failed)} / {requests(canary)} - {usual} {enough}",
+            "query": f"{requests(canary, failed)} / {requests(canary)} - {stable_share} {enough}",
             "maximum": limits.error_share,
         }
     ]

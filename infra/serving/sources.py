@@ -1,4 +1,4 @@
-"""Model sources of pods: claims, volumes and downloaded exports."""
+"""Model sources for pods: claims, volumes and downloaded exports."""
 
 from typing import Any, Final
 

@@ -71,7 +71,7 @@ def _grpc_backends(args: InferenceServiceArgs, weights: Mapping[str, int]) -> li
 
 
 def stable_backends(args: InferenceServiceArgs) -> dict[str, list[Manifest]]:
-    """Return the backends of each kind of route when the stable version gets all requests."""
+    """Return the backends for each kind of route when the stable version gets all requests."""
     every, route = {args.key: 100}, args.service.route
     backends = {"HTTPRoute": _http_backends(args, every)}
     if route is not None and route.grpc_hostnames:
@@ -80,7 +80,7 @@ def stable_backends(args: InferenceServiceArgs) -> dict[str, list[Manifest]]:
 
 
 def parent(gateway: GatewaySettings) -> Manifest:
-    """Return the reference of a route to its Gateway."""
+    """Return a route's reference to its Gateway."""
     return compact(
         {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
     )
@@ -137,7 +137,7 @@ def _without_prefix(path: str) -> list[Manifest] | None:
 
 
 def service(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
-    """Return the Service of a version."""
+    """Return the Service for a version."""
     settings = args.service
     ports: list[Manifest] = [
         {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}

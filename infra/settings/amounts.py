@@ -1,4 +1,4 @@
-"""Resources that jobs and services need at once, and the limits of the namespace's quota."""
+"""Resources that jobs and services need at once, and the limits of the namespace quota."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ class Need:
 
 
 def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Need]:
-    """Yield the resources that must be free at once: for the gang, and for each step."""
+    """Yield the resources that must be free at once for the gang, and for the pod of each step."""
     gang = job.min_pods * job.gpus_per_node
     launcher = None
     if KINDS[job.kind].has_launcher:

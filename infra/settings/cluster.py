@@ -26,7 +26,7 @@ MOVES: Final = "would move to another cluster"
 """Text in the error message for a stack that was deployed to another cluster."""
 
 
-_OUR_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
+_RESERVED_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
 
 
 class ClusterSettings(Settings):
@@ -75,7 +75,10 @@ class ClusterSettings(Settings):
     def _keys_are_not_reserved(cls, entries: dict[str, str]) -> dict[str, str]:
         for key in entries:
             domain = key.rpartition("/")[0]
-            if any(domain == ours or domain.endswith(f".{ours}") for ours in _OUR_DOMAINS):
+            if any(
+                domain == reserved or domain.endswith(f".{reserved}")
+                for reserved in _RESERVED_DOMAINS
+            ):
                 raise ValueError(
                     f"contains {key}, but keys of {domain} are reserved for this stack: remove it"
                 )
@@ -90,7 +93,7 @@ class ClusterSettings(Settings):
     @classmethod
     def _one_line(cls, text: str | None) -> str | None:
         if text is not None and len(text.splitlines()) > 1:
-            raise ValueError("must be a name or a path, but has several lines")
+            raise ValueError("must be a name or a path on a single line")
         return text
 
     @field_validator("kubeconfig")
@@ -98,7 +101,7 @@ class ClusterSettings(Settings):
     def _path(cls, text: str | None) -> str | None:
         # The provider accepts either, and the state would then contain the credentials.
         if text is not None and text.lstrip().startswith("{"):
-            raise ValueError("must be the path of the kubeconfig file, but is its content")
+            raise ValueError("must be the path of the kubeconfig file, not its contents")
         return text
 
     @model_validator(mode="after")
@@ -138,7 +141,7 @@ class TolerationSettings(Settings):
 
     @property
     def manifest(self) -> dict[str, str]:
-        """The toleration as in the API."""
+        """The toleration in the format of the Kubernetes API."""
         return self.model_dump(exclude_none=True)
 
     @model_validator(mode="after")
@@ -173,7 +176,7 @@ class RuntimeClassSettings(Settings):
     )
     create: bool = Field(
         default=True,
-        description="Create the RuntimeClass. Set false if the cluster already has it.",
+        description="Create the RuntimeClass. Set to false if the cluster already has it.",
     )
 
 
@@ -183,11 +186,11 @@ _DEVICE_PLUGIN_KEYS: Final = frozenset(
 
 
 class GpuSettings(Settings):
-    """NVIDIA's device plugin or GPU Operator, the RuntimeClass and the nodes with GPUs."""
+    """NVIDIA's device plugin or GPU Operator, the RuntimeClass and the GPU nodes."""
 
     provider: GpuProvider = Field(
         default="device-plugin",
-        description="Provider of GPUs: device-plugin installs NVIDIA's device plugin; gpu-operator "
+        description="GPU provider: device-plugin installs NVIDIA's device plugin; gpu-operator "
         "installs NVIDIA's GPU Operator; existing installs nothing, because the cluster already "
         "has one of them.",
     )
@@ -206,15 +209,14 @@ class GpuSettings(Settings):
     )
     runtime_class: RuntimeClassSettings | None = Field(
         default=None,
-        description="RuntimeClass of pods with GPUs. null uses the node's default runtime.",
+        description="RuntimeClass for pods with GPUs. null uses the node's default runtime.",
     )
     node_selector: Labels = Field(
-        default={"nvidia.com/gpu.present": "true"}, description="Labels of the nodes with GPUs."
+        default={"nvidia.com/gpu.present": "true"}, description="Labels of the GPU nodes."
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="Tolerations of the device plugin and of all workloads for the taints of GPU "
-        "nodes.",
+        description="Tolerations of GPU node taints, for the device plugin and for all workloads.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",
@@ -223,9 +225,9 @@ class GpuSettings(Settings):
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,
-        description="Methods by which the device plugin passes GPUs to containers. cdi-cri needs a "
-        "container runtime with CDI, and containers keep their GPUs when systemd reloads. null is "
-        "envvar, which needs NVIDIA's runtime.",
+        description="Methods by which the device plugin passes GPUs to containers. cdi-cri "
+        "requires a container runtime with CDI; containers then keep their GPUs when systemd "
+        "reloads. null uses envvar, which requires NVIDIA's runtime.",
     )
     pass_device_specs: bool = Field(
         default=False,
@@ -234,8 +236,8 @@ class GpuSettings(Settings):
     )
     driver_root: AbsolutePath | None = Field(
         default=None,
-        description="Directory on the node with the driver, such as /run/nvidia/driver of a "
-        "containerized driver. null is the root directory, which is mounted only for CDI.",
+        description="Directory of the driver on the node, such as /run/nvidia/driver for a "
+        "containerized driver. null uses the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
         default=None,

@@ -26,8 +26,8 @@ class GpuOperatorSettings(Settings):
     )
     driver: bool = Field(
         default=True,
-        description="Install the driver in containers. Set false if the nodes have it, as with "
-        "the images of most clouds.",
+        description="Install the driver in containers. Set to false if the nodes already have it, "
+        "as in the images of most clouds.",
     )
     driver_version: str | None = Field(
         default=None,
@@ -36,12 +36,12 @@ class GpuOperatorSettings(Settings):
     )
     toolkit: bool = Field(
         default=True,
-        description="Install the NVIDIA Container Toolkit. Set false if the nodes have it.",
+        description="Install the NVIDIA Container Toolkit. Set to false if the nodes have it.",
     )
     node_feature_discovery: bool = Field(
         default=True,
         description="Install Node Feature Discovery, whose labels the operator uses to find GPU "
-        "nodes. Set false if the cluster has it.",
+        "nodes. Set to false if the cluster has it.",
     )
     gpu_feature_discovery: bool = Field(
         default=True,
@@ -57,7 +57,7 @@ class GpuOperatorSettings(Settings):
         "monitoring.dcgm_exporter: {install: false, existing: {}}.",
     )
     values: dict[str, Any] = Field(
-        default={}, description="Additional values of the chart, which override the stack's."
+        default={}, description="Additional chart values, which override the stack's."
     )
     timeout_seconds: PositiveInt = Field(
         default=600, description="Maximum time (s) until the operator itself is ready."

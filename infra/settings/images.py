@@ -49,7 +49,8 @@ class ImageSettings(Settings):
         if (self.build is None) == (self.reference is None):
             number = "both" if self.build else "neither"
             raise ValueError(
-                f"needs either `build`, or `reference` pinned by digest, but has {number}"
+                "must set exactly one of `build`, and `reference` pinned by digest, but sets "
+                f"{number}"
             )
         return self
 

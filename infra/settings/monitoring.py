@@ -28,7 +28,7 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Thresholds(Settings):
-    """Thresholds of the alerts, and the times for which conditions must last before alerts fire."""
+    """Alert thresholds, and the times for which conditions must last before alerts fire."""
 
     gpu_idle_share: Share = Field(
         default=0.05, description="Utilization below which an allocated GPU counts as idle."
@@ -58,7 +58,7 @@ class Thresholds(Settings):
     )
     memory_share: Share = Field(
         default=0.95,
-        description="Share of the memory limit above which a container is about to be killed.",
+        description="Share of the memory limit above which a container is close to being killed.",
     )
     memory_minutes: Minutes = Field(
         default=2,
@@ -118,7 +118,7 @@ class DcgmExporterSettings(Settings):
 
     install: bool = Field(
         default=True,
-        description="Install the exporter. Set false if the cluster already has one, for "
+        description="Install the exporter. Set to false if the cluster already has one, for "
         "example from the GPU Operator.",
     )
     image: VersionedImage = Field(
@@ -131,14 +131,14 @@ class DcgmExporterSettings(Settings):
     port: PositiveInt = Field(default=9400, le=65535, description="Port of the exporter.")
     gke: bool = Field(
         default=False,
-        description="Read the driver from the directory in which GKE installs it, and find the pod "
-        "of a GPU by the device names of GKE's device plugin. The exporter is then privileged, "
-        "because GKE's nodes lack NVIDIA's container runtime.",
+        description="Support GKE: read the driver from the directory in which GKE installs it, and "
+        "match GPUs to pods by the device names of GKE's device plugin. The exporter is then "
+        "privileged, because GKE's nodes lack NVIDIA's container runtime.",
     )
     existing: ExistingExporterSettings | None = Field(
         default=None,
-        description="An exporter that the cluster already has, which Prometheus scrapes. It "
-        "requires install: false.",
+        description="An existing exporter in the cluster, for Prometheus to scrape. Requires "
+        "install: false.",
     )
 
     @model_validator(mode="after")
@@ -184,7 +184,7 @@ class KubePrometheusStackSettings(Settings):
         default="88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
     )
     values: dict[str, Any] = Field(
-        default={}, description="Additional values of the chart, which override the stack's."
+        default={}, description="Additional chart values, which override the stack's."
     )
     timeout_seconds: PositiveInt = Field(
         default=600, description="Maximum time (s) until the whole chart is ready."
@@ -214,18 +214,18 @@ class MonitoringSettings(Settings):
     )
     interval_seconds: PositiveInt = Field(
         default=30,
-        description="Interval (s) between two scrapes. GPU hours have this resolution.",
+        description="Interval (s) between two scrapes. GPU-hours have this resolution.",
     )
     dcgm_exporter: DcgmExporterSettings = Field(
         default=DcgmExporterSettings(), description="NVIDIA's DCGM exporter."
     )
     gpu_prices: dict[str, Price] = Field(
         default={},
-        description="Price of a GPU-hour by GPU model (node label nvidia.com/gpu.product).",
+        description="Price per GPU-hour, by GPU model (node label nvidia.com/gpu.product).",
     )
     thresholds: Thresholds = Field(
         default=Thresholds(),
-        description="Thresholds of the alerts.",
+        description="Alert thresholds.",
     )
     grafana: GrafanaSettings = Field(default=GrafanaSettings(), description="Dashboards.")
     kube_prometheus_stack: KubePrometheusStackSettings = Field(

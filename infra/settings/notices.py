@@ -49,7 +49,7 @@ def _many_jobs(settings: StackSettings) -> Iterator[str]:
     jobs = len(settings.training.jobs)
     if jobs > MAX_JOBS:
         yield (
-            f"{full_key('training', 'jobs')} has {jobs} jobs. Updates of more than {MAX_JOBS} "
+            f"{full_key('training', 'jobs')} contains {jobs} jobs. Updates of more than {MAX_JOBS} "
             "become slow, because a file or bucket backend writes the whole state at each step: "
             "give each team its own stack (docs/scale.md), or use Pulumi Cloud."
         )
@@ -131,7 +131,7 @@ def _can_serve_metrics(job: TrainingJobSettings) -> bool:
 
 
 def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
-    """Warn about claims that bind to the node of a gang's first pod, where all others must fit.
+    """Warn about claims that bind to the node of a gang's first pod, so that all must fit there.
 
     Volcano places the pods of a gang together, before any of them has bound the claim.
     """

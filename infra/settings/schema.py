@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 
 Schema = dict[str, Any]
 
-DECIDED_BY_STACK: Final = frozenset({"run_dir", "data_dir"})
+DERIVED_HYPERPARAMETERS: Final = frozenset({"run_dir", "data_dir"})
 """Hyperparameters that the stack derives from the run's name and claims."""
 
 _LIMITS: Final = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -58,7 +58,7 @@ class Field:
 
     @property
     def default(self) -> str:
-        """Default of the key as code, `empty`, or `none` if the key must be set."""
+        """Default of the key as Markdown: `none` if it is required, `empty` for an empty value."""
         if self.required:
             return "none"
         value = self.schema["default"]
@@ -185,7 +185,7 @@ class _Generator(GenerateJsonSchema):
                 if "$ref" in field and "description" not in field:
                     field["description"] = generated["$defs"][definition_name(field)]["description"]
         if hyperparameters := generated.get("$defs", {}).get("TrainingConfig"):
-            for name in DECIDED_BY_STACK:
+            for name in DERIVED_HYPERPARAMETERS:
                 del hyperparameters["properties"][name]
             for field in hyperparameters["properties"].values():
                 # Descriptions are docstrings of several lines.

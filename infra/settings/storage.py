@@ -41,7 +41,7 @@ class StorageClassSettings(Settings):
         "kind other.",
     )
     parameters: dict[str, str] = Field(
-        default={}, description="Parameters of the driver, all of them strings."
+        default={}, description="Driver parameters. All values are strings."
     )
     mount_options: list[str] = Field(default=[], description="Mount options.")
     reclaim_policy: ReclaimPolicy = Field(
@@ -49,26 +49,29 @@ class StorageClassSettings(Settings):
     )
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
         default="Immediate",
-        description="Volume binding mode. WaitForFirstConsumer needs the CSI driver on nodes, and "
-        "a gang of several nodes then waits forever for an unbound claim.",
+        description="Volume binding mode. WaitForFirstConsumer requires the CSI driver on the "
+        "nodes, and makes a gang on several nodes wait forever for an unbound claim.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.kind == "other" and self.provisioner is None:
-            raise ValueError("is of kind other and lacks `provisioner`, the name of the driver")
+            raise ValueError("has kind other, which requires `provisioner`: set the driver's name")
         if missing := [
             p for p in _REQUIRED_PARAMETERS.get(self.kind, ()) if p not in self.parameters
         ]:
-            raise ValueError(f"of kind {self.kind} lacks the parameters {', '.join(missing)}")
+            raise ValueError(
+                f"has kind {self.kind}, which requires the parameters {', '.join(missing)}: add "
+                "them"
+            )
         return self
 
 
 class LocalSource(Settings):
     """A directory on nodes: on one node, or a shared mount that several nodes have."""
 
-    path: AbsolutePath = Field(description="The directory, the same on every node.")
+    path: AbsolutePath = Field(description="Path of the directory, the same on every node.")
     nodes: dict[QualifiedName, list[LabelValue]] = Field(
         min_length=1,
         description="Node labels, with the values that identify nodes with the directory.",
@@ -86,7 +89,7 @@ class CsiSource(Settings):
     """An existing volume of a CSI driver."""
 
     driver: DnsName = Field(description="Name of the driver.")
-    handle: str = Field(min_length=1, description="The driver's identifier of the volume.")
+    handle: str = Field(min_length=1, description="The driver's identifier for the volume.")
     attributes: dict[str, str] = Field(default={}, description="Attributes that the driver needs.")
 
 
@@ -110,7 +113,7 @@ class VolumeSettings(Settings):
         sources = [name for name in ("local", "nfs", "csi") if getattr(self, name) is not None]
         if len(sources) != 1:
             names = " and ".join(sources) or "none"
-            raise ValueError(f"needs exactly one of `local`, `nfs` and `csi`, but has {names}")
+            raise ValueError(f"must set exactly one of `local`, `nfs` and `csi`, but sets {names}")
         return self
 
 
@@ -126,10 +129,10 @@ class ClaimSettings(Settings):
     )
     storage_class: DnsName | None = Field(
         default=None,
-        description="Storage class that provides the claim. null is for volumes without a class.",
+        description="Storage class that provisions the claim. null is for volumes without a class.",
     )
     volume: DnsName | None = Field(
-        default=None, description="Volume of this stack that the claim is bound to."
+        default=None, description="Volume in this stack that the claim is bound to."
     )
     protect: bool = Field(
         default=False,
@@ -143,7 +146,7 @@ class ClaimSettings(Settings):
     @model_validator(mode="after")
     def _has_an_origin(self) -> Self:
         if self.storage_class is None and self.volume is None:
-            raise ValueError("needs a `storage_class` that provides it, or a `volume`")
+            raise ValueError("must set `storage_class`, or the `volume` that it is bound to")
         return self
 
 

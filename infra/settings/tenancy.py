@@ -1,4 +1,4 @@
-"""Limits of the workloads' namespace."""
+"""Namespace of the workloads, with its limits."""
 
 import ipaddress
 from typing import Annotated, Final, Literal
@@ -39,10 +39,10 @@ Cidr = Annotated[str, AfterValidator(_cidr)]
 
 
 class QuotaSettings(Settings):
-    """Quota of the namespace, for all of its pods together."""
+    """Quota for all pods of the namespace together."""
 
     gpus: int | None = Field(
-        default=None, ge=0, description="Number of GPUs of the stack's GPU resource."
+        default=None, ge=0, description="Number of GPUs, counted by the stack's GPU resource."
     )
     devices: dict[QualifiedName, Annotated[int, Field(ge=0)]] = Field(
         default={},

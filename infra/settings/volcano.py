@@ -30,7 +30,7 @@ OVERCOMMIT: Final = 1.2
 
 
 class SlaSettings(Settings):
-    """Limit of a job's waiting time."""
+    """Limit on a job's waiting time."""
 
     longest_wait_seconds: PositiveInt = Field(
         description="Waiting time (s) after which a job is admitted even if the cluster is "
@@ -38,12 +38,12 @@ class SlaSettings(Settings):
     )
     reserve: bool = Field(
         default=True,
-        description="Reserve resources that become free for such a job until its whole gang fits.",
+        description="For such a job, reserve resources as they become free, until its gang fits.",
     )
 
 
 class SchedulerSettings(Settings):
-    """Policy of the scheduler, from which Volcano's configuration file is generated."""
+    """Scheduler policy, from which Volcano's configuration file is generated."""
 
     share: Literal["proportion", "capacity"] = Field(
         default="proportion",
@@ -61,7 +61,7 @@ class SchedulerSettings(Settings):
     )
     preempt: Eviction = Field(
         default="none",
-        description="Preemption of jobs of lower priority in the same queue: surplus "
+        description="Preemption of lower-priority jobs in the same queue: surplus "
         "evicts only pods that elastic jobs run above their minimum; gangs may evict any pod, "
         "which restarts its job.",
     )
@@ -88,7 +88,7 @@ class SchedulerSettings(Settings):
         description="Order jobs of equal priority by dominant resource share, the smallest first.",
     )
     sla: SlaSettings | None = Field(
-        default=None, description="Limit of the waiting time. null sets none."
+        default=None, description="Limit on the waiting time. null sets no limit."
     )
     backfill: bool = Field(
         default=True, description="Place pods without resource requests wherever they fit."
@@ -177,7 +177,10 @@ class QueueSettings(Settings):
         description="Share of the cluster relative to other queues, if `share` is proportion.",
     )
     priority: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="Queues of higher priority are served first."
+        default=None,
+        ge=0,
+        le=2**31 - 1,
+        description="Queues with a higher priority are served first.",
     )
     reclaimable: bool = Field(
         default=True, description="Other queues may reclaim what this queue uses above its share."
@@ -206,8 +209,8 @@ class QueueSettings(Settings):
                 limited = upper and (high == "capability" or resource in upper)
                 if limited and parse_quantity(amount) > parse_quantity(upper.get(resource, "0")):
                     raise ValueError(
-                        f"contradicts itself: {low} of {resource} is {amount}, more than its "
-                        f"{high} of {upper.get(resource, UNLISTED)}"
+                        f"sets {low} for {resource} to {amount}, more than {high} "
+                        f"({upper.get(resource, UNLISTED)}): lower one or raise the other"
                     )
         return self
 
@@ -220,7 +223,7 @@ class PriorityClassSettings(Settings):
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
-        description="Preemption of pods of lower priority.",
+        description="Preemption of lower-priority pods.",
     )
     description: str = Field(default="", description="Intended users of the class.")
 
@@ -230,7 +233,7 @@ class VolcanoSettings(Settings):
 
     install: bool = Field(
         default=True,
-        description="Install the chart. Set false if the cluster already has Volcano. Queues "
+        description="Install the chart. Set to false if the cluster already has Volcano. Queues "
         "and priority classes are created in both cases.",
     )
     namespace: DnsLabel = Field(default="volcano-system", description="Namespace of the release.")
@@ -243,10 +246,10 @@ class VolcanoSettings(Settings):
     version: str = Field(
         default="1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
     )
-    values: dict[str, Any] = Field(default={}, description="Additional values of the chart.")
+    values: dict[str, Any] = Field(default={}, description="Additional chart values.")
     scheduler: SchedulerSettings = Field(
         default=SchedulerSettings(),
-        description="Policy of the scheduler, if the stack installs it.",
+        description="Scheduler policy, if the stack installs the scheduler.",
     )
     controllers: ControllersSettings = Field(
         default=ControllersSettings(),

@@ -34,10 +34,10 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         pods=tuple(_templates(spec, *counts)),
         roles=_BATCH,
         ends=True,
-        # Patches of the pods, written as text.
+        # Patches to the pods, as text.
         texts=(f"{spec}.podSpecPatch", f"{spec}.templates.*.podSpecPatch"),
         objects=(f"{spec}.templates.*.resource.manifest",),
-        # A manifest from an artifact, and plugins, whose programs run in the agent pod.
+        # Manifests from artifacts, and plugins, which run in the agent pod.
         opaque=(f"{spec}.templates.*.resource.manifestFrom", f"{spec}.templates.*.plugin"),
     )
 
@@ -100,7 +100,7 @@ def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
 
 
 TEKTON: Final = [
-    # NOT_RUN: a TaskRun starts the pods of a task, and adds its own tolerations.
+    # Not run, because a TaskRun starts the pods of a task. It adds its own tolerations.
     _tekton("Task", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton("ClusterTask", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton(
@@ -162,7 +162,7 @@ _SPARK_PROPERTIES: Final = (
     "spark.executor.instances",
     "spark.*.resource.*.vendor",
 )
-"""Spark settings that override the fields of the object that specify its pods."""
+"""Spark settings that override the object's pod fields."""
 
 
 def _opaque(spec: str) -> tuple[str, ...]:

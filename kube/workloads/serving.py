@@ -100,7 +100,7 @@ def _llm() -> Iterator[Pods]:
                 less_with=f"{at}.template",
             ),
         )
-        # A group of nodes forms a LeaderWorkerSet.
+        # With workers, a LeaderWorkerSet runs the pods, and updates start no additional ones.
         update = replace(DEFAULT_ROLLOUT, without=f"{at}.worker")
         updated = Count(paths=paths, maxima=maxima, rollout=update)
         yield _llm_pods(f"{at}.template", at, updated)

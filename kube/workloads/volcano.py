@@ -37,7 +37,7 @@ def _volcano_job(spec: str) -> Job:
 
 _PARALLEL: Final = Count(paths=(f"metadata.annotations[{SWEEP_PARALLEL_ANNOTATION}]",))
 _CRON: Final = "spec.jobTemplate.spec"
-_HYPER: Final = "spec.replicatedJobs.*.templateSpec"
+_HYPER_JOB: Final = "spec.replicatedJobs.*.templateSpec"
 
 KINDS: Final = [
     WorkloadKind(
@@ -64,11 +64,11 @@ KINDS: Final = [
     WorkloadKind(
         group="training.volcano.sh",
         kind="HyperJob",
-        pods=(_tasks(_HYPER, Count(paths=("spec.replicatedJobs.*.replicas",))),),
+        pods=(_tasks(_HYPER_JOB, Count(paths=("spec.replicatedJobs.*.replicas",))),),
         roles=BATCH_ROLES,
         ends=True,
         always=True,
-        job=_volcano_job(_HYPER),
+        job=_volcano_job(_HYPER_JOB),
     ),
     # A JobFlow creates one Volcano Job from each template; a sweep runs several at the same time.
     WorkloadKind(

@@ -35,15 +35,15 @@ _CONTROL_RESOURCES: Final = {
     "scheduling.k8s.io": ("priorityclasses",),
     "storage.k8s.io": ("storageclasses",),
 }
-"""Resources through which a writer reaches the files of nodes, or the pods of every team.
+"""Resources whose writers can reach the files of nodes, or every team's pods.
 
 Nodes, devices and storage drivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.
 """
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
-_TO_READERS: Final = "rbac.authorization.k8s.io/aggregate-to-view"
-_POWERFUL: Final = (
+_VIEW_AGGREGATION_LABEL: Final = "rbac.authorization.k8s.io/aggregate-to-view"
+_CONTROL_ROLES: Final = (
     *("cluster-admin", "admin", "edit", "system:node", "system:kube-controller-manager"),
     *("system:aggregate-to-admin", "system:aggregate-to-edit", "system:controller:*"),
 )
@@ -88,7 +88,7 @@ def _api_tokens(pod: Pod) -> Iterator[Node]:
     ),
 )
 def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """This token is the first thing that malicious code in a model looks for."""
+    """An API token is the first thing that malicious code in a model looks for."""
     flag = pod.spec["automountServiceAccountToken"]
     if flag.known and flag.value is not False:
         yield Violation(flag, "false")
@@ -121,7 +121,7 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Roles and bindings do not grant control of the cluster.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="List the resources and verbs that the program needs, in a Role of its namespace.",
+    remediation="List the resources and verbs that the program needs, in a Role in its namespace.",
     config=SystemConfig,
     references=[
         *("NSA Authentication and authorization", "CIS 5.1.1", "CIS 5.1.2", "CIS 5.1.3"),
@@ -130,14 +130,14 @@ def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ],
 )
 def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """Anyone who controls one such account controls every team's GPUs, models and data."""
+    """Anyone who controls the cluster controls every team's GPUs, models and data."""
     root = resource.root
     if resource.is_kind(_RBAC, "ClusterRoleBinding", "RoleBinding"):
         name = root["roleRef"]["name"]
         cluster_wide = resource.is_kind(_RBAC, "ClusterRoleBinding") or _is_system(resource)
-        powerful = _POWERFUL if cluster_wide else ("cluster-admin", "system:controller:*")
+        powerful = _CONTROL_ROLES if cluster_wide else ("cluster-admin", "system:controller:*")
         if any(fnmatchcase(name.text or "", role) for role in powerful):
-            yield Violation(name, "a role with the permissions that are needed")
+            yield Violation(name, "a role with only the permissions that are needed")
         for subject in root["subjects"].items():
             if subject["name"].text in _EVERYBODY:
                 expected = "the service accounts, users or groups that need it"
@@ -155,11 +155,11 @@ def _is_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield selectors that aggregate all roles, and write verbs that the role `view` gets."""
+    """Yield selectors that aggregate all roles, and write verbs that extend the role `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")
-    if role["metadata"]["labels"][_TO_READERS].value == "true":
+    if role["metadata"]["labels"][_VIEW_AGGREGATION_LABEL].value == "true":
         for rule in role["rules"].items():
             for verb in rule["verbs"].items():
                 if verb.value not in _READ_VERBS:
@@ -185,7 +185,7 @@ def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
         if controls and not named and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         if verb.value in _ESCALATING_VERBS:
-            yield Violation(verb, "nothing: it grants permissions of other users")
+            yield Violation(verb, "nothing: it grants the permissions of other users")
     forbidden = (*_ESCALATING_RESOURCES, *(_IN_NAMESPACE if cluster_wide and not named else ()))
     if any(item.value == _SIGNERS for item in rule["resources"].items()):
         signers = [item.text or "" for item in rule["resourceNames"].items()]

@@ -82,7 +82,10 @@ def _count(device: Node) -> Decimal:
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
     """A claim for all devices, or with admin access, takes GPUs that no quota counts."""
     if resource.is_kind("", "Namespace") and resource.labels[_ADMIN].value == "true":
-        yield Violation(resource.labels[_ADMIN], "nothing: claims could ignore other claims")
+        yield Violation(
+            resource.labels[_ADMIN],
+            "nothing: its claims could use devices that others have claimed",
+        )
     if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE):
         return
     requests = _requests(resource)

@@ -43,7 +43,7 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
     elif resource.namespace == _SYSTEM and resource.is_kind("", "ConfigMap"):
         for _, text in root["data"].fields() if resource.name == _USERS else ():
             if _MASTERS in (text.text or ""):
-                yield Violation(text, "groups with the permissions that are needed")
+                yield Violation(text, "groups with only the permissions that are needed")
 
 
 def _unlimited(spec: Node) -> Iterator[Violation]:

@@ -137,7 +137,7 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
             yield Violation(text, "nothing: it would run in the proxy of all tenants")
     tls = resource.root["spec"]["tls"]
     if tls.known and not tls.value and resource.annotations[_CERTIFICATE].absent:
-        yield Violation(tls, "hosts with the Secret of a certificate")
+        yield Violation(tls, "hosts, and the Secret with their certificate")
 
 
 def _gateway(spec: Node) -> Iterator[Violation]:

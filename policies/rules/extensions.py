@@ -40,11 +40,11 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
         for request in root["spec"]["tokenRequests"].items():
             audience = request["audience"]
             if audience.absent or audience.value == "":
-                yield Violation(audience, "the audience of a cloud, not the API server's")
+                yield Violation(audience, "a cloud provider's audience, not the API server's")
     elif resource.is_kind("apiregistration.k8s.io", "APIService"):
         unchecked = root["spec"]["insecureSkipTLSVerify"]
         if unchecked.present and unchecked.value is not False:
-            yield Violation(unchecked, "false, and the caBundle of the server")
+            yield Violation(unchecked, "false, and the server's caBundle")
 
 
 def _remote(client: Node) -> Iterator[Violation]:
@@ -61,7 +61,7 @@ def _remote(client: Node) -> Iterator[Violation]:
     config=LimitConfig,
 )
 def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Violation]:
-    """Otherwise, pods could get GPUs that no rule, quota or queue counts."""
+    """Under other names, pods could get GPUs that no rule, quota or queue counts."""
     root = resource.root
     if resource.is_kind("node.k8s.io", "RuntimeClass"):
         handler = root["handler"]

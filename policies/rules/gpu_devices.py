@@ -82,12 +82,12 @@ def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Viola
         return
     for role in config.components:
         pods = [pod for pod in workload.pods if pod.role(config) == role]
-        lacking = [pod for pod in pods if _lacks_limit(pod, config)]
-        if len(lacking) < len(pods) and role == "training":
-            lacking = _workers_without_gpus(pods, lacking, config)
-        elif len(lacking) < len(pods):
+        without_limit = [pod for pod in pods if _lacks_limit(pod, config)]
+        if len(without_limit) < len(pods) and role == "training":
+            without_limit = _workers_without_gpus(pods, without_limit, config)
+        elif len(without_limit) < len(pods):
             continue
-        for pod in lacking[:1]:
+        for pod in without_limit[:1]:
             limits = [container.resources["limits"] for container in pod.containers]
             field = limits[0] if limits else pod.spec["containers"]
             yield Violation(
@@ -107,10 +107,12 @@ def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
     return pod.spec["containers"].complete
 
 
-def _workers_without_gpus(pods: list[Pod], lacking: list[Pod], config: LimitConfig) -> list[Pod]:
+def _workers_without_gpus(
+    pods: list[Pod], without_limit: list[Pod], config: LimitConfig
+) -> list[Pod]:
     """Return the pods without GPUs that are not launchers, by their name or as a minority."""
-    workers = [pod for pod in lacking if not is_cpu_task(pod, config)]
-    computing = [pod.replicas for pod in pods if pod not in lacking]
+    workers = [pod for pod in without_limit if not is_cpu_task(pod, config)]
+    computing = [pod.replicas for pod in pods if pod not in without_limit]
     starting = [pod.replicas for pod in workers]
     if None in computing or None in starting:
         return []

@@ -155,7 +155,7 @@ def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
     config=NodeConfig,
 )
 def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
-    """A larger pod never starts; two half nodes communicate over the network, not over NVLink."""
+    """A pod larger than a node never starts, and half nodes communicate without NVLink."""
     if config.gpus_per_node is None:
         return
     multiple_pods = workload.size is not None and workload.size > 1
@@ -171,7 +171,7 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
 
 
 def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
-    """Return the limits of whole GPUs of the containers that run together, by resource name."""
+    """Return the limits for whole GPUs of the containers that run together, by resource name."""
     by_resource: dict[str, list[Node]] = defaultdict(list)
     for container in pod.containers:
         for name, _, limit in container.gpus(config.accelerators):

@@ -1,4 +1,4 @@
-"""The rule about volumes outside of pods that reach the files of a node."""
+"""The rule about volumes, declared outside of pods, that reach the files of a node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNSAFE: Final = "allowUnsafePathPattern"
     ),
 )
 def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """A claim could mount such a volume into pods that may not mount host paths themselves."""
+    """Through a claim, pods that may not mount host paths could still reach the node's files."""
     if "." in resource.group:
         yield from _host_paths(resource)
     if resource.is_kind("storage.k8s.io", "StorageClass"):
@@ -48,14 +48,14 @@ def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violati
     spec = resource.root["spec"]
     for source in ("hostPath", "local"):
         if spec[source].present:
-            yield Violation(spec[source], "a volume of network storage")
+            yield Violation(spec[source], "a network storage volume")
     driver = spec["csi"]["driver"]
     if driver.text and HOST_DRIVER.search(driver.text):
         yield Violation(driver, "a network storage driver")
 
 
 def _class_paths(resource: Resource) -> Iterator[Violation]:
-    """Yield the directories of the node that a StorageClass chooses."""
+    """Yield the node directories that a StorageClass selects."""
     is_host_driver = bool(HOST_DRIVER.search(resource.root["provisioner"].text or ""))
     for key, value in resource.root["parameters"].fields():
         text = value.text or ""
@@ -74,7 +74,7 @@ def _is_volume(node: Node) -> bool:
 
 
 def _host_paths(resource: Resource) -> Iterator[Violation]:
-    """Yield the paths of the node in a custom resource, outside of its pods."""
+    """Yield the node paths in a custom resource, except in its pods."""
     patterns = resource.record.patterns if resource.record is not None else ()
     if "" in patterns or not any_field(resource.properties, lambda key, _: key in _SOURCES):
         return
@@ -89,7 +89,7 @@ def _host_paths(resource: Resource) -> Iterator[Violation]:
             path = child["path"] if isinstance(child.value, dict) else child
             is_source = key in HOST_SOURCES or (key == "local" and _is_volume(node))
             if is_source and (path.text or "").startswith("/"):
-                yield Violation(child, "a volume of network storage")
+                yield Violation(child, "a network storage volume")
         pending += node.branches()
 
 

@@ -15,9 +15,9 @@ from policies.values import Node, any_field
 from policies.workloads import Pod
 
 # The patterns are also part of CEL expressions: RE2 has no lookaround.
-_PART: Final = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_PATH_COMPONENT: Final = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
 _REFERENCE: Final = re.compile(
-    rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_PART}(/{_PART})*"
+    rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_PATH_COMPONENT}(/{_PATH_COMPONENT})*"
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,})?$"
 )
 """Grammar of references. ASCII only, which rejects look-alike letters of other alphabets."""

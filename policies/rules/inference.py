@@ -121,7 +121,7 @@ def inference_spread(workload: Workload, config: SpreadConfig) -> Iterator[Viola
     config=RoleConfig,
 )
 def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
-    """Draining several nodes may otherwise evict all replicas at once."""
+    """Without a budget, draining several nodes may evict all replicas at once."""
     for workload in stack.workloads:
         pods = [pod for pod in workload.pods if pod.role(config) == "serving"]
         if not pods or not _has_replicas(workload, stack):
@@ -153,7 +153,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     config=NoConfig,
 )
 def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Violation]:
-    """Every update would reset the number of replicas under load."""
+    """Every update would reset the replicas that the autoscaler has added under load."""
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
         for scaling in stack.scalings.of(resource) if replicas.present else ():

@@ -52,12 +52,12 @@ def _object(location: Node) -> Iterator[Violation]:
     config=ReadableConfig,
 )
 def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
-    """A value of the wrong type would otherwise be read as absent."""
+    """Without this rule, a value of the wrong type would be read as absent."""
     if pod.resource.is_patch and pod.spec["containers"].absent:
         yield Violation(
             pod.spec["containers"],
-            "the whole pod specification, because a patch creates an absent object, or write "
-            f"{pod.resource.address} into existingObjects of {NAME}",
+            "the whole pod specification, because a patch creates an absent object, or add "
+            f"{pod.resource.address} to existingObjects of {NAME}",
         )
     for key in _POD_LISTS:
         yield from _objects_of(pod.spec[key])

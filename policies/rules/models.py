@@ -93,10 +93,10 @@ _VARIABLES: Final = {
         "settings.componentLabels.exists(l, settings.componentRoles"
         f"[?{_LABELS}[?l].orValue('')].orValue('') == 'serving')"
     ),
-    "ofSecret": "variables.volumes.filter(v, has(v.secret)).map(v, v.name)",
-    "ofNothing": "variables.volumes.filter(v, has(v.emptyDir)).map(v, v.name)",
-    "ofClaim": "variables.volumes.filter(v, has(v.persistentVolumeClaim)).map(v, v.name)",
-    "ofImage": "variables.volumes.filter(v, has(v.image)).map(v, v.name)",
+    "secretVolumes": "variables.volumes.filter(v, has(v.secret)).map(v, v.name)",
+    "emptyVolumes": "variables.volumes.filter(v, has(v.emptyDir)).map(v, v.name)",
+    "claimVolumes": "variables.volumes.filter(v, has(v.persistentVolumeClaim)).map(v, v.name)",
+    "imageVolumes": "variables.volumes.filter(v, has(v.image)).map(v, v.name)",
     "promoted": "params.?data.orValue({})",
 }
 _VOLUME: Final = _not_promoted("v.image.?reference.orValue('')")
@@ -118,11 +118,12 @@ _SIGNED: Final = " + ".join(
         f"variables.containers.filter(c, {_EXEC}).map(c, 'exec of ' + c.name)",
         f"variables.containers.filter(c, {_MOUNTS}.exists(m,"
         " m.?subPath.orValue('') != '' || m.?subPathExpr.orValue('') != '' || !("
-        f"m.name in variables.ofSecret && m.mountPath.matches('^{SECRETS_PATH}/[A-Za-z0-9_-]+$')"
-        f" || m.name in variables.ofImage && m.mountPath == '{MODELS_PATH}'"
-        f" || m.name in variables.ofClaim && m.mountPath == '{CACHE_PATH}'"
+        "m.name in variables.secretVolumes"
+        f" && m.mountPath.matches('^{SECRETS_PATH}/[A-Za-z0-9_-]+$')"
+        f" || m.name in variables.imageVolumes && m.mountPath == '{MODELS_PATH}'"
+        f" || m.name in variables.claimVolumes && m.mountPath == '{CACHE_PATH}'"
         f" && '{_FETCH}' in {_WORDS}"
-        f" || m.name in variables.ofNothing && m.mountPath in {cel.literal(list(_EMPTY))})))"
+        f" || m.name in variables.emptyVolumes && m.mountPath in {cel.literal(list(_EMPTY))})))"
         ".map(c, 'volumeMounts of ' + c.name)",
         "variables.containers.filter(c, c.?volumeDevices.orValue([]).size() > 0)"
         ".map(c, 'volumeDevices of ' + c.name)",
@@ -151,7 +152,7 @@ _SIGNED: Final = " + ".join(
     ),
 )
 def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
-    """Whoever can change a bucket, a claim or a tag could otherwise replace the served model."""
+    """Without signatures, anyone who can write to a bucket or claim could replace the model."""
     if not config.repositories or not _serves(pod, config):
         return
     kinds = dict(_volume_kinds(pod))
@@ -171,7 +172,7 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
 
 
 def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
-    """Yield the fields with which the container does not run the program of its image."""
+    """Yield the fields that make the container run anything but the program of its image."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
         yield Violation(image, f"an image of {' or '.join(config.images) or 'images'}")

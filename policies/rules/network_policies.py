@@ -17,8 +17,8 @@ from policies.rules.tenancy import (
 from policies.values import UNKNOWN, Node
 from policies.views import Stack
 
-_HALF: Final = 1
-_LARGE: Final = 16
+_HALF_PREFIX: Final = 1
+_LARGE_BLOCK_PREFIX: Final = 16
 """Prefix lengths: /1 is half of all addresses, and /16 a large part of the private ones."""
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
@@ -63,9 +63,9 @@ def _open_peers(policy: Resource) -> Iterator[Node]:
 
 def _is_everywhere(block: Node) -> bool:
     """Return whether a block contains at least half of all addresses and excludes no large part."""
-    if _prefix(block["cidr"]) > _HALF:
+    if _prefix(block["cidr"]) > _HALF_PREFIX:
         return False
-    return not any(_prefix(excluded) <= _LARGE for excluded in block["except"].items())
+    return not any(_prefix(excluded) <= _LARGE_BLOCK_PREFIX for excluded in block["except"].items())
 
 
 def _prefix(cidr: Node) -> int:
@@ -92,7 +92,7 @@ def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
     for rule in spec["ingress"].items():
         entities = {item.value for item in rule["fromEntities"].items()}
         endpoints = any(item.value == {} for item in rule["fromEndpoints"].items())
-        everywhere = any(_prefix(item) <= _HALF for item in rule["fromCIDR"].items())
+        everywhere = any(_prefix(item) <= _HALF_PREFIX for item in rule["fromCIDR"].items())
         if entities & {"all", "world", "cluster"} or endpoints or everywhere or rule.value == {}:
             yield rule
 
@@ -124,7 +124,7 @@ _OPEN_PEER_FINDERS: Final[
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
 ]
-"""Functions that find the peers or rules with which a kind of policy undoes the default."""
+"""Functions that find the peers or rules with which a policy bypasses the default, by kind."""
 
 
 @stack_rule(

@@ -180,7 +180,7 @@ def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violatio
     ),
 )
 def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Without one, every system call of the kernel is reachable."""
+    """Without a seccomp profile, a container can make every system call."""
     for container in pod.containers:
         kind = effective(pod, container, "seccompProfile")["type"]
         if kind.absent:

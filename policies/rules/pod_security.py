@@ -123,7 +123,7 @@ def not_privileged(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ),
 )
 def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """These profiles limit what an attacker in a container can do to the kernel and the node."""
+    """Seccomp, AppArmor and SELinux limit what an attacker in a container can do to the node."""
     for context in contexts(pod):
         for key in ("seccompProfile", "appArmorProfile"):
             kind = context[key]["type"]
@@ -155,7 +155,7 @@ def security_profiles_kept(pod: Pod, config: SystemConfig) -> Iterator[Violation
     ),
 )
 def sysctls_safe(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Other sysctls change the kernel for every pod of the node."""
+    """Sysctls that are not isolated change the kernel for every pod on the node."""
     for sysctl in pod_context(pod)["sysctls"].items():
         if sysctl["name"].known and sysctl["name"].value not in _SAFE_SYSCTLS:
             yield Violation(sysctl["name"], f"one of {', '.join(_SAFE_SYSCTLS)}")

@@ -13,7 +13,7 @@ from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_r
 from policies.settings import SystemConfig
 from policies.workloads import Pod
 
-_OF_SYSTEM: Final = ("system-cluster-critical", "system-node-critical")
+_SYSTEM_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
 _CLASSES: Final = (
     ("scheduling.k8s.io", "priorityclass"),
     ("kueue.x-k8s.io", "workloadpriorityclass"),
@@ -46,15 +46,15 @@ class PriorityConfig(SystemConfig):
     references=["NSA Resource policies"],
     admission=cel.pod(
         priorityClassName="variables.spec.?priorityClassName.orValue('')"
-        f" in {cel.literal(_OF_SYSTEM)}",
+        f" in {cel.literal(_SYSTEM_CLASSES)}",
         priority="variables.spec.?priority.orValue(0) > settings.maxPriority",
     ),
 )
 def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violation]:
-    """For such a priority, the scheduler evicts everything else, even inference."""
+    """For a pod with a system priority, the scheduler evicts everything else, even inference."""
     for spec in (pod.spec, pod.resource.root["spec"]):
         name = spec["priorityClassName"]
-        if name.value in _OF_SYSTEM:
+        if name.value in _SYSTEM_CLASSES:
             yield Violation(name, "a PriorityClass of the platform")
         if spec.steps == pod.spec.steps:
             break
@@ -77,7 +77,7 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     """Any team may use any class: a large value evicts the pods of all others."""
     name = resource.root["spec"]["priorityClassName"]
     has_pods = resource.record is None or resource.record.pods
-    if name.value in _OF_SYSTEM and not has_pods:
+    if name.value in _SYSTEM_CLASSES and not has_pods:
         yield Violation(name, "a PriorityClass of the platform")
     if (resource.group, resource.kind.lower()) not in _CLASSES:
         return
@@ -117,7 +117,7 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Pods leave the choice of their node to the scheduler.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Use a nodeSelector or an affinity with labels of the node.",
+    remediation="Use a nodeSelector or an affinity with node labels.",
     config=SystemConfig,
 )
 def node_not_chosen(pod: Pod, config: SystemConfig) -> Iterator[Violation]:

@@ -69,7 +69,7 @@ def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[
 
 
 def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node | None:
-    """Return the field that lacks a queue of the installed systems, or None if there is one."""
+    """Return the field that should name a queue, or None if the pod already has one."""
     if admitted_by_kueue(workload, pod, config):
         return None
     if "volcano" not in config.queue_systems:
@@ -84,7 +84,8 @@ def _missing_queue(workload: Workload, pod: Pod, config: SystemsConfig) -> Node 
 
 @stack_rule(
     name="training-queue-declared",
-    description="Training's queue exists and allows the GPUs that the workload requests.",
+    description="The queue that training names exists, and allows the GPUs that the workload "
+    "requests.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Declare the queue with enough GPUs, or list it under existingQueues.",
@@ -110,7 +111,7 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
 
 
 def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """Yield the workloads that request more accelerators than their queue ever grants."""
+    """Yield the workloads that request more accelerators than their queue can grant."""
     needed: dict[tuple[Workload, Resource, str], list[Decimal]] = defaultdict(list)
     for demand in demanded_gpus(stack, config.accelerators):
         for queue in _queues(stack, demand, config):
@@ -127,7 +128,7 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
 
 
 def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resource]:
-    """Yield the declared queues that grant a demand: of Volcano, and of Kueue."""
+    """Yield the declared Volcano and Kueue queues that a demand is charged to."""
     workload, local = demand.workload, demand.workload.local_queue(demand.pod)
     if local is None or demand.queue != local.text:
         yield from (q for q in stack.of_kind(VOLCANO, "Queue") if q.name == demand.queue)
@@ -175,7 +176,7 @@ def _or_unlimited(limit: Node) -> Decimal:
     config=QuotaConfig,
 )
 def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Violation]:
-    """A quota that no cluster reaches is no quota: one team can take every GPU."""
+    """A quota that no cluster reaches limits nobody: one team can take every GPU."""
     for name, amount in _quotas(resource):
         count = quantity_or_none(amount.value)
         if config.accelerators.includes(name) and count is not None and count > config.max_gpus:

@@ -47,7 +47,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
         strategy = pod.spec["retryStrategy"]
         count = quantity_or_none(strategy["limit"].value)
         if isinstance(strategy.value, dict) and (count is None or count > config.max_retries):
-            yield Violation(strategy["limit"], f"a number of retries up to {config.max_retries}")
+            yield Violation(strategy["limit"], f"a retry limit of at most {config.max_retries}")
     if not pods:
         return
     max_retries = config.max_retries
@@ -59,18 +59,18 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
         min_retries = workload.least_retries
         count = quantity_or_none(stated.value)
         if count is None or not min_retries <= count <= highest:
-            yield Violation(stated, f"a number of retries from {min_retries} to {highest}")
+            yield Violation(stated, f"a retry limit from {min_retries} to {highest}")
     for limit in _nested_limits(workload):
         highest = by_pod if limit.steps[-1] in _COUNTED_BY_POD else max_retries
         count = quantity_or_none(limit.value)
         if (stated is None or limit.steps != stated.steps) and (count is None or count > highest):
-            yield Violation(limit, f"a number of retries up to {highest}")
+            yield Violation(limit, f"a retry limit of at most {highest}")
     for ignored in _uncounted_failures(workload):
         yield Violation(ignored, "an action that counts the failure")
 
 
 def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
-    """Yield the settings with which the kubelet restarts containers without a limit."""
+    """Yield the settings that let the kubelet restart containers without a limit."""
     policy = workload.restart_policy(pod)
     counted = ("Never", "OnFailure", "ExitCode") if workload.counts_in_place else ("Never",)
     expected = '"Never", so that the job controller counts the failures'

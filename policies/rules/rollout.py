@@ -127,7 +127,7 @@ def _removable_pods(value: Any, size: Decimal | None) -> int:
     description="Every Service that a route refers to exists.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Correct the Service's name, or name it in existingServices.",
+    remediation="Correct the Service's name, or list it in existingServices.",
     config=BackendConfig,
 )
 def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Violation]:

@@ -191,7 +191,7 @@ def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal 
 
 @stack_rule(
     name="priority-class-known",
-    description="The priority class that a workload names exists.",
+    description="Every priority class that a workload names exists.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Declare the PriorityClass, or list it under existingPriorityClasses.",

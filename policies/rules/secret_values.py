@@ -118,7 +118,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
 )
 def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> Iterator[Violation]:
-    """Everyone with access to the repository can read them, and base64 is not encryption."""
+    """Everyone with access to the repository can read the secrets; base64 is not encryption."""
     if resource.kind == "CustomResourceDefinition":
         return
     if resource.is_kind("", "Secret"):

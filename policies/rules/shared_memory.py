@@ -1,4 +1,4 @@
-"""Rules about /dev/shm, which loaders and NCCL need; its default size is 64 MiB."""
+"""Rules about /dev/shm, which data loaders and NCCL need; its default size is 64 MiB."""
 
 from __future__ import annotations
 

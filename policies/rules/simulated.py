@@ -29,7 +29,7 @@ class WaitsConfig(RuleConfig):
         default=24 * 60,
         ge=0,
         description="Maximum waiting time of a new gang in minutes. A gang that does not start in "
-        "the simulation is above every limit.",
+        "the simulation exceeds every limit.",
     )
 
 

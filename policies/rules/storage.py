@@ -131,7 +131,7 @@ def checkpoints_kept(stack: Stack, config: CheckpointConfig) -> Iterator[Violati
         for claim, spec in _claim_templates(workload, config):
             yield from _not_retained(stack, claim, spec, workload.resource)
         for volume in _temporary_checkpoints(workload, config):
-            write = "a persistentVolumeClaim, whose data outlive the pod"
+            write = "a persistentVolumeClaim, whose data outlives the pod"
             yield Violation(volume, write, resource=workload.resource)
 
 

@@ -40,7 +40,7 @@ class QuotaConfig(NamespaceConfig):
 
 
 def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
-    """Return the namespaces of training and inference, each with a workload in it."""
+    """Return the namespaces of training and inference, with one workload of each."""
     namespaces: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace
@@ -123,7 +123,7 @@ def _counted_as(demand: Demand) -> str:
 
 
 def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iterator[Violation]:
-    """Yield the workloads that need more than their namespace may ever use."""
+    """Yield the workloads that need more than the quota of their namespace."""
     needed: dict[tuple[Workload, str], Decimal] = defaultdict(Decimal)
     for demand in demands:
         needed[demand.workload, _counted_as(demand)] += demand.usual
@@ -131,7 +131,7 @@ def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iter
         if number > limits.get(name, number):
             yield Violation(
                 Node(None),
-                f"fewer, or a larger quota than {limits[name]:f}",
+                f"at most {limits[name]:f}, or raise the quota",
                 found=f"{number:f} of {_key(name)} in one workload",
                 resource=workload.resource,
             )

@@ -25,7 +25,7 @@ _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
 _METADATA = ("/metadata/labels", "/metadata/annotations")
 _LABEL_KEYS = ("key", "topologyKey")
-"""Fields with the key of a label or taint, which may look like the name of a resource."""
+"""Fields that contain a label or taint key, which may look like a resource name."""
 _ACCELERATOR = re.compile(
     r"(nvidia\.com|amd\.com|habana\.ai|[^/]*gpu[^/]*|gpu\.intel\.com)/[^/\s]+"
     r"|google\.com/tpu|aws\.amazon\.com/neuron\w*"
@@ -83,7 +83,8 @@ def _names_image(key: str, node: Node) -> bool:
 
 @resource_rule(
     name="kind-known",
-    description="The registry knows the kind of each object that runs pods, and rules can read it.",
+    description="The registry knows the kind of each object that runs pods, and rules can read the "
+    "object.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Add a record of the kind to `kinds` in the configuration, or use another field.",
@@ -95,7 +96,7 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
         yield from _opaque(resource, resource.record.opaque)
         for path in resource.record.json_patches:
             for node in nodes_at(resource.root, steps(path)):
-                if node.text is not None and not _changes_metadata(node.text):
+                if node.text is not None and not _changes_only_metadata(node.text):
                     yield Violation(node, "a strategic merge patch, which the rules can read")
     if resource.record is not None or resource.listed:
         return
@@ -112,8 +113,8 @@ def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
                 yield Violation(node, "nothing: set the fields of the pods themselves")
 
 
-def _changes_metadata(patch: str) -> bool:
-    """Return whether a JSON patch as text changes nothing but labels and annotations."""
+def _changes_only_metadata(patch: str) -> bool:
+    """Return whether a JSON patch, given as text, changes only labels and annotations."""
     try:
         operations = yaml.load(patch, yaml.CSafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError):

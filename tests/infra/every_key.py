@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from infra.settings.monitoring import Thresholds
-from infra.settings.schema import DECIDED_BY_STACK
+from infra.settings.schema import DERIVED_HYPERPARAMETERS
 from training.config import TrainingConfig
 
 
@@ -18,7 +18,7 @@ def stacks() -> list[dict[str, Any]]:
     first["training"]["jobs"]["digits"]["hyperparameters"] = {
         name: value
         for name, value in TrainingConfig().model_dump(mode="json").items()
-        if name not in DECIDED_BY_STACK
+        if name not in DERIVED_HYPERPARAMETERS
     }
     first["monitoring"]["thresholds"] = Thresholds().model_dump(mode="json")
     return [{**first, "registry_password": "hunter2"}, *others]

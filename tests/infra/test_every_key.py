@@ -6,7 +6,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from infra.settings import StackSettings, validate
-from infra.settings.schema import DECIDED_BY_STACK
+from infra.settings.schema import DERIVED_HYPERPARAMETERS
 from tests.infra.every_key import stacks
 
 SECRET = frozenset({"registry_password"})
@@ -47,5 +47,5 @@ def test_every_key_is_used_by_one_of_the_stacks() -> None:
         for concern in values.keys() - secrets:
             keys.discard(("StackSettings", concern))
             keys -= set(used(getattr(settings, concern)))
-    keys -= {("TrainingConfig", name) for name in DECIDED_BY_STACK}
+    keys -= {("TrainingConfig", name) for name in DERIVED_HYPERPARAMETERS}
     assert not keys, "add these keys to tests/infra/every_key.yaml"

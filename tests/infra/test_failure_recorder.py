@@ -127,5 +127,5 @@ def test_claims_must_exist_and_be_read_write_many() -> None:
     values = configured()
     values["storage"]["claims"]["checkpoints"]["access_modes"] = ["ReadWriteOnce"]
     assert any(
-        "ReadWriteMany, or leave the recorder out" in problem for problem in problems(values)
+        "ReadWriteMany claim, or remove the recorder" in problem for problem in problems(values)
     )

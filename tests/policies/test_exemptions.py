@@ -102,7 +102,7 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
         ({"workload": "*/*/*", "wildcard": True}, "write a kind, and a namespace or a name"),
         ({"workload": "*/*/web", "wildcard": True}, "write a kind, and a namespace or a name"),
         ({"wildcard": "yes"}, "wildcard: found 'yes'; write true or false"),
-        ({"rules": ["not-privileged"]}, "write rule, or rules as list"),
+        ({"rules": ["not-privileged"]}, "write rule, or rules as a list"),
         ({"rule": None, "rules": []}, "rules: found []; write at least one rule"),
         ({"rule": None, "rules": ["not-privilegd"]}, "rule: found 'not-privilegd'"),
         ({"expires": "2027-11-23"}, "more than a year ahead; write 2027-11-22 or earlier"),

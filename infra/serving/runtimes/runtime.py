@@ -1,7 +1,7 @@
 """Interface of a runtime: the server program of an inference service.
 
 A runtime is a module with one subclass of `Runtime`. The fields of the class are the keys that
-`server` of a service accepts.
+a service accepts under `server`.
 """
 
 import difflib
@@ -92,7 +92,7 @@ class Runtime(BaseModel, ABC):
     def in_flight(self, labels: str) -> str | None:
         """Return a PromQL expression for the number of requests in flight.
 
-        They are queued or being processed. Only series with these labels count. Return None if the
+        Such requests are queued or being processed. `labels` selects the series. Return None if the
         program does not report the number.
         """
         return None

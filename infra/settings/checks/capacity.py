@@ -40,7 +40,7 @@ def gangs_fit_quota_and_queue(
                 needed = need.amounts.get(name, Decimal(0))
                 if needed > parse_quantity(amount):
                     yield (
-                        f"{job_key(key, 'queue')} is {job.queue!r}, whose capability of {name} is "
+                        f"{job_key(key, 'queue')} is {job.queue!r}, whose capability for {name} is "
                         f"{amount}, but the {need.subject} needs {plain(needed, name)} "
                         f"({need.request}). It would never start."
                     )

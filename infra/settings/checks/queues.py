@@ -1,4 +1,4 @@
-"""Checks that queues fit each other, the scheduler's policy and the jobs in them."""
+"""Checks of queues against each other, the scheduler's policy and their jobs."""
 
 import itertools
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
         )
     if not volcano.install:
         yield (
-            f"{_SCHEDULER} is set, but {full_key('volcano', 'install')} is false: the scheduler "
-            "is configured where Volcano is installed. Leave it out."
+            f"{_SCHEDULER} is set, but {full_key('volcano', 'install')} is false: the stack "
+            "configures the scheduler only if it installs Volcano. Remove the setting."
         )
 
 
 def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that queues set only what the scheduler's `share` reads."""
+    """Check that queues set only what applies to the scheduler's `share`."""
     if "root" in volcano.queues:
         yield f"{_key('root')} is created by Volcano: choose another name."
     scheduler = volcano.configured
@@ -77,7 +77,7 @@ def queues_set_what_the_scheduler_reads(volcano: VolcanoSettings) -> Iterator[st
 
 
 def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that child queues exceed no limit of their parent, as Volcano's webhooks do."""
+    """Check, as Volcano's webhooks do, that child queues stay within the limits of their parent."""
     for name, parent in volcano.queues.items():
         below = {key: queue for key, queue in volcano.queues.items() if queue.parent == name}
         for promise in ("guarantee", "deserved"):
@@ -90,7 +90,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 if total > parse_quantity(limits.get(resource, "0")):
                     shown = limits.get(resource, UNLISTED)
                     yield (
-                        f"{_key(name, limiting)} of {resource} is {shown}, but {promise} of its "
+                        f"{_key(name, limiting)} for {resource} is {shown}, but {promise} of its "
                         f"child queues ({', '.join(below)}) is {total.normalize():f} in total: "
                         "assign no more than the parent has."
                     )
@@ -100,13 +100,13 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
                 if parse_quantity(amount) > parse_quantity(maximum):
                     shown = parent.capability.get(resource, UNLISTED)
                     yield (
-                        f"{_key(key, 'capability')} of {resource} is {amount}, more than the "
+                        f"{_key(key, 'capability')} for {resource} is {amount}, more than the "
                         f"{shown} of its parent {name!r}."
                     )
 
 
 def jobs_wait_in_leaf_queues(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that jobs wait in leaf queues, because Volcano schedules nothing from others."""
+    """Check that jobs wait in leaf queues, because Volcano schedules no jobs from other queues."""
     parents = {queue.parent for queue in volcano.queues.values()}
     for key, job in training.all_jobs.items():
         if job.queue in parents and job.queue in volcano.queues:

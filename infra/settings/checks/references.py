@@ -295,6 +295,6 @@ def recorder_image_and_claims_are_declared(
             modes = ", ".join(claim.access_modes)
             yield (
                 f"{path} is {key!r}, whose access_modes are {modes}: the recorder on one node "
-                "would block training on other nodes. Use a claim that is ReadWriteMany, or "
-                "leave the recorder out."
+                "would block training on other nodes. Use a ReadWriteMany claim, or remove the "
+                "recorder."
             )

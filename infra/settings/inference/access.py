@@ -10,13 +10,15 @@ from infra.settings.types import DnsLabel, DnsName, Settings
 class TlsSettings(Settings):
     """TLS termination at the model server."""
 
-    secret: DnsName = Field(description="Secret of type kubernetes.io/tls in the namespace.")
+    secret: DnsName = Field(
+        description="Name of a Secret of type kubernetes.io/tls in the namespace."
+    )
 
 
 class ApiKeysSettings(Settings):
     """API keys that clients need for predictions."""
 
-    secret: DnsName = Field(description="Secret in the namespace.")
+    secret: DnsName = Field(description="Name of a Secret in the namespace.")
     key: str = Field(
         default="keys",
         pattern=r"^[-._A-Za-z0-9]{1,253}$",
@@ -26,7 +28,7 @@ class ApiKeysSettings(Settings):
 
 
 class GatewaySettings(Settings):
-    """A Gateway of the cluster (Gateway API v1) that an HTTPRoute is attached to."""
+    """A Gateway in the cluster (Gateway API v1) to which an HTTPRoute is attached."""
 
     name: DnsName = Field(description="Name of the Gateway.")
     namespace: DnsLabel | None = Field(
@@ -70,7 +72,7 @@ class RouteSettings(Settings):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.gateway is None) == (self.ingress is None):
-            raise ValueError("needs either gateway or ingress")
+            raise ValueError("must set exactly one of gateway and ingress")
         if self.ingress is not None and self.path != "/":
             raise ValueError(
                 f"sets path to {self.path}, but an ingress cannot remove the prefix before the "

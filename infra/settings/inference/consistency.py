@@ -56,7 +56,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     if service.max_unavailable >= max(service.max_replicas, 2):
         yield (
             f"sets max_unavailable to {service.max_unavailable} of {service.max_replicas} "
-            "replicas, so draining nodes may stop all of them: set it lower"
+            "replicas, so draining nodes may stop all of them: set a smaller value"
         )
     if problem := shm_problem(service.shm, service.memory):
         yield problem
@@ -89,7 +89,10 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     models = [name for name in _MODELS if getattr(service, name) is not None]
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
-        yield f"needs one of `job`, `sweep`, `run`, `url` and `source` to serve, but has {sources}"
+        yield (
+            "must set exactly one of `job`, `sweep`, `run`, `url` and `source`, which names the "
+            f"model, but sets {sources}"
+        )
         return
     canary = service.canary
     runtime = RUNTIMES[service.runtime]
@@ -101,8 +104,8 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
         if kind is not None and kind not in runtime.sources:
             yield (
                 f"sets {path}{kind} with runtime {service.runtime}, which supports only "
-                f"{', '.join(sorted(runtime.sources))} (run means job, sweep or run; the others "
-                "except url are keys of source)"
+                f"{', '.join(sorted(runtime.sources))} (run stands for job, sweep and run; all "
+                "others except url are keys of source)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
@@ -112,8 +115,8 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
         yield "sets fetch, but has nothing to download: set url or source, or remove fetch"
     if service.runtime != "torch" and any(source.download for source in _sources(service)):
         yield (
-            f"sets source.download with runtime {service.runtime}, whose image has no program for "
-            "it: remove it, and use an image volume"
+            f"sets source.download with runtime {service.runtime}, whose image contains no "
+            "downloader: remove it, and use an image volume"
         )
     if service.runtime != "torch" and service.fetch.cache is not None:
         yield (
@@ -223,7 +226,7 @@ def _runtime(service: InferenceServiceSettings) -> Iterator[str]:
     multi_gpu = service.runtime != "torch" and service.gpus > 1
     if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
         yield (
-            f"has only {service.shm} shm for {service.gpus} GPUs, which communicate over /dev/shm: "
+            f"sets shm to {service.shm} for {service.gpus} GPUs, which communicate over /dev/shm: "
             f"set at least {_MULTI_GPU_SHM}"
         )
 

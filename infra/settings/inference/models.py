@@ -44,8 +44,8 @@ class CacheSettings(Settings):
     """A claim in which init containers keep copies of downloaded files for other pods."""
 
     claim: DnsLabel = Field(
-        description="Claim for the copies. On a shared file system, all pods share "
-        "them; in a directory on each node, the pods of that node do."
+        description="Claim for the copies. On a shared file system, all pods share them; in a "
+        "local directory of each node, only the pods on that node do."
     )
     size: MemoryQuantity = Field(
         description="Maximum size of all copies. The least recently used ones are deleted."
@@ -57,7 +57,7 @@ class FetchSettings(Settings):
 
     size: MemoryQuantity = Field(
         default="2Gi",
-        description="Size limit of the export on the node's disk. A pod that needs more is "
+        description="Size limit for the export on the node's disk. A pod that needs more is "
         "evicted.",
     )
     env: dict[EnvironmentName, str] = Field(
@@ -77,9 +77,9 @@ class FetchSettings(Settings):
 
 
 class ClaimSourceSettings(Settings):
-    """A directory in a claim of the stack."""
+    """A directory in one of the stack's claims."""
 
-    name: DnsLabel = Field(description="Claim.")
+    name: DnsLabel = Field(description="Key of the claim.")
     path: str = Field(
         default="",
         pattern=r"^([^\s/]+(/[^\s/]+)*)?$",
@@ -136,7 +136,9 @@ class SourceSettings(Settings):
         keys = [name for name in ("claim", "hub", "artifact", "image") if getattr(self, name)]
         if len(keys) != 1:
             sources = " and ".join(keys) or "none of them"
-            raise ValueError(f"needs one of claim, hub, artifact and image, but has {sources}")
+            raise ValueError(
+                f"must set exactly one of claim, hub, artifact and image, but sets {sources}"
+            )
         if self.download and self.artifact is None:
             raise ValueError("sets download, but has no artifact to download: remove it")
         if self.download and not _ARTIFACT.fullmatch(self.artifact or ""):

@@ -81,7 +81,9 @@ class AutoscalingSettings(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.min > self.max:
-            raise ValueError(f"contradicts itself: min is {self.min}, max is {self.max}")
+            raise ValueError(
+                f"sets min to {self.min}, more than max ({self.max}): set min to at most max"
+            )
         if self.keda is not None and self.requests_in_flight is None:
             raise ValueError(
                 "sets keda, but not requests_in_flight, which KEDA needs as its target: set "

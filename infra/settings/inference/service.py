@@ -42,11 +42,11 @@ class InferenceServiceSettings(Settings):
         description="Server program: torch is the model server of this project.",
     )
     job: RunKey | None = Field(
-        default=None, description="Job of this stack whose current run is served."
+        default=None, description="Job in this stack whose current run is served."
     )
     sweep: RunKey | None = Field(
         default=None,
-        description="Sweep of this stack with `winner: serve`, whose winner is served when the "
+        description="Sweep in this stack with `winner: serve`, whose winner is served when the "
         "sweep is over.",
     )
     run: RunName | None = Field(
@@ -98,7 +98,7 @@ class InferenceServiceSettings(Settings):
         default=1,
         description="Maximum number of pods that may be unavailable while nodes are drained.",
     )
-    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs of each pod.")
+    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     gpu_resource: QualifiedName | None = Field(
         default=None, description="Name of the GPU resource. null uses the stack's."
     )
@@ -206,7 +206,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def claims(self) -> Mapping[str, str]:
-        """Claims with models or copies of them, by the key that names them."""
+        """Claims with models or copies of models, by the setting that names each."""
         canary = self.canary
         versions = {"source": self.source, "canary.source": canary.source if canary else None}
         found = {

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.settings.cluster import TolerationSettings
 from infra.settings.inference.scaling import MetricName
-from infra.settings.schema import DECIDED_BY_STACK
+from infra.settings.schema import DERIVED_HYPERPARAMETERS
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
 from infra.settings.training.notebook import NotebookSettings
@@ -87,7 +87,7 @@ Reference = Annotated[str, AfterValidator(_reference)]
 
 
 class LauncherSettings(Settings):
-    """Resources of the pod that starts the others: the launcher of MPI, the head of Ray."""
+    """Resources of the pod that starts the others: the MPI launcher or the Ray head."""
 
     cpu: CpuQuantity = Field(default="1", description="CPU request.")
     memory: MemoryQuantity = Field(default="2Gi", description="Memory request and limit.")
@@ -119,26 +119,26 @@ class StepSettings(Settings):
         default={},
         description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
         "type of an artifact, such as text/csv. The command writes each to the file "
-        "`$(outputs.<name>)`. If the same image, command and `env` have already run with the same "
-        "inputs, the step is skipped and their outputs are reused.",
+        "`$(outputs.<name>)`. If the step has already run with the same image, command, `env` and "
+        "inputs, it is skipped, and the outputs of that run are reused.",
     )
     cache: bool = Field(
         default=True,
-        description="Allow the step to be skipped because of an earlier run, if it has outputs. "
-        "false runs it once in each run.",
+        description="Skip the step if an earlier run has produced its outputs. false runs it once "
+        "in each run.",
     )
     for_each: list[str] = Field(
         default=[],
         max_length=100,
-        description="Run the step once for each of these values, at the same time. $(ITEM) in the "
-        "command is the value. A step that follows waits for all of them.",
+        description="Run the step once for each of these values, in parallel. $(ITEM) in the "
+        "command is the value. A following step waits for all of them.",
     )
     retries: PositiveInt | None = Field(
         default=None,
         le=100,
         description="Maximum number of restarts before the step fails. null uses the job's.",
     )
-    gpus: int = Field(default=0, ge=0, le=64, description="GPUs of the pod.")
+    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")
     memory: MemoryQuantity = Field(
         default="2Gi", description="Memory request and limit of the pod."
@@ -146,7 +146,9 @@ class StepSettings(Settings):
     env: dict[EnvironmentName, str] = Field(
         default={}, description="Additional environment variables."
     )
-    writes_datasets: bool = Field(default=False, description="Mount the datasets claim writable.")
+    writes_datasets: bool = Field(
+        default=False, description="Mount the datasets claim for writing."
+    )
 
     @model_validator(mode="after")
     def _cache_has_outputs(self) -> Self:
@@ -178,7 +180,7 @@ class PackingSettings(Settings):
 
 
 class NetworkTopologySettings(Settings):
-    """Distance between the job's pods in Volcano's network tree (HyperNodes)."""
+    """Limit on the distance between the job's pods in Volcano's network tree (HyperNodes)."""
 
     mode: Literal["hard", "soft"] = Field(
         default="soft",
@@ -211,10 +213,10 @@ class TrainingJobSettings(Settings):
         description="Custom command with its arguments, instead of this repository's program. "
         "$(NAME) is replaced with the value of that variable.",
     )
-    queue: DnsName = Field(description="Volcano queue of the job.")
+    queue: DnsName = Field(description="Volcano queue for the job.")
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     nodes: PositiveInt = Field(
-        default=1, le=4096, description="Number of pods. All are scheduled, or none."
+        default=1, le=4096, description="Number of pods. Either all of them are scheduled, or none."
     )
     min_nodes: PositiveInt | None = Field(
         default=None,
@@ -230,11 +232,11 @@ class TrainingJobSettings(Settings):
         default=None, description="GPU model of the nodes (label nvidia.com/gpu.product)."
     )
     node_gpus: PositiveInt | None = Field(
-        default=None, description="Number of GPUs of the nodes (label nvidia.com/gpu.count)."
+        default=None, description="Number of GPUs per node (label nvidia.com/gpu.count)."
     )
     whole_node: bool = Field(
         default=False,
-        description="Keep other workloads of this project off the nodes of these pods.",
+        description="Keep other workloads of this project off the nodes on which these pods run.",
     )
     cpu: CpuQuantity = Field(description="CPU request per pod. CPU is not limited.")
     memory: MemoryQuantity = Field(description="Memory request and limit per pod.")
@@ -267,8 +269,8 @@ class TrainingJobSettings(Settings):
     )
     hyperparameters: TrainingConfig | None = Field(
         default=None,
-        description="Configuration of this repository's training program. A job has this, "
-        "`torchtitan` or `command`, except for kind notebook.",
+        description="Configuration of this repository's training program. Every job except a "
+        "notebook sets exactly one of this, `torchtitan` and `command`.",
     )
     torchtitan: TorchtitanSettings | None = Field(
         default=None,
@@ -285,7 +287,7 @@ class TrainingJobSettings(Settings):
     )
     rdma: RdmaSettings | None = Field(default=None, description="RDMA network between nodes.")
     nccl: NcclSettings | None = Field(
-        default=None, description="NCCL's use of the network between nodes."
+        default=None, description="NCCL settings for the network between nodes."
     )
     host_network: bool = Field(
         default=False,
@@ -294,8 +296,8 @@ class TrainingJobSettings(Settings):
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
         default=False,
-        description="Require the distribution, because packing can outweigh a preference. A gang "
-        "then waits even if one node has capacity for several of its pods.",
+        description="Require this distribution, because packing can outweigh a preference. The "
+        "gang then waits for enough nodes, even if one node has capacity for several of its pods.",
     )
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."
@@ -304,7 +306,9 @@ class TrainingJobSettings(Settings):
         default=None,
         description="Keep the pods close in the network; requires Volcano 1.12 or later.",
     )
-    node_selector: Labels = Field(default={}, description="Additional labels of the nodes.")
+    node_selector: Labels = Field(
+        default={}, description="Additional node labels that the pods require."
+    )
     tolerations: list[TolerationSettings] = Field(
         default=[],
         description="Tolerations in addition to the stack's, such as for spot nodes.",
@@ -323,7 +327,7 @@ class TrainingJobSettings(Settings):
     fatal_exit_codes: list[Annotated[int, Field(ge=1, le=255)]] = Field(
         default=[BAD_INPUT],
         max_length=20,
-        description="Exit codes that end the run without a restart.",
+        description="Exit codes after which the run fails without a restart.",
     )
     success: Literal["all", "first"] | None = Field(
         default=None,
@@ -331,8 +335,8 @@ class TrainingJobSettings(Settings):
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
-        description="suspended keeps the run without pods until this is set to running; stopped "
-        "ends it for good. Changing this setting does not start a new run.",
+        description="suspended removes the run's pods until this is set to running; stopped "
+        "terminates it permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -356,7 +360,7 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Name of an existing run, to keep it whatever else changes. null "
+        description="Name of an existing run to keep, whatever else changes. null "
         "derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(
@@ -382,10 +386,10 @@ class TrainingJobSettings(Settings):
 
     @field_validator("hyperparameters")
     @classmethod
-    def _directories_are_decided(cls, config: TrainingConfig | None) -> TrainingConfig | None:
-        if config is not None and (decided := DECIDED_BY_STACK & config.model_fields_set):
+    def _directories_are_derived(cls, config: TrainingConfig | None) -> TrainingConfig | None:
+        if config is not None and (derived := DERIVED_HYPERPARAMETERS & config.model_fields_set):
             raise ValueError(
-                f"sets {', '.join(sorted(decided))}, which the stack determines: remove it"
+                f"sets {', '.join(sorted(derived))}, which the stack determines: remove it"
             )
         return config
 

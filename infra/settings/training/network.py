@@ -20,7 +20,7 @@ class RdmaSettings(Settings):
     )
     count: PositiveInt = Field(default=1, description="Devices per pod.")
     interface: str = Field(
-        min_length=1, description="Network interface of NCCL's bootstrap (NCCL_SOCKET_IFNAME)."
+        min_length=1, description="Network interface for NCCL's bootstrap (NCCL_SOCKET_IFNAME)."
     )
     hca: str | None = Field(default=None, description="RDMA adapters that NCCL uses (NCCL_IB_HCA).")
 
@@ -36,7 +36,7 @@ NCCL documentation."""
 
 
 class NcclSettings(Settings):
-    """NCCL's use of the network. Unset fields keep NCCL's defaults."""
+    """Network settings of NCCL. Unset fields keep NCCL's defaults."""
 
     network: NetworkName = Field(
         description="Network that NCCL uses. infiniband and roce need rdma, and NCCL fails instead "

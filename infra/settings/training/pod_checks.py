@@ -51,7 +51,7 @@ def pod_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield the reasons why the program could not download its data set to the pods."""
+    """Yield the reasons why the program could not download its data set."""
     if job.hyperparameters is None or job.hyperparameters.data_url is None:
         return
     writable = [volume.path.rstrip("/") for volume in job.volumes.values() if not volume.read_only]

@@ -1,4 +1,4 @@
-"""Checks of a job's steps: their order, and the outputs that they use from each other."""
+"""Checks of a job's steps: their order, and the outputs that they take from each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Final
 
-from infra.settings.schema import DECIDED_BY_STACK
+from infra.settings.schema import DERIVED_HYPERPARAMETERS
 from kube.kinds.volcano import TRAINING_STEP
 from training.config import TrainingConfig
 from workload.results import PARAMETERS, PLACEHOLDER
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
 
 ITEM: Final = "ITEM"
-"""Environment variable of a step with `for_each`."""
+"""Environment variable with a step's value of `for_each`."""
 
 
 _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
@@ -23,7 +23,7 @@ _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "text": frozenset({"string"}),
     "boolean": frozenset({"boolean"}),
 }
-"""JSON Schema types of hyperparameters that accept each type of parameter."""
+"""Maps parameter types to the JSON Schema types of hyperparameters that accept them."""
 
 
 def step_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -49,10 +49,10 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
                 )
         yield from _value_problems(job)
     if job.steps and job.state == "stopped":
-        # Each step is a job of the flow, which would re-create a stopped one.
+        # The JobFlow would re-create the job of a stopped step.
         yield "has steps, but state is 'stopped': delete the JobFlow of the run instead"
     if any(step.writes_datasets for step in job.steps.values()) and job.datasets is None:
-        yield "has a step with writes_datasets, but no claim for them: set datasets"
+        yield "has a step with writes_datasets, but no claim to write to: set datasets"
     if job.schedule is not None:
         yield from _schedule_problems(job)
 
@@ -146,7 +146,7 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
     """Return an error message if an output cannot set the hyperparameter `key`."""
     if job.hyperparameters is None:
         return "the job has neither hyperparameters nor command, which would read it"
-    if key not in TrainingConfig.model_fields.keys() - DECIDED_BY_STACK:
+    if key not in TrainingConfig.model_fields.keys() - DERIVED_HYPERPARAMETERS:
         return f"a job has no hyperparameter {key!r} to set"
     if key in job.hyperparameters.model_fields_set:
         return f"hyperparameters.{key} is also set: leave one of them out"
@@ -164,7 +164,7 @@ def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) 
 
 
 def _types_of(field: str) -> set[str]:
-    """Return the types that a hyperparameter accepts, as JSON Schema names them."""
+    """Return the JSON Schema types that a hyperparameter accepts."""
     schema = TrainingConfig.model_json_schema()["properties"][field]
     return {str(each.get("type")) for each in schema.get("anyOf", [schema])}
 

@@ -34,19 +34,19 @@ SEARCHED: Final = tuple(
     for name in (*ALWAYS_LISTED, *LISTED_IF_SET)
     if name not in LENGTHS and not name.startswith("init_")
 )
-"""Hyperparameters that a sweep may search: they determine the result, but not the length."""
+"""Hyperparameters that a sweep may search: they affect the result, but not a run's length."""
 
 _MAX_COMBINATIONS: Final = 256
 Value = str | bool | int | float
 Parameters = Mapping[str, Value]
 
 
-def _is_searched(name: str) -> str:
+def _searchable(name: str) -> str:
     if name in SEARCHED:
         return name
     if name in TrainingConfig.model_fields:
         raise ValueError(
-            "does not determine the result or is the length of the run, so it cannot be searched: "
+            "does not affect the result, or sets the length of the run, so it cannot be searched: "
             "set it in job.hyperparameters"
         )
     raise ValueError(_unknown(name))
@@ -58,7 +58,7 @@ def _unknown(name: str) -> str:
     return f"is not a known hyperparameter: {advice}Known: {', '.join(sorted(SEARCHED))}"
 
 
-Searched = Annotated[str, AfterValidator(_is_searched)]
+Searched = Annotated[str, AfterValidator(_searchable)]
 
 
 class ParameterSettings(Settings):
@@ -82,7 +82,7 @@ class ParameterSettings(Settings):
                 raise ValueError("has a duplicate choice: list each one once")
             return self
         if self.min is None or self.max is None:
-            raise ValueError("needs min and max, or choices")
+            raise ValueError("must set min and max, or choices")
         if not (math.isfinite(self.min) and math.isfinite(self.max) and self.min < self.max):
             raise ValueError(f"has min {self.min} and max {self.max}: max must be larger")
         if self.log and self.min <= 0:
@@ -128,7 +128,7 @@ class EarlyStoppingSettings(Settings):
 
 
 class BudgetSettings(Settings):
-    """Limits of a sweep, in addition to its number of trials. At a limit, its trials are paused."""
+    """Limits of a sweep, in addition to its number of trials. At a limit, trials are paused."""
 
     gpu_hours: float | None = Field(
         default=None,
@@ -150,12 +150,12 @@ class BudgetSettings(Settings):
     @model_validator(mode="after")
     def _has_limit(self) -> Self:
         if self.gpu_hours is None and self.money is None:
-            raise ValueError("needs gpu_hours or money: set one of them, or both")
+            raise ValueError("must set gpu_hours, money or both")
         return self
 
 
 class SweepSettings(Settings):
-    """One hyperparameter sweep. A trial is the run of a job with the same hyperparameters."""
+    """One hyperparameter sweep. A trial is a run of its job with one set of hyperparameters."""
 
     job: TrainingJobSettings = Field(
         description="Job of every trial, as in `training.jobs`. Its length is that of a full trial."
@@ -176,7 +176,7 @@ class SweepSettings(Settings):
         default=1, ge=1, le=100, description="Number of trials that run at the same time."
     )
     trials: int = Field(ge=1, le=1000, description="Maximum number of trials.")
-    budget: BudgetSettings = Field(description="Limits of the whole sweep.")
+    budget: BudgetSettings = Field(description="Limits for the whole sweep.")
     winner: Literal["none", "serve"] = Field(
         default="none",
         description="serve: the export of the best finished trial is served when the sweep is over "
@@ -203,7 +203,10 @@ class SweepSettings(Settings):
             if name in self.job.model_fields_set:
                 yield f"sets job.{name}, which belongs to a single run: remove it"
         if self.parallel > self.trials:
-            yield f"sets parallel to {self.parallel}, more than trials ({self.trials})"
+            yield (
+                f"sets parallel to {self.parallel}, more than trials ({self.trials}): set a "
+                "smaller value"
+            )
         known = ["held_out_loss", "accuracy", *map(metric_name, config.metrics)]
         if self.objective.metric not in known:
             yield (

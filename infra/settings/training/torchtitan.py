@@ -36,7 +36,7 @@ def released() -> dict[str, Any]:
 class TorchtitanSettings(Settings):
     """torchtitan instead of this repository's program: a configuration, and changes to it."""
 
-    module: str = Field(description="torchtitan's module of the model, such as llama3.")
+    module: str = Field(description="torchtitan's module for the model, such as llama3.")
     config: str = Field(description="Configuration of the module, such as llama3_8b.")
     options: dict[str, Any] = Field(
         default={},

@@ -352,7 +352,7 @@ MISTAKES = {
     ),
     "two sources": (
         {**LLM, "source": {**HUB, "image": True}},
-        "needs one of claim, hub, artifact and image",
+        "exactly one of claim, hub, artifact and image",
     ),
     "a commit that is not one": (
         {**LLM, "source": {"hub": {"model": "a/b", "revision": "main"}}},

@@ -44,7 +44,7 @@ MISTAKES = {
         "images.workloads.training",
         {},
         "images.workloads.training",
-        "either `build`, or `reference`",
+        "exactly one of `build`, and `reference`",
     ),
     "build without registry": (
         "images.workloads.training",
@@ -173,7 +173,7 @@ MISTAKES = {
         "storage.claims.datasets",
         {"size": "1Gi"},
         "storage.claims.datasets",
-        "needs a `storage_class`",
+        "must set `storage_class`",
     ),
     "one claim name twice": (
         "storage.claims.datasets.name",
@@ -270,9 +270,9 @@ MISTAKES = {
         f"{SERVICE}.autoscaling",
         {"min": 4, "max": 2},
         f"{SERVICE}.autoscaling",
-        "min is 4, max is 2",
+        "sets min to 4, more than max (2)",
     ),
-    "job and run at once": (f"{SERVICE}.run", "digits-0123abcd", SERVICE, "has job and run"),
+    "job and run at once": (f"{SERVICE}.run", "digits-0123abcd", SERVICE, "sets job and run"),
     "run without its hash": (f"{SERVICE}.run", "digits", f"{SERVICE}.run", "full name of a run"),
     "unknown server setting": (
         f"{SERVICE}.server",
@@ -327,7 +327,7 @@ MISTAKES = {
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "ingress": {"class_name": "nginx"}},
         f"{SERVICE}.route",
-        "needs either gateway or ingress",
+        "exactly one of gateway and ingress",
     ),
     "a path that an ingress would hand on": (
         f"{SERVICE}.route",
@@ -382,13 +382,13 @@ MISTAKES = {
         "volcano.queues.research.guarantee",
         {"nvidia.com/gpu": 17},
         "volcano.queues.research",
-        "more than its capability",
+        "more than capability (16)",
     ),
     "unknown provisioner": (
         "storage.classes.fast",
         {"kind": "other"},
         "storage.classes.fast",
-        "lacks `provisioner`",
+        "requires `provisioner`",
     ),
 }
 

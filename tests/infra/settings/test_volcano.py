@@ -116,7 +116,7 @@ def test_child_queues_get_no_more_than_their_parent(promise: str) -> None:
         "desk": {"parent": "team", promise: {GPU: 4}},
     }
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
-    assert problem.startswith(f"gpu-platform:volcano.queues.team.{promise} of {GPU} is 8, but")
+    assert problem.startswith(f"gpu-platform:volcano.queues.team.{promise} for {GPU} is 8, but")
     assert "(lab, desk) is 10 in total" in problem
 
 
@@ -126,20 +126,22 @@ def test_a_child_queue_may_use_no_more_than_its_parent() -> None:
         "lab": {"parent": "team", "capability": {GPU: 16}},
     }
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
-    assert "queues.lab.capability of nvidia.com/gpu is 16, more than the 8 of its parent" in problem
+    assert (
+        "queues.lab.capability for nvidia.com/gpu is 16, more than the 8 of its parent" in problem
+    )
 
 
 def test_a_parent_without_an_amount_has_none_of_it() -> None:
     """Volcano's webhooks refuse such queues, although its scheduler would limit nothing."""
     queues: dict[str, Any] = {"team": {}, "lab": {"parent": "team", "capability": {GPU: 8}}}
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
-    assert "queues.lab.capability of nvidia.com/gpu is 8, more than the 0 (not listed)" in problem
+    assert "queues.lab.capability for nvidia.com/gpu is 8, more than the 0 (not listed)" in problem
     queues = {
         "team": {"capability": {GPU: 8}},
         "lab": {"parent": "team", "guarantee": {GPU: 4, "cpu": 8}},
     }
     (problem,) = volcano(scheduler={"share": "capacity"}, queues=queues)
-    assert "queues.team.capability of cpu is 0 (not listed), but guarantee of its child" in problem
+    assert "queues.team.capability for cpu is 0 (not listed), but guarantee of its child" in problem
     assert "(lab) is 8 in total" in problem
 
 
@@ -147,12 +149,12 @@ def test_a_parent_without_an_amount_has_none_of_it() -> None:
 def test_a_capability_lists_every_guaranteed_or_deserved_resource(promise: str) -> None:
     team = {"capability": {GPU: 8}, promise: {GPU: 8, "cpu": 64, "memory": "1Ti"}}
     (problem,) = volcano(scheduler={"share": "capacity"}, queues={"team": team})
-    assert f"{promise} of cpu is 64, more than its capability of 0 (not listed)" in problem
+    assert f"{promise} for cpu to 64, more than capability (0 (not listed))" in problem
 
 
 def test_guarantee_deserved_and_capability_increase_in_this_order() -> None:
     (problem,) = volcano(queues={"team": {"guarantee": {GPU: 9}, "capability": {GPU: 8}}})
-    assert "gpu-platform:volcano.queues.team contradicts itself: guarantee of nvidia" in problem
+    assert "gpu-platform:volcano.queues.team sets guarantee for nvidia" in problem
 
 
 def test_cycles_and_unknown_parents_are_named() -> None:

@@ -20,8 +20,8 @@ JOB = "training.jobs.digits."
             (f"{owner}annotations", {"a": "x" * 300_000}, f"{owner}annotations has 300001 bytes,")
             for owner in (JOB, "cluster.", "tenancy.identities.training.")
         ),
-        ("cluster.context", "a\nb", "several lines"),
-        ("cluster.kubeconfig", "apiVersion: v1\nkind: Config", "several lines"),
+        ("cluster.context", "a\nb", "on a single line"),
+        ("cluster.kubeconfig", "apiVersion: v1\nkind: Config", "on a single line"),
         ("cluster.kubeconfig", '{"apiVersion": "v1"}', "must be the path of the kubeconfig file"),
         ("inference.services.digits.max_unavailable", 9, "draining nodes may stop all of them"),
     ],

@@ -75,6 +75,7 @@ def _exit_on_signal(number: int, _: object) -> NoReturn:
 if __name__ == "__main__":
     for handled in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(handled, _exit_on_signal)
-    # The process runs for seconds, and garbage collection would take a fifth of the import time.
+    # The process runs only for seconds, and garbage collection would take a fifth of the time of
+    # the imports.
     gc.disable()
     sys.exit(main())

@@ -12,9 +12,9 @@ from infra.pods import GpuNodes
 class SharedResources:
     """Namespace, queues, claims, GPU nodes and images of a stack.
 
-    `images` maps keys to references: strings or Pulumi outputs. `identities` are always known and
-    change only if the author of an image changes the image. `claims` maps keys to names in the
-    cluster.
+    `images` maps keys to image references, which are strings or Pulumi outputs. `identities` maps
+    the same keys to strings that are known even in a preview, and that change only if the author
+    of an image changes the image. `claims` maps keys to names in the cluster.
     """
 
     namespace: str

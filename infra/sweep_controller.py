@@ -14,7 +14,7 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The trials are not resources of the stack, which only limits them. Pulumi does not wait for
+    The stack limits the trials, but they are not its resources. Pulumi does not wait for
     trials.
     """
 

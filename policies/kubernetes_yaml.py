@@ -102,7 +102,7 @@ class Loader(BoundedLoader):
         return {key_of(key): self.construct_object(value, deep) for key, value in node.value}
 
     def flatten_mapping(self, node: Any) -> None:
-        """Replace merges by the keys that they add or override."""
+        """Replace merges with the keys that they add or override."""
         if id(node) in self._flattened:
             return
         self._flattened[id(node)] = node

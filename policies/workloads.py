@@ -1,4 +1,4 @@
-"""Pods of a resource: containers, volumes, maximum number, and the GPUs of each pod."""
+"""The pods of a resource: their containers and volumes, how many can run, and the GPUs of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ ANYWHERE: Final = Pods(at="")
 class Pod:
     """A pod specification and its context.
 
-    `location` is the record of its path, and `siblings` are all pods of the resource.
+    `location` is the record of its path, and `siblings` are all pods of the resource, including
+    this one.
     """
 
     def __init__(self, resource: Resource, spec: Node, location: Pods = ANYWHERE) -> None:

@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A run of a schedule, started by a Job of its CronJob."""
+    """A scheduled run, started by a Job of its CronJob."""
 
     plan: Plan
     api: Client

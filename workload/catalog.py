@@ -1,4 +1,4 @@
-"""Models of this project and their options. Imports no torch."""
+"""Models of this project and their options. This module does not import torch."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final

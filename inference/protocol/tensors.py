@@ -257,7 +257,7 @@ def show(value: object) -> str:
         value = value.as_list()
     elif isinstance(value, Object):
         return f"an object with {_count(len(value), 'field')}"
-    # Shorten a text before the conversion, because it may have megabytes.
+    # Shorten a string before converting it, because it may be megabytes long.
     if isinstance(value, str):
         value = value[:MAX_SHOWN]
     text = json.dumps(value, default=str)

@@ -114,7 +114,7 @@ def _pod(
 
 
 def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
-    """Return the limits with the PromQL queries whose results are compared with them.
+    """Return each limit with the PromQL query that measures it.
 
     The program replaces CANARY_SPAN. A query has no result while there are too few requests.
     Responses with status 400 count as failed, because a failing model also causes them. Invalid

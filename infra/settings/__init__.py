@@ -40,7 +40,7 @@ class StackSettings(Settings):
 
     @property
     def metrics_ports(self) -> tuple[int, ...]:
-        """Ports of workloads that serve metrics."""
+        """Ports on which workloads serve metrics."""
         configs = [job.hyperparameters for job in self.training.all_jobs.values()]
         training = {config.metrics_port for config in configs if config and config.metrics_port}
         serving = {each.metrics_port for each in self.inference.services.values()}

@@ -1,4 +1,4 @@
-"""Kinds that deploy other objects, from embedded manifests or from an external source."""
+"""Kinds that deploy other objects: embedded, from an external source, or through an operator."""
 
 from __future__ import annotations
 

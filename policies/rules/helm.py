@@ -18,7 +18,7 @@ _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 
 def _first(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
-    """Return the first path at which a name is set, or else the first path."""
+    """Return the value at the first path at which a name is set, or else at the first path."""
     present = []
     for steps in locations:
         node = resource.root

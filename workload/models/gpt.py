@@ -35,7 +35,7 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
         self.apply(_initialize)
-        # Scale the residual branches with the number of blocks (GPT-2).
+        # Scale down the residual branches as the number of blocks grows, as in GPT-2.
         for name, weight in self.named_parameters():
             if name.endswith("out.weight"):
                 nn.init.normal_(weight, std=INIT / math.sqrt(2 * layers))
@@ -128,7 +128,7 @@ def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
 def rotated(x: Tensor, rotation: Rotation) -> Tensor:
     """Rotate each pair of features of `x`, which has the shape N x heads x T x head width.
 
-    Products of rotated vectors depend on relative positions only.
+    Dot products of rotated queries and keys depend only on their relative positions.
     """
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)

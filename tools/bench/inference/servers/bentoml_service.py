@@ -33,7 +33,7 @@ batched = functools.partial(bentoml.api, batchable=True, max_batch_size=MAX_BATC
     logging={"access": {"enabled": False}},
 )
 class Model:
-    """Service with one process for HTTP and the model, as BentoML does by default."""
+    """A service that handles HTTP and runs the model in one process, which is BentoML's default."""
 
     def __init__(self) -> None:
         self.compute = load()
@@ -42,12 +42,12 @@ class Model:
 
         @batched()
         def predict(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-            """Compute a batch; the first dimension is the sample."""
+            """Run the model on a batch; the first dimension indexes the samples."""
             return self.compute(np.asarray(values, np.float32))
 
     else:
 
         @batched()
         def predict(self, batch: Raw, /) -> NDArray[np.float32]:
-            """Compute a batch of raw bytes."""
+            """Run the model on a batch of raw bytes."""
             return self.compute(batch)

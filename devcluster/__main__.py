@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import deque
+from contextlib import nullcontext
 
 from devcluster import DevclusterError, environment, host, launcher, lifecycle
 from devcluster.launcher import exclusive
@@ -136,14 +137,16 @@ def _down(options: argparse.Namespace) -> int:
     status = 0
     for kind in _kinds(options.nodes):
         layout = Layout.of(kind)
-        if not layout.state.exists():
-            if launcher.stop_orphans(kind):
-                print(f"stopped the {kind} cluster, whose state directory is missing")
-            continue
-        with exclusive(layout.lock, "devcluster down"):
+        kept = layout.state.exists()
+        with exclusive(layout.lock, "devcluster down") if kept else nullcontext():
             was_up = launcher.running(layout) is not None
-            left = lifecycle.down(kind, purge=options.purge)
-        if was_up or options.purge:
+            left, orphans = lifecycle.down(kind, purge=options.purge)
+        if orphans:
+            print(
+                f"stopped the {kind} cluster, whose record is missing: its state directory was "
+                "removed, or its start was interrupted"
+            )
+        if was_up or (options.purge and kept):
             state = "deleted its state" if options.purge else "kept checkpoints and state"
             print(f"stopped the {kind} cluster and {state}")
         for path in left:

@@ -232,13 +232,16 @@ def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
     return Cluster(spec, layout, toolchain)
 
 
-def down(kind: Kind, *, purge: bool) -> list[str]:
-    """Stop the cluster; with `purge`, delete its state. Return the groups that remain."""
+def down(kind: Kind, *, purge: bool) -> tuple[list[str], int]:
+    """Stop the cluster; with `purge`, delete its state.
+
+    Return the control groups that remain, and the number of stopped clusters without a record.
+    """
     layout = Layout.of(kind)
     left = launcher.stop(layout)
-    launcher.stop_orphans(kind)
+    orphans = launcher.stop_orphans(kind)
     if purge and layout.state.exists():
         for path in layout.state.iterdir():
             if path != layout.lock:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return left
+    return left, orphans

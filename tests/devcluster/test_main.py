@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from devcluster import launcher
 from devcluster.__main__ import main
 from devcluster.launcher import exclusive
 from devcluster.paths import CHECKOUT, Layout
+from devcluster.spec import Kind
 
 COMMANDS = {
     "up": "start the cluster",
@@ -165,3 +167,16 @@ def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]):
 def test_operators_need_real_nodes(capsys: pytest.CaptureFixture[str]):
     assert main(["up", "--nodes=simulated", "--operators=trainer"]) == 1
     assert "--operators requires real nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_down_names_a_cluster_without_a_record(
+    kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    # A process of the cluster may create its removed state directory again before it is stopped.
+    if kept:
+        Layout.of(Kind.SIMULATED).state.mkdir(parents=True)
+    monkeypatch.setattr(launcher, "stop_orphans", lambda kind: int(kind == Kind.SIMULATED))
+    assert main(["down"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("stopped the simulated cluster, whose record is missing: its state")

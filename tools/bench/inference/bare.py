@@ -9,23 +9,17 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
-import torch
 
 from devcluster.paths import CHECKOUT
 from tools.bench.inference.networks import compute_of
 from tools.bench.inference.process import THREADS
-from tools.bench.inference.workloads import MAX_BATCH, WORKLOADS, Array, Compute, Workload
-
-PLAIN: Final = "plain"
-"""Plain PyTorch, which the peers use. Other values are names of our server's backends."""
+from tools.bench.inference.workloads import MAX_BATCH, WORKLOADS, Workload
 
 
 @dataclass(frozen=True)
@@ -47,10 +41,10 @@ class Loop:
 
 
 @contextlib.contextmanager
-def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterator[Loop]:
+def looping(workload: Workload, export: Path, core: int) -> Iterator[Loop]:
     """Run a loop on a core. It waits between requests."""
     command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", __name__]
-    command += [workload.name, str(export), backend]
+    command += [workload.name, str(export)]
     environment = os.environ | dict.fromkeys(THREADS, "1")
     with subprocess.Popen(
         command,
@@ -66,30 +60,8 @@ def looping(workload: Workload, export: Path, backend: str, core: int) -> Iterat
             process.kill()
 
 
-def computation(workload: Workload, directory: Path, backend: str, scratch: Path) -> Compute:
-    """Return the function that computes a batch with a backend of our server or plain PyTorch."""
-    if backend == PLAIN or not workload.computes:
-        return compute_of(workload, directory)
-    from inference.allocator import keep_freed_memory
-    from inference.engine.backends import Choice, load_backend
-    from workload.manifest import read_manifest
-
-    keep_freed_memory()
-    torch.set_num_threads(1)
-    device = torch.device("cpu")
-    manifest = read_manifest(directory)
-    network = load_backend(Choice(backend, directory, manifest, device, "", scratch))  # type: ignore[arg-type]
-
-    def compute(batch: Array) -> Array:
-        with torch.inference_mode():
-            probabilities: Array = network(torch.from_numpy(batch)).softmax(1).numpy()
-        return probabilities
-
-    return compute
-
-
-def _serve(workload: Workload, directory: Path, backend: str, scratch: Path) -> None:
-    compute = computation(workload, directory, backend, scratch)
+def _serve(workload: Workload, directory: Path) -> None:
+    compute = compute_of(workload, directory)
     bodies = [sample.tobytes() for sample in workload.samples()]
 
     def batch() -> None:
@@ -113,5 +85,4 @@ def _serve(workload: Workload, directory: Path, backend: str, scratch: Path) -> 
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        _serve(WORKLOADS[sys.argv[1]], Path(sys.argv[2]), sys.argv[3], Path(name))
+    _serve(WORKLOADS[sys.argv[1]], Path(sys.argv[2]))

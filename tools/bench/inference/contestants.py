@@ -21,6 +21,7 @@ Results depend slightly on the batch size, because the order of floating-point o
 """
 
 PROGRAMS: Final = "tools.bench.inference.servers"
+PLAIN_HANDLER: Final = f"{PROGRAMS}.plain_handler:PlainNetwork"
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def _ours(task: Task, **overrides: str) -> Start:
     }
     if not task.workload.computes:
         values["HANDLER"] = f"{PROGRAMS}.noop_handler:NoOp"
+    elif task.workload.plain:
+        values["HANDLER"] = PLAIN_HANDLER
     environment = {f"INFERENCE_{name}": value for name, value in (values | overrides).items()}
     return Start((str(task.python), "-m", "inference"), environment)
 
@@ -208,8 +211,7 @@ but does not count as a failure."""
 def backends() -> list[Contestant]:
     """Return our server with each backend, and with the network that the peers use."""
     ours = CONTESTANTS[OURS]
-    handler = f"{PROGRAMS}.plain_handler:PlainNetwork"
-    plain = replace(ours, name=PLAIN, start=functools.partial(_ours, HANDLER=handler))
+    plain = replace(ours, name=PLAIN, start=functools.partial(_ours, HANDLER=PLAIN_HANDLER))
     others = []
     for backend, tolerance in BACKENDS.items():
         start = functools.partial(_ours, BACKEND=backend)

@@ -30,7 +30,7 @@ def export(workload: Workload, directory: Path) -> None:
         return
     config = TrainingConfig.model_validate(
         {
-            "model": workload.name,
+            "model": workload.model,
             "model_options": workload.options,
             "dataset": "digits",
             "run_dir": str(directory.parent),
@@ -40,7 +40,7 @@ def export(workload: Workload, directory: Path) -> None:
     )
     data = load("digits", directory, workload.shape, 0)
     torch.manual_seed(0)
-    network = build(workload.name, config.model_options, data.outputs, data.shape)
+    network = build(workload.model, config.model_options, data.outputs, data.shape)
     samples = workload.samples()
     inputs = torch.from_numpy(samples)
     with torch.no_grad():

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from devcluster.paths import CHECKOUT
 from tools.bench.inference.environments import python_of
 from tools.bench.inference.figures import Window, figures
 from tools.bench.inference.forms import RAW, Request
 from tools.bench.inference.load import Load, Target
 from tools.bench.inference.measure import Bench
-from tools.bench.inference.process import free_port, wait_for
+from tools.bench.inference.process import cpu_seconds, free_port, wait_for
 from tools.bench.outcome import say
 
 ECHO: Final = "tools.bench.inference.servers.echo"
@@ -38,30 +40,36 @@ def _commands(port: int) -> Mapping[str, list[str]]:
             "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "--no-access-log",
             "--log-level", "warning", "--loop", "uvloop", "--http", "httptools", f"{ECHO}:asgi_app",
         ],
-        "aiohttp, uvloop": ["-m", ECHO, str(port)],
+        "aiohttp, uvloop": ["-m", ECHO, "aiohttp", str(port)],
+        "ours, with its limits": ["-m", ECHO, "ours", str(port)],
     }  # fmt: skip
 
 
 def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
-    """Return requests per second of 64 clients, by server and request size, one sample per turn."""
+    """Return a figure per server and turn: requests/s of 64 clients by size, and CPU time (µs)."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(bench.turns):
         for name in _commands(0):
             say(f"HTTP server: {name} …")
             port = free_port()
-            with _echo(_commands(port)[name], bench.server_core, port) as url:
+            with _echo(_commands(port)[name], bench.server_core, port) as (url, process):
                 for size, length in SIZES.items():
                     target = Target(url, (Request(bytes(length), RAW),))
                     bench.generator.run(target, Load(bench.seconds / 3, clients=64))
+                    before = cpu_seconds([process, *process.children(recursive=True)])
                     records = bench.generator.run(target, Load(2 * bench.seconds, clients=64))
+                    used = cpu_seconds([process, *process.children(recursive=True)]) - before
                     window = Window(bench.seconds / 5, 2 * bench.seconds)
                     rate = figures(records, deadline=1, window=window).throughput
-                    found.setdefault(name, {}).setdefault(size, []).append(rate)
+                    samples = found.setdefault(name, {})
+                    samples.setdefault(f"{size}, requests/s", []).append(rate)
+                    cpu = 1e6 * used / len(records.rows)
+                    samples.setdefault(f"{size}, CPU µs per request", []).append(cpu)
     return found
 
 
 @contextlib.contextmanager
-def _echo(arguments: list[str], core: int, port: int) -> Iterator[str]:
+def _echo(arguments: list[str], core: int, port: int) -> Iterator[tuple[str, psutil.Process]]:
     python = python_of("http")
     command = ["taskset", "--cpu-list", str(core), str(python), *arguments]
     url = f"http://127.0.0.1:{port}/"
@@ -73,7 +81,7 @@ def _echo(arguments: list[str], core: int, port: int) -> Iterator[str]:
             )
         try:
             wait_for(url, Request(b"ready?", RAW), process, log, arguments[1])
-            yield url
+            yield url, psutil.Process(process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             try:

@@ -13,7 +13,7 @@ from tools.bench.inference.environments import python_of
 from tools.bench.inference.figures import Records, Window, figures, pooled
 from tools.bench.inference.forms import Form
 from tools.bench.inference.load import Generator, Load, Target
-from tools.bench.inference.process import Running, ServerError, free_port, serving
+from tools.bench.inference.process import Running, ServerError, cpu_seconds, free_port, serving
 from tools.bench.inference.workloads import MAX_BATCH, MAX_QUEUE, Array, Workload
 from tools.bench.outcome import say
 
@@ -51,6 +51,9 @@ def closed_loop(clients: int) -> str:
     return f"{clients} clients"
 
 
+MAX_LOAD: Final = closed_loop(CLIENTS[-1])
+
+
 def open_loop(share: float) -> str:
     """Return the name of an open-loop level."""
     return f"{share:.0%} load"
@@ -73,10 +76,12 @@ class Series:
     """Records of our server by peer, at a share of that peer's capacity."""
     records: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
 
-    def add(self, level: str, records: Records, window: Window, deadline: float) -> float:
-        """Add a measurement and return its throughput."""
+    def add(
+        self, level: str, records: Records, window: Window, deadline: float, cpu: float
+    ) -> float:
+        """Add a measurement, with the CPU time (s) of a request, and return its throughput."""
         found = figures(records, deadline, window)
-        self.levels.setdefault(level, []).append(asdict(found))
+        self.levels.setdefault(level, []).append({**asdict(found), "cpu": cpu})
         self.records.setdefault(level, []).append((records, window))
         return found.throughput
 
@@ -181,13 +186,13 @@ def measure(
     shares: Sequence[float],
 ) -> None:
     """Measure one turn of a server: increasing numbers of clients, then shares of its capacity."""
-    target, base = server.target, bench.seconds * workload.duration_factor
-    warm_up(bench, target, base / 2)
+    base = bench.seconds * workload.duration_factor
+    warm_up(bench, server.target, base / 2)
     capacity = 0.0
     for count in clients:
-        records = bench.generator.run(target, Load(base, clients=count))
+        records, cpu = _loaded(bench, server, Load(base, clients=count))
         window = Window(WARM_UP * base, base)
-        capacity = series.add(closed_loop(count), records, window, workload.deadline)
+        capacity = series.add(closed_loop(count), records, window, workload.deadline, cpu)
     for share in shares:
         seconds = base * DURATION_FACTORS.get(share, 1)
         rate = max(share * capacity, 1)
@@ -196,8 +201,15 @@ def measure(
         if share > 1:
             begin = overloaded_after(capacity, share, workload.deadline)
             seconds += begin
-        records = bench.generator.run(target, Load(seconds, rate=rate))
-        series.add(open_loop(share), records, Window(begin, seconds), workload.deadline)
+        records, cpu = _loaded(bench, server, Load(seconds, rate=rate))
+        series.add(open_loop(share), records, Window(begin, seconds), workload.deadline, cpu)
+
+
+def _loaded(bench: Bench, server: Running, load: Load) -> tuple[Records, float]:
+    """Send load; return its records and the CPU time (s) of the server per request."""
+    before = cpu_seconds(server.tree())
+    records = bench.generator.run(server.target, load)
+    return records, (cpu_seconds(server.tree()) - before) / len(records.rows)
 
 
 def at_loads_of_peers(

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +118,16 @@ class Running:
     @property
     def _name(self) -> str:
         return f"{self.contestant.name}, {self.task.workload.title}, {self.task.form}"
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU time (s) that processes have used; those that have exited do not count."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 @contextlib.contextmanager

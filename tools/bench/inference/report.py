@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from tools.bench.inference.contestants import CONTESTANTS, OURS
 from tools.bench.inference.measure import (
     CLIENTS,
+    MAX_LOAD,
     SAME_LOAD,
     SHARES,
     at_load_of,
@@ -18,7 +19,7 @@ from tools.bench.inference.measure import (
     open_loop,
 )
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, WORKLOADS
-from tools.bench.outcome import spread
+from tools.bench.outcome import ratios, spread
 
 BEGIN: Final = "<!-- measured: written by `make bench-inference BENCH_ARGS=--docs` -->"
 END: Final = "<!-- end of measurements -->"
@@ -35,6 +36,8 @@ def report(result: Mapping[str, Any]) -> str:
         + "."
     ]
     parts += [_workload(name, result) for name in result["servers"]]
+    if effects := _networks(result["servers"]):
+        parts.append(effects)
     if result.get("json"):
         parts.append(_forms(result))
     if result.get("backends"):
@@ -60,18 +63,19 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     shape = "x".join(str(size) for size in workload.shape)
     lines = [f"### {workload.title}, {shape} float32, deadline {_ms(workload.deadline)} ms"]
     if bare := result["bare"].get(name):
-        rates = ", ".join(f"{_range(rates)} ({kind})" for kind, rates in bare.items())
-        lines.append(f"Samples per second of the bare loop with batches of {MAX_BATCH}: {rates}.")
+        lines.append(f"The bare loop computes {_range(bare)} samples/s in batches of {MAX_BATCH}.")
     head = [
         "server",
         *(f"{count} client{'s' if count > 1 else ''}, requests/s" for count in CLIENTS),
         f"p50/p95/p99 with {CLIENTS[-1]} clients, ms",
+        "CPU per request, µs",
     ]
     rows = [
         [
             server,
             *(_range(_column(one, closed_loop(count), "throughput")) for count in CLIENTS),
-            _tails(one["pooled"][closed_loop(CLIENTS[-1])]),
+            _tails(one["pooled"][MAX_LOAD]),
+            _number(1e6 * spread(_column(one, MAX_LOAD, "cpu"))["median"]),
         ]
         for server, one in servers.items()
     ]
@@ -95,6 +99,29 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
+def _networks(servers: Mapping[str, Any]) -> str:
+    """Return a table of what each server gains from our network."""
+    models = [name for name in servers if f"{name}-plain" in servers]
+    names = dict.fromkeys(name for model in models for name in servers[model])
+    rows = []
+    for name in names:
+        found = [
+            (servers[model].get(name), servers[f"{model}-plain"].get(name)) for model in models
+        ]
+        rows.append(
+            [name, *(_gain(ours, plain) if ours and plain else "-" for ours, plain in found)]
+        )
+    head = ["server", *(WORKLOADS[model].title for model in models)]
+    title = "### Throughput at 64 clients with our network, relative to plain PyTorch"
+    return f"{title}\n\n{_table(head, rows)}" if models else ""
+
+
+def _gain(ours: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
+    rates = [_column(one, MAX_LOAD, "throughput") for one in (ours, plain)]
+    found = spread(ratios(*rates))
+    return f"{found['median']:.2f} ({found['minimum']:.2f}-{found['maximum']:.2f})"
+
+
 def _same_load(servers: Mapping[str, Any]) -> str:
     ours = servers.get(OURS, {}).get("pooled", {})
     level = open_loop(SAME_LOAD)
@@ -114,12 +141,12 @@ def _same_load(servers: Mapping[str, Any]) -> str:
 
 def _goodput(one: Mapping[str, Any]) -> str:
     level = open_loop(SHARES[-1])
-    ratios = [
+    shares = [
         turn["goodput"]
         / max(turns[number]["throughput"] for name, turns in one["levels"].items() if name != level)
         for number, turn in enumerate(one["levels"][level])
     ]
-    return f"{spread(ratios)['median']:.2f}"
+    return f"{spread(shares)['median']:.2f}"
 
 
 def _forms(result: Mapping[str, Any]) -> str:
@@ -146,7 +173,7 @@ def _backends(result: Mapping[str, Any]) -> str:
 def _http(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     sizes = list(next(iter(found.values())))
     rows = [[name, *(_range(one[size]) for size in sizes)] for name, one in found.items()]
-    head = ["HTTP server", *(f"{size}, requests/s" for size in sizes)]
+    head = ["HTTP server", *sizes]
     return "### HTTP servers alone: 64 clients, echo\n\n" + _table(head, rows)
 
 
@@ -211,7 +238,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw a column per model: p99 of open loops and median of closed loops over the rate."""
     # This makes the file reproducible.
     mpl.rcParams["svg.hashsalt"] = "inference-load"
-    names = list(result["servers"])
+    names = [name for name in result["servers"] if not WORKLOADS[name].plain]
     figure = Figure(figsize=(4.2 * len(names), 7), layout="constrained")
     axes = figure.subplots(2, len(names), squeeze=False)
     for column, name in enumerate(names):

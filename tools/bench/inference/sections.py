@@ -1,13 +1,13 @@
 """Sections of the benchmark. Each adds its measurements to the result as they become available."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from tools.bench.inference.bare import PLAIN, Loop, looping
+from tools.bench.inference.bare import Loop, looping
 from tools.bench.inference.contestants import TOLERANCE, Contestant
 from tools.bench.inference.contestants import backends as all_backends
 from tools.bench.inference.environments import cache
@@ -16,6 +16,7 @@ from tools.bench.inference.goals import goals_of
 from tools.bench.inference.http_servers import http_servers
 from tools.bench.inference.measure import (
     CLIENTS,
+    MAX_LOAD,
     Bench,
     Series,
     closed_loop,
@@ -28,7 +29,6 @@ from tools.bench.outcome import Goal, say
 from training.export import code_version
 from workload.manifest import MANIFEST_FILE
 
-MAX_LOAD: Final = closed_loop(CLIENTS[-1])
 JSON_MODEL: Final = "simple-cnn"
 
 
@@ -45,18 +45,17 @@ def servers(
         directory = exported(workload)
         expected = answers(workload, directory)
         with (
-            _bare(workload, directory, bench.server_core) as loops,
+            looping(workload, directory, bench.server_core) as loop,
             running(contestants, workload, "raw", directory, expected, bench.server_core) as found,
         ):
-            bare: dict[str, list[float]] = {name: [] for name in loops}
+            bare: list[float] = []
 
             def ceiling(
-                loops: dict[str, Loop] = loops,
-                bare: dict[str, list[float]] = bare,
+                loop: Loop = loop,
+                bare: list[float] = bare,
                 seconds: float = bench.seconds * workload.duration_factor,
             ) -> None:
-                for name, loop in loops.items():
-                    bare[name].append(loop.rate(seconds))
+                bare.append(loop.rate(seconds))
 
             series = in_turns(bench, found, workload, each_turn=ceiling)
         result["bare"][workload.name] = bare
@@ -86,7 +85,7 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
     """Measure our server with each of its backends."""
     result["backends"] = {}
     for workload in workloads:
-        if not workload.computes:
+        if workload.plain or not workload.computes:
             continue
         series = _min_and_max_clients(bench, all_backends(), workload, "raw")
         result["backends"][workload.name] = {
@@ -106,7 +105,7 @@ def http(bench: Bench, result: dict[str, Any]) -> None:
 
 def exported(workload: Workload) -> Path:
     """Return the directory of the exported model. It is exported once per training code version."""
-    directory = cache() / "exports" / code_version() / workload.name
+    directory = cache() / "exports" / code_version() / workload.model
     if not (directory / MANIFEST_FILE).exists():
         say(f"{workload.title}: exporting …")
         export(workload, directory)
@@ -118,7 +117,7 @@ def answers(workload: Workload, directory: Path) -> Array:
 
     Raise ValueError if two outputs are too similar to detect a mix-up.
     """
-    compute = compute_of(workload, directory)
+    compute = compute_of(replace(workload, plain=True), directory)
     rows = np.concatenate([compute(row[None]) for row in workload.samples()])
     distances = np.abs(rows[:, None] - rows[None]).max(-1) + np.eye(len(rows))
     if distances.min() < 10 * TOLERANCE:
@@ -137,12 +136,3 @@ def _min_and_max_clients(
 
 def _throughput(series: Series) -> list[float]:
     return [turn["throughput"] for turn in series.levels[MAX_LOAD]]
-
-
-@contextlib.contextmanager
-def _bare(workload: Workload, directory: Path, core: int) -> Iterator[dict[str, Loop]]:
-    with contextlib.ExitStack() as stack:
-        names = (PLAIN, "eager") if workload.computes else (PLAIN,)
-        yield {
-            name: stack.enter_context(looping(workload, directory, name, core)) for name in names
-        }

@@ -26,23 +26,31 @@ class Workload:
     """One model, the duration of its measurement, and the deadline of a response."""
 
     title: str
-    name: str
+    model: str
     """Name in workload.catalog; the no-op has no network and returns its input."""
     shape: tuple[int, ...]
     deadline: float
     """Deadline in seconds, longer than it takes to serve 64 clients one after another."""
     duration_factor: float = 1
     """Factor for the duration of a measurement, for models with fewer responses per second."""
+    plain: bool = False
+    """True if all servers run plain PyTorch; False if all run the network of our backend `eager`,
+    with its memory settings."""
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+        return f"{self.model}-plain" if self.plain else self.model
 
     @property
     def computes(self) -> bool:
         """True if there is a network."""
-        return self.name != "no-op"
+        return self.model != "no-op"
 
     @property
     def options(self) -> dict[str, Any]:
         """Options of the model."""
-        return {"image_size": self.shape[-1]} if self.name == "resnet18" else {}
+        return {"image_size": self.shape[-1]} if self.model == "resnet18" else {}
 
     def samples(self) -> Array:
         """Return the requests, one per row: reproducible noise with increasing brightness."""
@@ -56,6 +64,8 @@ WORKLOADS: Final = {
     for workload in (
         Workload("no-op", "no-op", (16,), deadline=0.05, duration_factor=1.5),
         Workload("SimpleCNN", "simple-cnn", (3, 32, 32), deadline=0.1, duration_factor=2),
+        Workload("SimpleCNN, plain", "simple-cnn", (3, 32, 32), 0.1, 2, plain=True),
         Workload("ResNet-18", "resnet18", (3, 32, 32), deadline=1.25, duration_factor=6),
+        Workload("ResNet-18, plain", "resnet18", (3, 32, 32), 1.25, 6, plain=True),
     )
 }

@@ -48,7 +48,29 @@ async def _aiohttp(port: int) -> None:
     await asyncio.Event().wait()
 
 
+async def _listener(port: int) -> None:
+    """Echo through the listener of our server, with its limits and without an engine."""
+    from inference.config import InferenceConfig
+    from inference.engine.engine import ModelEngine
+    from inference.http.application import Route
+    from inference.http.listener import Listener
+    from inference.http.messages import Response
+    from inference.metrics import Metrics
+    from inference.service import Service
+
+    def echo(_: Service, request: Any, __: Any) -> Response:
+        return Response(bytes(request.body), media_type="application/octet-stream")
+
+    config = InferenceConfig(model_name="echo", model_path="/none", host="127.0.0.1", port=port)
+    metrics = Metrics()
+    service = Service(config, ModelEngine(config, metrics), metrics)
+    routes = {"/": Route(echo, "Echo", "Object", method="POST", scope=None)}
+    await Listener(service, routes, "INFERENCE_PORT", port, config.max_connections).start(None)
+    await asyncio.Event().wait()
+
+
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(_aiohttp(int(sys.argv[1])))
+    servers = {"aiohttp": _aiohttp, "ours": _listener}
+    uvloop.run(servers[sys.argv[1]](int(sys.argv[2])))

@@ -1,5 +1,6 @@
 """Handler for our server with the same network as the peers, without our backends."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ class PlainNetwork(Handler):
     def load(self, source: Source) -> None:
         """Load the weights."""
         manifest = source.manifest
-        self.compute_batch = compute_of(WORKLOADS[manifest.model], Path(source.folder))
+        plain = replace(WORKLOADS[manifest.model], plain=True)
+        self.compute_batch = compute_of(plain, Path(source.folder))
         self.inputs = (TensorSpec("images", "FP32", (-1, *manifest.input_shape)),)
         self.outputs = (TensorSpec("probabilities", "FP32", (-1, manifest.outputs)),)
 

@@ -6,7 +6,6 @@ killed, and the size of /dev/shm does not matter. Messages are JSON in SOCK_SEQP
 
 import asyncio
 import contextlib
-import json
 import mmap
 import multiprocessing
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from inference.config import InferenceConfig
@@ -156,7 +156,7 @@ class Slot(NamedTuple):
 
 def send(end: socket.socket, message: Message) -> None:
     """Send a message. Raise OSError if the other process is gone."""
-    end.send(json.dumps(message, separators=(",", ":")).encode())
+    end.send(orjson.dumps(message))
 
 
 def receive(end: socket.socket) -> Message | None:
@@ -165,7 +165,7 @@ def receive(end: socket.socket) -> Message | None:
         packet = end.recv(MAX_MESSAGE_BYTES)
     except ConnectionError:
         return None
-    message: Message | None = json.loads(packet) if packet else None
+    message: Message | None = orjson.loads(packet) if packet else None
     return message
 
 

@@ -177,7 +177,7 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
     if parts:
         names = parts[0] if request["wanted"] is None else request["wanted"]
         placed = list(slot.outputs.put({name: [p[name] for p in parts] for name in names}))
-    described = {index: _describe(error) for index, error in errors.items()}
+    described = {str(index): _describe(error) for index, error in errors.items()}
     seconds = time.perf_counter() - started
     return {"tensors": placed, "errors": described, "seconds": seconds}
 

@@ -40,10 +40,10 @@ logs: $(VENV)/devcluster.stamp
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)
 
-## test-attacks [ATTACK=text]: attack the model server while others call it
+## test-attacks [ATTACK=text] [LISTENER=name]: attack the model server while others call it
 .PHONY: test-attacks
 test-attacks: $(VENV)/dev.stamp
-	@ATTACK="$(ATTACK)" python -m tests.attacks
+	@ATTACK="$(ATTACK)" LISTENER="$(LISTENER)" python -m tests.attacks
 
 ## test-losses: count lost requests while workers, models and servers are replaced
 .PHONY: test-losses

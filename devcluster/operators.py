@@ -1,4 +1,4 @@
-"""Job operators and base images that a stack requires in addition to the default cluster."""
+"""Operators and base images that a stack requires in addition to the default cluster."""
 
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ NAMESPACES: Final[Mapping[str, Sequence[str]]] = {
     "training-operator": ("kubeflow",),
     "trainer": ("jobset-system", "kubeflow-system"),
     "kuberay": ("ray-system",),
+    "lws": ("lws-system",),
 }
 """Namespaces that an operator's manifests create."""
 
@@ -49,6 +50,8 @@ def of_stack(file: Path, registry: str) -> Demands:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DevclusterError(f"{file} cannot be read: {error}") from error
     needed = {kind.operator for name, kind in KINDS.items() if name in kinds}
+    if any(isinstance(nodes, int) and nodes > 1 for nodes in _values(document, "nnodes")):
+        needed.add("lws")
     images = set(map(str, _values(document, "base_image")))
     return Demands(
         tuple(operator for operator in OPERATORS if operator in needed),

@@ -6,7 +6,7 @@ from infra.component import Component
 from infra.manifests import NOT_AWAITED, Manifest
 from infra.outputs import CanaryOutput, InferenceOutput, VersionOutput
 from infra.serving.autoscaling import autoscaler
-from infra.serving.deployment import deployment
+from infra.serving.deployment import workload
 from infra.serving.description import InferenceServiceArgs, Version
 from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import (
@@ -20,7 +20,7 @@ from infra.serving.traffic import (
 
 
 class InferenceService(Component):
-    """Deployment, Service, disruption budget, autoscaler, canary and route of one model.
+    """Workload, Service, disruption budget, autoscaler, canary and route of one model.
 
     Pulumi does not wait for the stable pods, which become ready when training has exported the
     model. It waits for the canary's pods and only then changes the route, so that a new version
@@ -54,14 +54,14 @@ class InferenceService(Component):
 
 
 def build(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return the Service, Deployment, PodDisruptionBudget and, if configured, autoscaler.
+    """Return the Service, workload, PodDisruptionBudget and, if configured, autoscaler.
 
     Pulumi does not wait for them, because the model may still be in training.
     """
     stable = args.stable
     built = [
         service(args, stable, NOT_AWAITED),
-        deployment(args, stable, NOT_AWAITED),
+        workload(args, stable, NOT_AWAITED),
         disruption_budget(args, stable),
     ]
     if args.service.autoscaling is not None:
@@ -78,8 +78,11 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
     if canary is None:
         return []
     deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
-    built = [deployment(args, canary, deadline), service(args, canary, deadline)]
-    if canary.replicas != 1:
+    # Pulumi knows when a Deployment is ready, but not a LeaderWorkerSet.
+    several = canary.runtime.nodes > 1
+    awaited = {"pulumi.com/waitFor": "condition=Available"} if several else {}
+    built = [workload(args, canary, deadline | awaited), service(args, canary, deadline)]
+    if canary.replicas != 1 or several:
         built.append(disruption_budget(args, canary))
     return built
 

@@ -11,7 +11,7 @@ from infra.manifests import ADOPTED, DNS_PORTS, PULL_SECRET, Manifest, compact, 
 from infra.settings import StackSettings
 from infra.settings.tenancy import IdentitySettings, TenancySettings
 from infra.team_access import team_access
-from kube.names import WORKLOAD_LABEL
+from kube.names import ROLE_LABEL, WORKLOAD_LABEL
 
 SERVICE_ACCOUNTS: Final = ("training", "inference")
 
@@ -27,6 +27,8 @@ class TenancyArgs:
     tenancy: TenancySettings
     gpu_resource: str
     inference_ports: tuple[int, ...] = ()
+    inference_groups: bool = False
+    """True if a replica of any service has several pods."""
     login: RegistryLogin | None = None
     retain: bool = False
     system_namespaces: tuple[str, ...] = ()
@@ -38,6 +40,7 @@ class TenancyArgs:
             tenancy=settings.tenancy,
             gpu_resource=settings.gpu.resource,
             inference_ports=settings.inference.ports,
+            inference_groups=settings.inference.has_groups,
             login=login,
             retain=settings.retains,
             system_namespaces=system_namespaces(settings),
@@ -116,7 +119,9 @@ def manifests(args: TenancyArgs) -> list[Manifest]:
         *team_access(tenancy),
     ]
     if tenancy.network.isolate:
-        built += network_policies(tenancy, args.inference_ports)
+        built += network_policies(
+            tenancy, args.inference_ports, inference_groups=args.inference_groups
+        )
     return built
 
 
@@ -188,7 +193,9 @@ def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Man
     return accounts
 
 
-def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...]) -> list[Manifest]:
+def network_policies(
+    tenancy: TenancySettings, inference_ports: tuple[int, ...], *, inference_groups: bool = False
+) -> list[Manifest]:
     """Return policies that allow only DNS, gangs, callers of inference and configured ranges."""
     training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
     inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
@@ -212,12 +219,7 @@ def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...])
                 }
             ],
         },
-        "allow-training-gangs": {
-            "podSelector": training,
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [{"podSelector": training}]}],
-            "egress": [{"to": [{"podSelector": training}]}],
-        },
+        "allow-training-gangs": _within(training),
     }
     if inference_ports:
         ports = [{"port": port, "protocol": "TCP"} for port in sorted(set(inference_ports))]
@@ -226,6 +228,10 @@ def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...])
             "policyTypes": ["Ingress"],
             "ingress": [{"from": callers, "ports": ports}],
         }
+    if inference_groups:
+        policies["allow-inference-groups"] = _within(
+            {**inference, "matchExpressions": [{"key": ROLE_LABEL, "operator": "Exists"}]}
+        )
     if tenancy.network.egress_cidrs:
         blocks = [{"ipBlock": {"cidr": cidr}} for cidr in tenancy.network.egress_cidrs]
         policies["allow-egress"] = {
@@ -237,6 +243,16 @@ def network_policies(tenancy: TenancySettings, inference_ports: tuple[int, ...])
         _object("networking.k8s.io/v1", "NetworkPolicy", name, tenancy, spec)
         for name, spec in policies.items()
     ]
+
+
+def _within(pods: Manifest) -> Manifest:
+    """Return the specification of a policy that allows connections between the selected pods."""
+    return {
+        "podSelector": pods,
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [{"podSelector": pods}]}],
+        "egress": [{"to": [{"podSelector": pods}]}],
+    }
 
 
 def _object(

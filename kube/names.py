@@ -6,7 +6,8 @@ WORKLOAD_LABEL: Final = "gpu-platform.dev/workload"
 RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
-"""Label with the role of a pod: the `leader` starts the pods with the role `worker`."""
+"""Label with the role of a pod. With mpirun, the `leader` starts the processes in the pods with the
+role `worker`; in a replica of several pods, it receives the requests."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"

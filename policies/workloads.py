@@ -90,6 +90,15 @@ class Pod:
         root, steps = self.resource.root, self.steps
         return product(requested(root, count, steps) for count in self.location.count)
 
+    @property
+    def has_leader(self) -> bool:
+        """True if another pod of the same replica is its leader, which receives the requests."""
+        root, steps = self.resource.root, self.steps
+        return any(
+            count.less_with and value_near_pod(root, count.less_with, steps).present
+            for count in self.location.count
+        )
+
     def replicas_within(self, job: str) -> Decimal | None:
         """Return the number of these pods that a single job requests; None if unknown.
 

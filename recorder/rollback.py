@@ -22,7 +22,6 @@ from lightkube import Client
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.models.core_v1 import EventSource, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Event
 from lightkube.types import PatchType
 
@@ -42,6 +41,10 @@ A single one may occur while a pod is replaced.
 
 _IDENTITY: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
 _GROUP: Final = "gateway.networking.k8s.io"
+_WORKLOADS: Final = {
+    kind: create_namespaced_resource(group, "v1", kind, f"{kind.lower()}s")
+    for group, kind in (("apps", "Deployment"), ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"))
+}
 _ROUTES: Final = {
     kind: create_namespaced_resource(_GROUP, "v1", kind, f"{kind.lower()}s")
     for kind in ("HTTPRoute", "GRPCRoute")
@@ -85,6 +88,8 @@ class Plan:
     service: str
     """Name of the routes and of the stable version."""
     canary: str
+    workload: str
+    """Kind of the object that runs the canary's pods."""
     prometheus: str
     interval_seconds: float
     window_seconds: float
@@ -175,8 +180,9 @@ class Rollback:
         return values
 
     def _count_unready(self) -> int:
-        found = _get_or_none(partial(self._api.get, Deployment, self._plan.canary))
-        ready = found is not None and found.status is not None and bool(found.status.readyReplicas)
+        kind = _WORKLOADS[self._plan.workload]
+        found = _get_or_none(partial(self._api.get, kind, self._plan.canary))
+        ready = bool(((found or {}).get("status") or {}).get("readyReplicas"))
         self._unready_evaluations = 0 if ready else self._unready_evaluations + 1
         return self._unready_evaluations
 

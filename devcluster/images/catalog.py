@@ -98,6 +98,7 @@ OPERATOR_IMAGES: Mapping[str, Sequence[ToolImage]] = {
         ),
     ),
     "kuberay": (ToolImage("kuberay/operator:v1.6.1", "ray-operator", "/manager", _NOBODY),),
+    "lws": (ToolImage("lws/lws:v0.9.0", "lws", "/manager", _NOBODY),),
 }
 """Images to which the operators' manifests refer (toolchain/modules/<operator>)."""
 

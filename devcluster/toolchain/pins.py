@@ -18,8 +18,8 @@ Group = Literal["engine", "simulated", "real"]
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
-Operator = Literal["training-operator", "trainer", "kuberay"]
-"""Operators of job kinds, requested by name."""
+Operator = Literal["training-operator", "trainer", "kuberay", "lws"]
+"""Operators of job kinds and of inference services, requested by name."""
 
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 

@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
                 self._await_turn()
 
     def take_turn(self) -> None:
-        """Continue to process a large body or many requests."""
+        """Continue to process a large body, large JSON or many requests."""
         self._awaits_turn = False
         until = time.monotonic() + TURN_SECONDS
         if self._queue:
@@ -145,8 +145,13 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
         if not self._awaits_turn:
             self._awaits_turn = True
-            many = self._unparsed or self._queue
-            (self._limits.pipelined if many else self._limits.receiving).queue(self)
+            if self._queue and self._queue[0].is_slow:
+                turns = self._limits.parsing
+            elif self._queue or self._unparsed:
+                turns = self._limits.pipelined
+            else:
+                turns = self._limits.receiving
+            turns.queue(self)
 
     def _parse(self, until: float) -> None:
         """Parse received bytes until the time is up or a request has to wait."""
@@ -374,9 +379,10 @@ class Connection(asyncio.Protocol):
     def _advance(self, until: float = 0.0) -> None:
         """Answer one queued request or, during a turn, as many as fit into its time.
 
-        A client that pipelines many requests would otherwise block the event loop.
+        A client that pipelines many requests, or sends large JSON, would otherwise block the event
+        loop.
         """
-        while self._queue and not self._blocked:
+        while self._queue and not self._blocked and (until or not self._queue[0].is_slow):
             self._answer(self._queue.popleft())
             if time.monotonic() > until:
                 break

@@ -27,6 +27,9 @@ IDLE_DRAIN_SECONDS: Final = 0.5
 PIPELINED_SHARE: Final = 0.1
 """Share of the event loop's time for clients that do not wait for responses."""
 
+PARSING_SHARE: Final = 0.2
+"""Share of the event loop's time for large JSON. Parsing 2 MiB takes up to 20 ms."""
+
 SHORTEST_PAUSE: Final = 0.002
 """Pause (s) below which a turn is not delayed, because event loop timers count milliseconds."""
 
@@ -86,6 +89,8 @@ class Limits:
         self._peers: dict[str, dict[Connection, None]] = {}
         self.receiving = Turns(1)
         """Connections that receive a large body."""
+        self.parsing = Turns(PARSING_SHARE)
+        """Connections with large JSON that has been received and not parsed."""
         self.pipelined = Turns(PIPELINED_SHARE)
         """Connections with many unanswered requests or unparsed chunks."""
         self._sweeping: asyncio.Task[None] | None = None

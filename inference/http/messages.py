@@ -27,6 +27,8 @@ Headers = Sequence[tuple[str, str]]
 JSON: Final = "application/json"
 JSON_LENGTH: Final = "inference-header-content-length"
 """Header of requests and responses in which binary tensors follow the JSON."""
+LARGE_JSON: Final = 1 << 16
+"""Size (bytes) of JSON whose parsing may take longer than a turn of a connection."""
 CLIENT_GONE: Final = 499
 """nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
 
@@ -108,6 +110,14 @@ class Request:
         if "transfer-encoding" in self.headers:
             return None
         return int(self.headers.get("content-length") or 0)
+
+    @property
+    def is_slow(self) -> bool:
+        """True if parsing the body may delay other requests."""
+        if len(self.body) <= LARGE_JSON or self.response is not None:
+            return False
+        length = self.headers.get(JSON_LENGTH, "")
+        return not length.isdecimal() or len(length) > 9 or int(length) > LARGE_JSON
 
     @property
     def too_large(self) -> HttpError:

@@ -32,7 +32,7 @@ def autoscaler(args: InferenceServiceArgs) -> Manifest:
 
 
 def _target(args: InferenceServiceArgs) -> Manifest:
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": args.stable.name}
+    return {**args.stable.workload, "name": args.stable.name}
 
 
 def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
@@ -69,9 +69,11 @@ def _triggers(
     args: InferenceServiceArgs, scaling: AutoscalingSettings, keda: KedaSettings
 ) -> list[Manifest]:
     """Return the triggers. KEDA requires strings as values."""
-    # Names of a Deployment's pods have two more parts, names of a canary's pods have three.
-    pods = f"{args.stable.name}-[a-z0-9]+-[a-z0-9]+"
-    in_flight = args.stable.runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
+    runtime = args.stable.runtime
+    # Names of a Deployment's pods have two more parts, names of a canary's pods have three. Names
+    # of a LeaderWorkerSet's leaders end with a number.
+    pods = f"{args.stable.name}-{'[0-9]+' if runtime.nodes > 1 else '[a-z0-9]+-[a-z0-9]+'}"
+    in_flight = runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
     # The average of the sum, so that pods count only until they terminate.
     average = f"avg_over_time(sum({in_flight}){LAST_MINUTE})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]

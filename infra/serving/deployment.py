@@ -1,6 +1,7 @@
-"""The Deployment of one version: how its pods start, load their model and terminate."""
+"""The workload of one version: how its pods start, load their model and terminate."""
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from infra.manifests import Manifest, compact
@@ -32,6 +33,7 @@ from kube.names import (
     METRICS_PATH,
     PATH_ANNOTATION,
     PORT_ANNOTATION,
+    ROLE_LABEL,
     SCHEME_ANNOTATION,
     SCRAPE_ANNOTATION,
     SECRETS_PATH,
@@ -44,43 +46,77 @@ API_KEYS_PATH: Final = f"{SECRETS_PATH}/{API_KEYS_VOLUME}"
 _STARTUP_PERIOD: Final = 2
 
 
-def deployment(
-    args: InferenceServiceArgs, version: Version, annotations: dict[str, str]
-) -> Manifest:
-    """Return the Deployment. Pods are live at once, and ready when the export is loaded.
+def workload(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
+    """Return the Deployment, or a LeaderWorkerSet if a replica has several pods.
 
-    By default, an update adds a pod before it removes one, and waits until the new pod has been
-    ready for a while.
+    Pods are live at once, and ready when the export is loaded. By default, an update adds a replica
+    before it removes one; a Deployment waits until the new pod has been ready for a while.
     """
+    build = _leader_worker_set if version.runtime.nodes > 1 else _deployment
+    # None if an autoscaler sets the number of replicas.
+    spec = {"replicas": version.replicas, **build(args, version)}
+    return {
+        **version.workload,
+        "metadata": metadata(args, version, annotations),
+        "spec": compact(spec),
+    }
+
+
+def pods(workload: Manifest) -> Manifest:
+    """Return the part of a workload's specification that describes its pods."""
+    spec: Manifest = workload["spec"]
+    found: Manifest = spec.get("template") or spec["leaderWorkerTemplate"]
+    return found
+
+
+def _deployment(args: InferenceServiceArgs, version: Version) -> Manifest:
     settings = args.service
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(args, version, annotations),
-        "spec": compact(
-            {
-                # None if an autoscaler sets the number of replicas.
-                "replicas": version.replicas,
-                "minReadySeconds": settings.min_ready_seconds,
-                "progressDeadlineSeconds": settings.progress_deadline_seconds,
-                "revisionHistoryLimit": 3,
-                "strategy": _strategy(settings.rollout),
-                "selector": {"matchLabels": version.selector},
-                "template": pod_template(_pod(args, version)),
-            }
-        ),
+        "minReadySeconds": settings.min_ready_seconds,
+        "progressDeadlineSeconds": settings.progress_deadline_seconds,
+        "revisionHistoryLimit": 3,
+        "strategy": {"type": "Recreate"}
+        if settings.rollout.recreate
+        else {"type": "RollingUpdate", "rollingUpdate": _rolling_update(settings.rollout)},
+        "selector": {"matchLabels": version.selector},
+        "template": pod_template(_pod(args, version)),
     }
 
 
-def _strategy(rollout: RolloutSettings) -> Manifest:
-    """Return the strategy. A rolling update needs a surge or a pod that may be unavailable."""
-    if rollout.recreate:
-        return {"type": "Recreate"}
-    max_unavailable = 0 if rollout.surge else 1
+def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest:
+    """Return the specification of a LeaderWorkerSet, whose leaders answer the requests.
+
+    If a pod of a replica fails, all of its pods are replaced, because the others cannot continue.
+    """
+    pod = _pod(args, version)
+    leader = replace(pod, labels={**pod.labels, ROLE_LABEL: "leader"})
+    worker = replace(
+        pod,
+        command=[*pod.command, *version.runtime.worker_arguments],
+        labels={**pod.labels, ROLE_LABEL: "worker"},
+        annotations={SCRAPE_ANNOTATION: "false"},
+        ports={},
+        probes={},
+    )
+    # There is no strategy that removes all pods first.
+    update = _rolling_update(args.service.rollout)
+    if args.service.rollout.recreate:
+        update = {"maxUnavailable": "100%", "maxSurge": 0}
     return {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxUnavailable": max_unavailable, "maxSurge": rollout.surge},
+        "startupPolicy": "LeaderCreated",
+        "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": update},
+        "leaderWorkerTemplate": {
+            "size": version.runtime.nodes,
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": pod_template(leader),
+            "workerTemplate": pod_template(worker),
+        },
     }
+
+
+def _rolling_update(rollout: RolloutSettings) -> Manifest:
+    """Return the limits. A rolling update needs a surge or a replica that may be unavailable."""
+    return {"maxUnavailable": 0 if rollout.surge else 1, "maxSurge": rollout.surge}
 
 
 def launch(args: InferenceServiceArgs, version: Version) -> Launch:

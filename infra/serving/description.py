@@ -16,7 +16,7 @@ from kube.names import SERVICE_LABEL, WORKLOAD_LABEL
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One Deployment of a service: the stable version or the canary.
+    """One version of a service: the stable version or the canary.
 
     `image` is a string or a Pulumi output. One of `run`, `winner`, `url` and `source` is set.
     """
@@ -37,6 +37,13 @@ class Version:
     def selector(self) -> dict[str, str]:
         """Labels that only this version's pods have."""
         return {WORKLOAD_LABEL: "inference", SERVICE_LABEL: self.name}
+
+    @property
+    def workload(self) -> dict[str, str]:
+        """API version and kind of the object that runs the pods."""
+        if self.runtime.nodes > 1:
+            return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+        return {"apiVersion": "apps/v1", "kind": "Deployment"}
 
 
 @dataclass(frozen=True, kw_only=True)

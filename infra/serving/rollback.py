@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from infra.api_client import ApiClient
 from infra.manifests import Manifest
 from infra.pods import Pod
-from infra.serving.deployment import deployment
+from infra.serving.deployment import pods, workload
 from infra.serving.description import InferenceServiceArgs
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
 from infra.settings.inference import RollbackSettings
@@ -37,7 +37,7 @@ def identity(args: InferenceServiceArgs) -> dict[str, Any]:
     # The image may be known only after its build.
     without_images = replace(args, image="", canary_image="")
     version = replace(canary, image="")
-    template = deployment(without_images, version, {})["spec"]["template"]
+    template = pods(workload(without_images, version, {}))
     content = json.dumps([template, limits.model_dump(mode="json")], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     return {CANARY_ANNOTATION: digest, CANARY_IMAGE_ANNOTATION: canary.image}
@@ -70,6 +70,7 @@ def rollback_objects(
 
 def _rules(args: InferenceServiceArgs, routes: Mapping[str, Any]) -> list[dict[str, Any]]:
     plurals = [f"{kind.lower()}s" for kind in routes]
+    canary = (args.canary or args.stable).workload
     return [
         {
             "apiGroups": [_GATEWAY_API],
@@ -78,8 +79,8 @@ def _rules(args: InferenceServiceArgs, routes: Mapping[str, Any]) -> list[dict[s
             "verbs": ["get", "patch"],
         },
         {
-            "apiGroups": ["apps"],
-            "resources": ["deployments"],
+            "apiGroups": [canary["apiVersion"].partition("/")[0]],
+            "resources": [f"{canary['kind'].lower()}s"],
             "resourceNames": [f"{args.key}-canary"],
             "verbs": ["get"],
         },
@@ -96,6 +97,7 @@ def _pod(
     plan = {
         "service": args.key,
         "canary": f"{args.key}-canary",
+        "workload": (args.canary or args.stable).workload["kind"],
         "prometheus": limits.prometheus,
         "interval_seconds": limits.interval_seconds,
         "window_seconds": limits.window_seconds,

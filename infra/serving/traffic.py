@@ -11,6 +11,7 @@ from infra.manifests import NOT_AWAITED, Manifest, compact
 from infra.serving.description import InferenceServiceArgs, Version, metadata
 from infra.serving.rollback import identity
 from infra.settings.inference import GatewaySettings, IngressSettings, RouteSettings
+from kube.names import ROLE_LABEL
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"
 
@@ -152,7 +153,9 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
         "metadata": metadata(args, version, annotations),
         "spec": {
             "type": settings.service_type if version.name == args.key else "ClusterIP",
-            "selector": version.selector,
+            "selector": version.selector
+            if version.runtime.nodes == 1
+            else {**version.selector, ROLE_LABEL: "leader"},
             "ports": ports,
         },
     }

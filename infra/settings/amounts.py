@@ -115,9 +115,7 @@ def services_total(
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
     """Return the maximum additional amount of each resource that updating one service needs."""
     services = inference.services.values()
-    return combine(
-        max, [_service_amounts(each, gpu, each.rollout.additional_pods) for each in services]
-    )
+    return combine(max, [_service_amounts(each, gpu, each.update_pods) for each in services])
 
 
 def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:

@@ -60,8 +60,11 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
     config=RoleConfig,
 )
 def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
-    """Without probes, traffic reaches servers that have no model yet or that hang."""
-    if pod.role(config) != "serving":
+    """Without probes, traffic reaches servers that have no model yet or that hang.
+
+    If a replica is a group of pods with a leader, only the leader needs them.
+    """
+    if pod.role(config) != "serving" or pod.has_leader:
         return
     for container in _serving_containers(pod, config):
         for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else _PROBES:

@@ -1,9 +1,10 @@
-"""Attacks on the model server: `make test-attacks`, a few minutes; `ATTACK=text` selects by name.
+"""Attacks on the model server: `make test-attacks`, 20 minutes; `ATTACK=text` selects by name.
 
 During each attack, callers send requests and probes arrive. Prints one line per attack and exits
 with 1 unless all goals are met: callers keep 90 % of their rate, every probe is answered within a
 second, memory returns to within 20 % of its previous size, and responses have the expected status,
-which is never a 5xx other than 503 and 504.
+which is never a 5xx other than 503 and 504. `LISTENER=uvicorn` or `LISTENER=granian` attacks these
+HTTP servers instead, with the attacks that concern connections and buffers.
 """
 
 import multiprocessing
@@ -16,7 +17,16 @@ from typing import Any, Final
 
 import trustme
 
-from tests.attacks.attacks import ADMIN, ALLOWED_5XX, ATTACKS, FEW_FILES, TLS, Attack, run
+from tests.attacks.attacks import (
+    ADMIN,
+    ALLOWED_5XX,
+    ATTACKS,
+    FEW_FILES,
+    OF_LISTENERS,
+    TLS,
+    Attack,
+    run,
+)
 from tests.attacks.target import (
     INFER,
     Attacked,
@@ -108,6 +118,8 @@ def main() -> int:
             (TLS, tls),
             (FEW_FILES, {"files": 256}),
         ]
+        if listener := os.environ.get("LISTENER"):
+            servers = [({name: ATTACKS[name] for name in OF_LISTENERS}, {"listener": listener})]
         for number, (attacks, settings) in enumerate(servers):
             selected = [name for name in attacks if wanted in name]
             if not selected:

@@ -432,6 +432,29 @@ FEW_FILES: Final[dict[str, Attack]] = {
     "256 open files: 1,000 idle connections": holding(1000, peers=40),
     "256 open files: 1,000 slow bodies": holding(1000, head(1000), b"", peers=40),
 }
+OF_LISTENERS: Final = (
+    "64 announced bodies of 16 MiB",
+    "20 bodies that stop at 15 MiB",
+    "4,300 idle connections",
+    "3,900 slow headers",
+    "3,000 slow bodies",
+    "3,000 slow chunked bodies",
+    "40 clients that read no answers",
+    "20 uploads of 16 MiB at once",
+    "smuggling",
+    "broken chunks and half-closed bodies",
+    "8,000 idle connections at once",
+    "4,500 slow bodies",
+    "chunks of one byte",
+    "huge chunk extensions",
+    "heads of many lines",
+    "pipelines of 8,000 GET",
+    "300 pipelines behind a request",
+    "40 slow readers",
+    "answers reset in the middle",
+)
+"""Attacks on connections and buffers, against which other HTTP servers are compared with ours."""
+
 ALL: Final = ATTACKS | ADMIN | TLS | FEW_FILES
 
 

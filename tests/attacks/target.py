@@ -20,6 +20,7 @@ from typing import Any, Final
 import psutil
 
 from devcluster.paths import CHECKOUT
+from tests.attacks.listeners import HEALTH, command
 from tests.training.programs import free_port
 
 CALLERS: Final = 4
@@ -70,7 +71,7 @@ class Attacked:
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
-    def probe(self, path: str = "/v2/health/ready") -> tuple[int, float]:
+    def probe(self, path: str = HEALTH) -> tuple[int, float]:
         """Send a probe over a new connection, like the kubelet; return its status and duration."""
         started = time.monotonic()
         connection = connect(self.admin_port, PROBE_SECONDS, self.tls)
@@ -85,8 +86,13 @@ class Attacked:
 
 
 @contextlib.contextmanager
-def attacked(folder: Path, files: int = 0, **settings: object) -> Iterator[Attacked]:
-    """Start a server with the model `Amplifier`; `files` limits its open files unless it is 0."""
+def attacked(
+    folder: Path, files: int = 0, listener: str = "", **settings: object
+) -> Iterator[Attacked]:
+    """Start our server with the model `Amplifier`, or one of the other `listeners`.
+
+    `files` limits its open files unless it is 0.
+    """
     from tests.inference.engine.exports import write_probe
 
     write_probe(folder / "export")
@@ -102,10 +108,12 @@ def attacked(folder: Path, files: int = 0, **settings: object) -> Iterator[Attac
         "NOTICE_SECONDS": 0,
     } | {name.upper(): value for name, value in settings.items()}
     environment = os.environ | {f"INFERENCE_{name}": str(value) for name, value in values.items()}
+    started = [sys.executable, "-m", "inference"]
+    if listener:
+        # They have no second port.
+        started, admin_port = command(listener, port), port
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "inference"], env=environment, cwd=CHECKOUT, stdout=log
-        )
+        process = subprocess.Popen(started, env=environment, cwd=CHECKOUT, stdout=log)
     if files:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
     server = Attacked(process, port, admin_port, "tls_key" in settings)

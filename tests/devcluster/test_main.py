@@ -159,7 +159,7 @@ def test_an_unknown_operator_is_rejected(capsys: pytest.CaptureFixture[str]):
         main(["up", "--operators=trainer,kueue"])
     assert ended.value.code == 2
     assert (
-        "unknown operators ['kueue']: use training-operator, trainer, kuberay"
+        "unknown operators ['kueue']: use training-operator, trainer, kuberay, lws"
         in capsys.readouterr().err
     )
 

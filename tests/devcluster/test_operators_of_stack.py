@@ -27,8 +27,19 @@ def asked(tmp_path: Path, *kinds: str, base: str = f"{REGISTRY}/{PYTORCH.referen
     return of_stack(file, REGISTRY)
 
 
-def test_every_operator_serves_a_kind():
-    assert {kind.operator for kind in KINDS.values()} == {None, *OPERATORS}
+def test_every_operator_serves_a_kind_of_job_or_groups_of_pods():
+    assert {kind.operator for kind in KINDS.values()} == {None, *OPERATORS} - {"lws"}
+
+
+@pytest.mark.parametrize(("nodes", "operators"), [(1, ()), (2, ("lws",)), ("2", ())])
+def test_replicas_of_several_pods_require_their_operator(
+    tmp_path: Path, nodes: object, operators: tuple[str, ...]
+):
+    file = tmp_path / "Pulumi.dev.yaml"
+    services = {"chat": {"runtime": "vllm", "server": {"nnodes": nodes}}}
+    config = {"gpu-platform:inference": {"services": services}}
+    file.write_text(yaml.safe_dump({"config": config}))
+    assert of_stack(file, REGISTRY).operators == operators
 
 
 @pytest.mark.parametrize("stack", ["dev", "simulated"])

@@ -72,6 +72,7 @@ class World:
         plan = Plan(
             service="digits",
             canary="digits-canary",
+            workload="Deployment",
             prometheus="http://prometheus:9090/",
             interval_seconds=5,
             window_seconds=30,

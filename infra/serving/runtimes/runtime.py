@@ -73,6 +73,8 @@ class Runtime(BaseModel, ABC):
     """Directory of a run that the program reads."""
     managed: ClassVar[Mapping[str, str]] = {}
     """Maps settings that the stack manages to the key to set instead, or to other advice."""
+    worker_arguments: ClassVar[tuple[str, ...]] = ()
+    """Arguments of all pods of a replica but the first, in addition to `command`."""
     recordings: ClassVar[Mapping[str, str]] = {}
     """PromQL expressions for `inference_…` series of the stack that the program does not export."""
 
@@ -81,8 +83,13 @@ class Runtime(BaseModel, ABC):
         """Return the command with its arguments."""
 
     @abstractmethod
-    def environment(self, launch: Launch) -> dict[str, str]:
-        """Return the environment variables."""
+    def environment(self, launch: Launch) -> dict[str, Any]:
+        """Return the environment variables, in the form of `infra.pods.Pod.env`."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of pods of a replica. The first one answers requests."""
+        return 1
 
     @property
     @abstractmethod

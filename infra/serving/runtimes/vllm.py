@@ -106,7 +106,6 @@ _OPTIONS: Final = """
     watchdog_config watermark watermark_config weight_transfer_config worker_cls
     worker_extension_cls
 """
-_ONE_POD_ONLY: Final = "leave it out: a replica of a service is one pod"
 _AT_THE_GATEWAY: Final = "leave it out: the gateway of a route terminates TLS"
 
 
@@ -131,12 +130,13 @@ class Vllm(ProgramArguments):
         "api_key": "env_from.VLLM_API_KEY",
         "grpc": "",
         "grpc_port": "",
-        "headless": _ONE_POD_ONLY,
-        "nnodes": _ONE_POD_ONLY,
-        "node_rank": _ONE_POD_ONLY,
+        "headless": "",
+        "node_rank": "",
+        "master_addr": "",
         "ssl_certfile": _AT_THE_GATEWAY,
         "ssl_keyfile": _AT_THE_GATEWAY,
     }
+    worker_arguments: ClassVar[tuple[str, ...]] = ("--headless",)
     recordings: ClassVar[Mapping[str, str]] = {
         # Statuses are grouped: 2xx, 4xx and 5xx.
         REQUESTS: "label_replace(sum by (namespace, service, pod, status) (http_requests_total), "
@@ -146,8 +146,12 @@ class Vllm(ProgramArguments):
     }
 
     tensor_parallel_size: int | None = Field(default=None, ge=1)
-    pipeline_parallel_size: int = Field(default=1, ge=1)
+    pipeline_parallel_size: int | None = Field(default=None, ge=1)
+    """By default `nnodes`, because tensor parallelism needs the fast links within a node."""
     data_parallel_size: int = Field(default=1, ge=1)
+    nnodes: int = Field(default=1, ge=1, le=64)
+    """Number of pods of a replica, each with `gpus` GPUs on its own node. Several pods run as a
+    LeaderWorkerSet."""
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
     """Time (s) to finish requests in flight after SIGTERM. 0, vLLM's default, aborts them."""
 
@@ -162,8 +166,15 @@ class Vllm(ProgramArguments):
         if launch.gpus:
             managed |= {
                 "tensor-parallel-size": self._tensor_parallel(launch.gpus),
-                "pipeline-parallel-size": self.pipeline_parallel_size,
+                "pipeline-parallel-size": self._pipeline_parallel,
                 "data-parallel-size": self.data_parallel_size,
+            }
+        if self.nnodes > 1:
+            # The LeaderWorkerSet's controller sets both variables.
+            managed |= {
+                "nnodes": self.nnodes,
+                "node-rank": "$(LWS_WORKER_INDEX)",
+                "master-addr": "$(LWS_LEADER_ADDRESS)",
             }
         if launch.revision is not None:
             managed["revision"] = launch.revision
@@ -171,16 +182,30 @@ class Vllm(ProgramArguments):
         return ["vllm", "serve", launch.path, *arguments, *self.arguments()]
 
     def _tensor_parallel(self, gpus: int) -> int:
-        others = self.pipeline_parallel_size * self.data_parallel_size
-        return self.tensor_parallel_size or max(1, gpus // others)
+        others = self._pipeline_parallel * self.data_parallel_size
+        return self.tensor_parallel_size or max(1, gpus * self.nnodes // others)
 
-    def environment(self, launch: Launch) -> dict[str, str]:
+    @property
+    def _pipeline_parallel(self) -> int:
+        return self.pipeline_parallel_size or self.nnodes
+
+    def environment(self, launch: Launch) -> dict[str, Any]:
         """Return the environment variables.
 
         The image's /etc/passwd has no entry for the pod's user, so without USER, PyTorch finds no
         cache directory.
         """
-        return {"USER": "vllm", "VLLM_NO_USAGE_STATS": "1"}
+        address = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        return {
+            "USER": "vllm",
+            "VLLM_NO_USAGE_STATS": "1",
+            **({"VLLM_HOST_IP": address} if self.nnodes > 1 else {}),
+        }
+
+    @property
+    def nodes(self) -> int:
+        """Number of pods of a replica."""
+        return self.nnodes
 
     @property
     def endpoints(self) -> Endpoints:
@@ -197,15 +222,22 @@ class Vllm(ProgramArguments):
         return {"shutdown_timeout": self.shutdown_timeout}
 
     def problem(self, gpus: int) -> str | None:
-        """Return an error message if the product of the parallel sizes is not `gpus`."""
+        """Return an error message if the parallel sizes do not fit the replica's GPUs."""
+        pipeline, data = self._pipeline_parallel, self.data_parallel_size
+        if self.nnodes > 1 and (gpus == 0 or data > 1):
+            return (
+                f"sets nnodes to {self.nnodes} with gpus {gpus} and data_parallel_size {data}: a "
+                "replica of several pods needs GPUs and one copy of the model; set gpus, and use "
+                "replicas for more copies"
+            )
         if gpus == 0:
             return None
-        pipeline, data = self.pipeline_parallel_size, self.data_parallel_size
-        tensor = self._tensor_parallel(gpus)
-        if tensor * pipeline * data == gpus:
+        tensor, total = self._tensor_parallel(gpus), gpus * self.nnodes
+        if tensor * pipeline * data == total:
             return None
+        found = f"gpus is {gpus}" if self.nnodes == 1 else f"{self.nnodes} pods have {total}"
         return (
             f"uses {tensor} (tensor_parallel_size) x {pipeline} (pipeline_parallel_size) x {data} "
-            f"(data_parallel_size) = {tensor * pipeline * data} GPUs, but gpus is {gpus}: set "
-            "sizes whose product is gpus"
+            f"(data_parallel_size) = {tensor * pipeline * data} GPUs, but {found}: set sizes whose "
+            f"product is {total}"
         )

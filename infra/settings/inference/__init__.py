@@ -68,6 +68,15 @@ class InferenceSettings(Settings):
         }
 
     @property
+    def has_groups(self) -> bool:
+        """True if a replica of any service has several pods."""
+        return any(
+            service.runtime_of(server).nodes > 1
+            for service in self.services.values()
+            for server in ({}, service.canary.server if service.canary else {})
+        )
+
+    @property
     def ports(self) -> tuple[int, ...]:
         """Ports of all services."""
         return tuple(port for service in self.services.values() for port in service.ports)

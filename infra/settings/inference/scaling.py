@@ -211,14 +211,14 @@ class CanarySettings(Settings):
 
 
 class RolloutSettings(Settings):
-    """Update strategy: additional pods, or removal of all pods first."""
+    """Update strategy: additional replicas, or removal of all pods first."""
 
     surge: int = Field(
         default=1,
         ge=0,
         le=100,
-        description="Additional pods during an update. 0 removes a pod before it adds one, for "
-        "clusters without a spare GPU; the other replicas keep serving.",
+        description="Additional replicas during an update. 0 removes a replica before it adds one, "
+        "for clusters without a spare GPU; the other replicas keep serving.",
     )
     recreate: bool = Field(
         default=False,
@@ -233,6 +233,6 @@ class RolloutSettings(Settings):
         return self
 
     @property
-    def additional_pods(self) -> int:
-        """Maximum number of additional pods during an update."""
+    def additional_replicas(self) -> int:
+        """Maximum number of additional replicas during an update."""
         return 0 if self.recreate else self.surge

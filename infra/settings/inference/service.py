@@ -77,7 +77,8 @@ class InferenceServiceSettings(Settings):
     replicas: PositiveInt | None = Field(
         default=None,
         le=1000,
-        description="Number of pods. null means 1, or leaves the number to autoscaling.",
+        description="Number of replicas: pods, or groups of pods with the runtime vllm and "
+        "server.nnodes. null means 1, or leaves the number to autoscaling.",
     )
     autoscaling: AutoscalingSettings | None = Field(
         default=None, description="Scale the number of replicas with the load."
@@ -229,7 +230,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def max_replicas(self) -> int:
-        """Maximum number of pods of the service without its canary."""
+        """Maximum number of replicas of the service without its canary."""
         return self.autoscaling.max if self.autoscaling else self.replicas or 1
 
     @property
@@ -240,4 +241,12 @@ class InferenceServiceSettings(Settings):
     @property
     def max_pods(self) -> int:
         """Maximum number of pods of the service with its canary."""
-        return self.max_replicas + (self.canary.replicas if self.canary else 0)
+        pods = self.max_replicas * self.runtime_of({}).nodes
+        if self.canary is None:
+            return pods
+        return pods + self.canary.replicas * self.runtime_of(self.canary.server).nodes
+
+    @property
+    def update_pods(self) -> int:
+        """Maximum number of additional pods during an update."""
+        return self.rollout.additional_replicas * self.runtime_of({}).nodes

@@ -149,7 +149,8 @@ async def test_the_time_of_earlier_requests_does_not_count_against_a_body() -> N
     while not transport.reading:
         await asyncio.sleep(0)
     receive(connection, b"x" * 50_000)
-    assert len(application.asked) == 2
+    while len(application.asked) < 2:
+        await asyncio.sleep(0)
 
 
 async def test_requests_that_wait_for_an_earlier_one_are_charged() -> None:
@@ -211,9 +212,30 @@ async def test_the_rest_of_a_body_is_parsed_at_once(monkeypatch: pytest.MonkeyPa
         "_feed",
         lambda data, feed=connection._feed: (calls.append(len(data)), feed(data)),
     )
-    connection.data_received(INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
+    head = INFER + b"Inference-Header-Content-Length: 2\r\nContent-Length: 100000\r\n\r\n"
+    connection.data_received(head + b"x" * 100_000)
     assert len(application.asked) == 1
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("length", ["", "100000", "x", "²", "9" * 5000])
+async def test_large_json_is_parsed_in_the_turn_of_its_connection(length: str) -> None:
+    connection, transport, application = connected()
+    line = f"Inference-Header-Content-Length: {length}\r\n".encode("latin-1")
+    head = INFER + (line if length else b"") + b"Content-Length: 100000\r\n\r\n"
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + head + b"x" * 100_000)
+    application.asked[0].set_result(None)
+    await asyncio.sleep(0)
+    assert not transport.reading
+    assert len(application.asked) == 1
+    while len(application.asked) < 2:
+        await asyncio.sleep(0)
+    application.asked[1].set_result(None)
+    while connection.charged:
+        await asyncio.sleep(0)
+    connection.data_received(head + b"x" * 100_000)
+    assert len(application.asked) == 2
+    connection.connection_lost(None)
 
 
 async def test_outputs_are_released_with_the_response() -> None:

@@ -41,6 +41,33 @@ def test_probes_by_command_pass(command: list[str]) -> None:
     assert judge("inference-probes", server(edit)) == []
 
 
+def group(leader: str, worker: str) -> Manifest:
+    """Return a group of pods that removes a field of the leader's and of the worker's container."""
+
+    def pod(removed: str) -> Manifest:
+        edit = (f"{MAIN}/{removed}", REMOVED)
+        found: Manifest = server(*([edit] if removed else []))["spec"]["template"]
+        return found
+
+    leaders = {"leaderTemplate": pod(leader)} if leader != "none" else {}
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": manifests.metadata(
+            "model", labels={"app.kubernetes.io/component": "inference"}
+        ),
+        "spec": {"leaderWorkerTemplate": {"size": 2, **leaders, "workerTemplate": pod(worker)}},
+    }
+
+
+def test_only_the_leader_of_a_group_needs_probes() -> None:
+    assert judge("inference-probes", group("", "readinessProbe")) == []
+    (message,) = judge("inference-probes", group("readinessProbe", ""))
+    assert "leaderTemplate" in message
+    (message,) = judge("inference-probes", group("none", "readinessProbe"))
+    assert "workerTemplate" in message
+
+
 def predictor(annotations: dict[str, str]) -> Manifest:
     container = {
         "name": "kserve-container",

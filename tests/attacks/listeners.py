@@ -1,0 +1,77 @@
+"""A small ASGI application and the commands of other HTTP servers that run it under attack.
+
+It reads bodies up to the same limit as our server and parses their JSON, so that only the HTTP
+servers differ. They get those limits on clients that they have options for.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from tools.bench.inference.environments import python_of
+
+HEALTH: Final = "/v2/health/ready"
+MAX_BODY: Final = 16 * 2**20
+LARGE_BYTES: Final = 2**20
+"""Size of a sample's large output, as in `tests.attacks.model`."""
+
+OTHERS: Final[dict[str, tuple[str, ...]]] = {
+    "uvicorn": (
+        *("uvicorn", "--loop=uvloop", "--http=httptools", "--limit-concurrency=4096"),
+        *("--no-access-log", "--log-level=critical"),
+    ),
+    "granian": (
+        *("granian", "--interface=asgi", "--loop=uvloop", "--http=1", "--no-ws"),
+        *("--http1-header-read-timeout=5000", "--backpressure=4096", "--log-level=critical"),
+    ),
+}
+"""Modules and options by name."""
+
+
+def command(name: str, port: int) -> list[str]:
+    """Return the command that serves the application with one of `OTHERS`."""
+    module, *options = OTHERS[name]
+    application = f"{__name__}:application"
+    address = ["--host=127.0.0.1", f"--port={port}"]
+    return [str(python_of("http")), "-m", module, *options, *address, application]
+
+
+async def application(
+    scope: dict[str, Any],
+    receive: Callable[[], Awaitable[dict[str, Any]]],
+    send: Callable[[dict[str, Any]], Awaitable[None]],
+) -> None:
+    """Answer health checks, and requests with the outputs that they ask for."""
+    if scope["type"] == "lifespan":
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    status, body = 200, b"{}"
+    if scope["path"] not in (HEALTH, "/v2"):
+        status, body = await _infer(scope, receive)
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _infer(
+    scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]]
+) -> tuple[int, bytes]:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return 499, b""
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_BODY:
+            return 413, b"{}"
+    end = dict(scope["headers"]).get(b"inference-header-content-length")
+    try:
+        document = json.loads(body[: int(end)] if end else body)
+        (tensor,), (output,) = document["inputs"], document["outputs"]
+        samples, large = int(tensor["shape"][0]), output["name"] == "large"
+    except (ValueError, LookupError, TypeError):
+        return 400, b"{}"
+    return 200, bytes(samples * LARGE_BYTES) if large else b"{}"

@@ -1,0 +1,170 @@
+"""Replicas of several pods: LeaderWorkerSets, whose leaders answer the requests."""
+
+import json
+from typing import Any
+
+import pytest
+
+from infra.inference_service import build, build_canary, routes
+from infra.manifests import Manifest
+from infra.serving.rollback import rollback_objects
+from infra.serving.traffic import stable_backends
+from infra.settings import validate
+from infra.settings.amounts import services_total, update_surge
+from infra.settings.tenancy import TenancySettings
+from infra.tenancy import network_policies
+from policies.catalogue import RULES
+from tests.infra.examples import changed, good, problems
+from tests.infra.serving.examples import GATEWAY, canary_objects, environment, objects, serving
+from tests.infra.serving.test_runtimes import LLM, refusals
+from tests.policies.harness import judge
+
+GROUP = {**LLM, "server": {"nnodes": 3}}
+
+
+def templates(workload: Manifest) -> tuple[Manifest, Manifest]:
+    group = workload["spec"]["leaderWorkerTemplate"]
+    return group["leaderTemplate"], group["workerTemplate"]
+
+
+def containers(workload: Manifest) -> list[Manifest]:
+    return [template["spec"]["containers"][0] for template in templates(workload)]
+
+
+def test_a_replica_of_several_pods_is_a_group_with_a_pod_per_node() -> None:
+    found = objects(serving(**GROUP, replicas=2))
+    assert "Deployment" not in found
+    workload = found["LeaderWorkerSet"]
+    assert workload["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
+    assert workload["spec"]["replicas"] == 2
+    assert workload["spec"]["leaderWorkerTemplate"]["size"] == 3
+    for each in containers(workload):
+        assert each["resources"]["limits"]["nvidia.com/gpu"] == "2"
+        assert {
+            "--tensor-parallel-size=2",
+            "--pipeline-parallel-size=3",
+            "--nnodes=3",
+            "--node-rank=$(LWS_WORKER_INDEX)",
+            "--master-addr=$(LWS_LEADER_ADDRESS)",
+        } <= set(each["command"])
+        address = environment(each)["VLLM_HOST_IP"]
+        assert address == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+def test_only_leaders_receive_requests_probes_and_scrapes() -> None:
+    found = objects(serving(**GROUP))
+    leader, worker = templates(found["LeaderWorkerSet"])
+    first, other = containers(found["LeaderWorkerSet"])
+    assert other["command"] == [*first["command"], "--headless"]
+    assert "readinessProbe" in first
+    assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & other.keys()
+    assert worker["metadata"]["annotations"] == {"prometheus.io/scrape": "false"}
+    selector = found["Service"]["spec"]["selector"].items()
+    assert selector <= leader["metadata"]["labels"].items()
+    assert not selector <= worker["metadata"]["labels"].items()
+    budget = found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items()
+    assert budget <= leader["metadata"]["labels"].items()
+    assert budget <= worker["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("rollout", "limits"),
+    [
+        ({}, {"maxUnavailable": 0, "maxSurge": 1}),
+        ({"surge": 0}, {"maxUnavailable": 1, "maxSurge": 0}),
+        ({"recreate": True}, {"maxUnavailable": "100%", "maxSurge": 0}),
+    ],
+)
+def test_an_update_replaces_groups(rollout: dict[str, Any], limits: dict[str, Any]) -> None:
+    spec = objects(serving(**GROUP, rollout=rollout))["LeaderWorkerSet"]["spec"]
+    assert spec["rolloutStrategy"]["rollingUpdateConfiguration"] == limits
+
+
+def test_autoscalers_change_the_number_of_groups() -> None:
+    keda = {"prometheus": "http://prometheus:9090"}
+    scaling = {"max": 4, "requests_in_flight": 2}
+    target = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    found = objects(serving(**GROUP, autoscaling=scaling))["HorizontalPodAutoscaler"]
+    assert found["spec"]["scaleTargetRef"] == {**target, "name": "digits"}
+    found = objects(serving(**GROUP, autoscaling={**scaling, "keda": keda}))["ScaledObject"]
+    assert found["spec"]["scaleTargetRef"] == {**target, "name": "digits"}
+    assert 'pod=~"digits-[0-9]+"' in found["spec"]["triggers"][0]["metadata"]["query"]
+
+
+def test_the_route_waits_for_the_groups_of_a_canary_and_rolls_them_back() -> None:
+    rollback = {"prometheus": "http://prometheus:9090", "image": "inference"}
+    canary = {"weight": 20, "server": {"max_num_seqs": 8}, "rollback": rollback}
+    described = serving(**GROUP, route=GATEWAY, canary=canary)
+    workload = canary_objects(described)["LeaderWorkerSet"]
+    assert workload["metadata"]["annotations"]["pulumi.com/waitFor"] == "condition=Available"
+    found = {each["kind"]: each for each in rollback_objects(described, stable_backends(described))}
+    assert {
+        "apiGroups": ["leaderworkerset.x-k8s.io"],
+        "resources": ["leaderworkersets"],
+        "resourceNames": ["digits-canary"],
+        "verbs": ["get"],
+    } in found["Role"]["rules"]
+    (program,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert json.loads(program["command"][-1])["workload"] == "LeaderWorkerSet"
+    (route,) = routes(described)
+    changed_canary = {**canary, "server": {"max_num_seqs": 9}}
+    (other,) = routes(serving(**GROUP, route=GATEWAY, canary=changed_canary))
+    name = "gpu-platform.dev/canary"
+    assert route["metadata"]["annotations"][name] != other["metadata"]["annotations"][name]
+
+
+def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:
+    service = good()["inference"]["services"]["digits"] | GROUP | {"replicas": 2}
+    given = {name: value for name, value in service.items() if value is not None}
+    settings = validate(changed("inference.services.digits", given))
+    inference, gpu = settings.inference, settings.gpu
+    assert update_surge(inference, gpu)[gpu.resource] == 6
+    others = sum(each.gpus for key, each in inference.services.items() if key != "digits")
+    total = services_total(inference, settings.training, gpu, settings.logs)
+    assert total[gpu.resource] - others == 12
+    assert inference.has_groups
+    once = changed("storage.claims.checkpoints.access_modes", ["ReadWriteOnce"])
+    once["inference"]["services"]["digits"] = given | {"replicas": 1}
+    assert "can have up to 3 pods" in "\n".join(problems(once))
+
+
+def test_isolated_pods_of_a_group_reach_each_other() -> None:
+    tenancy = TenancySettings.model_validate({"namespace": "ml"})
+    leader, _ = templates(objects(serving(**GROUP))["LeaderWorkerSet"])
+
+    def named(groups: bool) -> dict[str, Any]:
+        built = network_policies(tenancy, (8080,), inference_groups=groups)
+        return {each["metadata"]["name"]: each["spec"] for each in built}
+
+    spec = named(groups=True)["allow-inference-groups"]
+    pods = spec["podSelector"]
+    assert pods["matchLabels"].items() <= leader["metadata"]["labels"].items()
+    assert pods["matchExpressions"][0]["key"] in leader["metadata"]["labels"]
+    assert spec["ingress"] == [{"from": [{"podSelector": pods}]}]
+    assert spec["egress"] == [{"to": [{"podSelector": pods}]}]
+    assert "allow-inference-groups" not in named(groups=False)
+
+
+def violated(server: dict[str, Any]) -> set[str]:
+    canary = {"weight": 20, "server": {"max_num_seqs": 8}}
+    described = serving(**{**LLM, "server": server}, route=GATEWAY, canary=canary)
+    stack = [*build(described), *build_canary(described)]
+    return {rule.name for rule in RULES if judge(rule.name, *stack)}
+
+
+def test_the_policies_treat_a_group_like_a_pod() -> None:
+    assert violated({"nnodes": 3}) == violated({})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gpus": 0}, "set gpus, and use replicas for more copies"),
+        ({"server": {"nnodes": 2, "data_parallel_size": 2}}, "use replicas for more copies"),
+        ({"server": {"nnodes": 2, "tensor_parallel_size": 1}}, "but 2 pods have 4"),
+        ({"server": {"nnodes": 2, "node_rank": 1}}, "server.node_rank, which the stack determines"),
+        ({"server": {"nnodes": 2, "headless": True}}, "server.headless, which the stack"),
+    ],
+)
+def test_sizes_that_do_not_fit_the_group_are_refused(change: dict[str, Any], message: str) -> None:
+    assert message in refusals({**GROUP, **change})

@@ -104,6 +104,9 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
         update = {"maxUnavailable": "100%", "maxSurge": 0}
     return {
         "startupPolicy": "LeaderCreated",
+        # By default, the controller creates a Service with the name of the LeaderWorkerSet for the
+        # leaders' host names. That is the name of the Service for requests.
+        "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
         "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": update},
         "leaderWorkerTemplate": {
             "size": version.runtime.nodes,

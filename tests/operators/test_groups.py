@@ -18,7 +18,7 @@ from tests.tiers import unavailable
 BASE = "127.0.0.1:5000/pytorch-cpu:2.15.0"
 DOCKERFILE = """ARG BASE_IMAGE
 FROM ${BASE_IMAGE}
-COPY group/ /usr/local/bin/
+COPY examples/group/ /usr/local/bin/
 USER 10001:10001
 """
 PROGRAM = '''#!/usr/bin/env python3
@@ -82,11 +82,13 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
     directory = tmp_path_factory.mktemp("groups")
     platform = Platform(copy_checkout(directory / "checkout"), directory / "state", "real")
-    (platform.checkout / "group").mkdir()
-    (platform.checkout / "group" / "Dockerfile").write_text(DOCKERFILE)
-    program = platform.checkout / "group" / "vllm"
+    (platform.checkout / "examples" / "group").mkdir()
+    (platform.checkout / "examples" / "group" / "Dockerfile").write_text(DOCKERFILE)
+    program = platform.checkout / "examples" / "group" / "vllm"
     program.write_text(PROGRAM)
     program.chmod(0o755)
+    with (platform.checkout / ".dockerignore").open("a") as ignored:
+        ignored.write("!examples/group\n")
     try:
         platform.run(".venv/bin/python -m devcluster up --nodes real --operators=lws")
         platform.make("up", timeout=1800)
@@ -100,7 +102,11 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def add(config: dict[str, Any]) -> None:
-    build = {"dockerfile": "group/Dockerfile", "base_image": BASE, "sources": ["group"]}
+    build = {
+        "dockerfile": "examples/group/Dockerfile",
+        "base_image": BASE,
+        "sources": ["examples/group"],
+    }
     config["gpu-platform:images"]["workloads"]["group"] = {"build": build}
     config["gpu-platform:inference"]["services"]["chat"] = SERVICE
 

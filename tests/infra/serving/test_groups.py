@@ -38,6 +38,8 @@ def test_a_replica_of_several_pods_is_a_group_with_a_pod_per_node() -> None:
     assert workload["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
     assert workload["spec"]["replicas"] == 2
     assert workload["spec"]["leaderWorkerTemplate"]["size"] == 3
+    # The controller must not take the Service for requests for its own.
+    assert workload["spec"]["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
     for each in containers(workload):
         assert each["resources"]["limits"]["nvidia.com/gpu"] == "2"
         assert {

@@ -38,7 +38,7 @@ def sweep_prices(
 ) -> dict[str, Price]:
     """Return the price of a GPU-hour for each sweep with a money budget.
 
-    The price includes the trial's CPUs and memory if the price table charges for them.
+    The price includes the trials' CPUs and memory if the price table charges for them.
 
     Raises:
         SettingsError: If a price is unknown.

@@ -32,10 +32,11 @@ class PlannedGangs:
 
 
 def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
-    """Return the gangs in manifests that Volcano schedules.
+    """Return the gangs that the manifests create and that Volcano schedules.
 
     Three kinds of pods are omitted: steps of JobFlows (they start after other steps), pods of
-    CronJobs, and pods with devices that another scheduler places, such as model servers.
+    CronJobs, and pods that request devices but are placed by another scheduler, such as model
+    servers.
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []

@@ -115,7 +115,10 @@ def result(messages: Iterable[str]) -> Finished | None:
 
 
 def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
-    """Return the reported error, or else the last log lines, without timestamps."""
+    """Return the reported error, or else the last lines of the message or, if empty, of the log.
+
+    Log lines are returned without their timestamps.
+    """
     event = parse(message)
     if isinstance(event, Failed):
         return [event.message]

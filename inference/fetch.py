@@ -81,7 +81,7 @@ def fetch(
 
 
 class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Follows redirects only within one server."""
+    """Redirect handler that stays within one server."""
 
     def redirect_request(
         self,
@@ -207,7 +207,7 @@ def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _fetch_errors(message: str) -> Iterator[None]:
-    """Convert store errors to FetchError with their first line; the other lines repeat it."""
+    """Convert download errors to FetchError with their first line; the other lines repeat it."""
     from obstore.exceptions import BaseError
 
     try:

@@ -52,7 +52,7 @@ def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
 
 
 def not_simulated(title: str) -> str:
-    """Return the assumption that an object's pods are omitted."""
+    """Return the assumption that the pods of an object are not simulated."""
     return f"pods of {title} are not simulated"
 
 

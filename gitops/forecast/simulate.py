@@ -1,4 +1,4 @@
-"""Simulation of a snapshot with changes, repeated in a temporary cluster, and its result."""
+"""Simulation of a snapshot with changes in a temporary cluster."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _STALE_SECONDS: Final = 3600
 
 @dataclass(frozen=True)
 class _ReplayResult:
-    """A completed replay, with the state of the cluster after its start."""
+    """A completed replay, with the cluster's usage after the scheduler's first decisions."""
 
     replay: Replay
     used: Counter[str]

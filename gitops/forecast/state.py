@@ -45,7 +45,7 @@ class Queue(_Model):
 
 
 class PriorityClass(_Model):
-    """A PriorityClass."""
+    """A PriorityClass with its value and preemption policy."""
 
     name: str
     value: int

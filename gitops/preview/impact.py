@@ -31,7 +31,7 @@ class Impact:
 
 
 def impacts(changes: Iterable[Change]) -> list[Impact]:
-    """Return the changes that lose data or work, most severe first."""
+    """Return the effects on data, queues, runs and services, most severe first."""
     all_changes = list(changes)
     idle = {*_idle_canaries(all_changes)}
     single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}

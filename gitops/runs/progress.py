@@ -33,7 +33,7 @@ class Progress:
     seconds: float | None = None
     """Training time of a finished run."""
     saved: datetime | None = None
-    """When the state in the last checkpoint was captured, or when this attempt started."""
+    """Time at which the last checkpoint's state was captured, or at which this attempt started."""
     saves_every_seconds: float | None = None
     """Mean time between the checkpoints in the log; None if there are fewer than two."""
 

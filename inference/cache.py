@@ -155,7 +155,7 @@ class Cache:
 
 
 def _touch(descriptor: int) -> None:
-    """Set the times of a file to now, unless it belongs to another user."""
+    """Set the access and modification times of a file to now, unless another user owns it."""
     with contextlib.suppress(OSError):
         os.utime(descriptor)
 

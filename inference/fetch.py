@@ -8,7 +8,7 @@ are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry withou
 a web server are followed only within that server, because another address could be one that only
 this machine can reach.
 
-With --cache, files are copied from a directory that several pods share if it contains them.
+With --cache, files that already exist in a directory shared by several pods are copied from there.
 """
 
 import argparse

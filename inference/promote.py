@@ -1,4 +1,4 @@
-"""Check conditions on the manifests of a new model and of the served model.
+"""Check conditions on the metrics of a new model and of the served model.
 
   python -m inference.promote CANDIDATE INCUMBENT "accuracy >= incumbent - 0.002"
 

@@ -63,5 +63,5 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Export the remaining spans. It may block for seconds: do not call it in an event loop."""
+        """Export the remaining spans. Call this outside event loops: it may block for seconds."""
         self._provider.shutdown()

@@ -193,7 +193,7 @@ class Application:
             )
 
     def _find(self, request: Request) -> tuple[Route, str]:
-        """Return the route and the name of the model, and set the route and the version.
+        """Return the route and the model's name, and set the route and the version of the request.
 
         Raise HttpError 404 or 405.
         """

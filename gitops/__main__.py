@@ -1,4 +1,4 @@
-"""`python -m gitops`: previews for pull requests, environments, and the status of runs."""
+"""`python -m gitops`: preview changes, create environments, simulate queues, and show runs."""
 
 import argparse
 import gc
@@ -75,7 +75,7 @@ def _exit_on_signal(number: int, _: object) -> NoReturn:
 if __name__ == "__main__":
     for handled in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(handled, _exit_on_signal)
-    # The process runs only for seconds, and garbage collection would take a fifth of the time of
-    # the imports.
+    # A command runs only for seconds, and garbage collection would account for a fifth of the
+    # import time.
     gc.disable()
     sys.exit(main())

@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str, Any]:
-    """Return the configuration of a GitLab pipeline. Updates run in the order of the stacks."""
+    """Return a GitLab child pipeline with the jobs of each stack. Updates run in list order."""
     jobs: dict[str, Any] = {}
     if kind == "preview":
-        # Comments about stacks that are no longer affected describe earlier commits.
+        # This job marks the comments about stacks that are no longer affected as outdated.
         jobs["outdated"] = {"extends": ".outdated", "variables": {"STACKS": json.dumps(stacks)}}
     jobs |= {
         f"removed-{stack}": {"extends": ".removed", "variables": {"STACK": stack}}

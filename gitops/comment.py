@@ -2,8 +2,8 @@
 
 Each stack has one comment, one issue about its drift and one issue about its preview. They are
 identified by a marker in the first line and by the author, since anybody can copy a marker.
-`gh pr comment --edit-last` does not work here, because it edits the last comment of its user, which
-may be about another stack.
+`gh pr comment --edit-last` does not work here, because it edits the user's last comment, which may
+be about another stack.
 """
 
 import argparse
@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--commit", metavar="SHA", help="default: commit of this workflow's pull request"
     )
     parser.add_argument(
-        "--host", choices=["github", "gitlab"], help="default: GitLab in its pipelines, else GitHub"
+        "--host",
+        choices=["github", "gitlab"],
+        help="default: gitlab in GitLab pipelines, otherwise github",
     )
     parser.add_argument(
         "--number", type=int, metavar="N", help="default: pull request of this workflow"

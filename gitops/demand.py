@@ -58,7 +58,7 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of the sweep if this is the template of its trials; otherwise None."""
     expected_share: Decimal | None = None
-    """Fraction of its trials' total length that a sweep is expected to train."""
+    """Fraction of its trials' total training length that a sweep is expected to complete."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:

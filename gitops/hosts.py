@@ -56,7 +56,7 @@ class GitHub:
         return str(self._api.get("user")["login"])
 
     def commit(self) -> str | None:
-        """Return the commit of the pull request; None outside its workflows."""
+        """Return the commit of the pull request; None if none triggered the workflow."""
         # GITHUB_SHA is a temporary merge commit that readers cannot look up.
         head = self._event().get("head")
         sha = head.get("sha") if isinstance(head, dict) else None
@@ -78,7 +78,7 @@ class GitHub:
         self._api.write("PATCH", path, {"body": body})
 
     def issues(self) -> Iterator[Note]:
-        """Yield the open issues about drift."""
+        """Yield the open issues with the label `drift`."""
         path = f"{self._repository}/issues?state=open&labels={LABEL}&per_page=100"
         return (self._note(item, "number") for item in self._api.pages(path))
 
@@ -138,7 +138,7 @@ class GitLab:
         return str(self._api.get("user")["username"])
 
     def commit(self) -> str | None:
-        """Return the commit of the merge request; None outside its pipelines."""
+        """Return the commit of the merge request or else the pipeline; None outside pipelines."""
         # In merged-results pipelines, CI_COMMIT_SHA is a merge commit.
         source = self._environment.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA")
         return source or self._environment.get("CI_COMMIT_SHA") or None
@@ -157,7 +157,7 @@ class GitLab:
         self._api.write("PUT", f"{self._merge_request()}/notes/{number}", {"body": body})
 
     def issues(self) -> Iterator[Note]:
-        """Yield the open issues about drift."""
+        """Yield the open issues with the label `drift`."""
         path = f"{self._project}/issues?state=opened&labels={LABEL}&per_page=100"
         return (self._note(item, "iid", "description") for item in self._api.pages(path))
 
@@ -240,7 +240,8 @@ class _Api:
         try:
             response = self._client.request(method, path, json=body)
             for _ in range(_MAX_REDIRECTS):
-                # httpx would repeat the request as a GET, and send GitLab's token to any host.
+                # If httpx followed redirects, it would repeat the request as a GET and send
+                # GitLab's token to any host.
                 target = response.next_request
                 if target is None or target.url.host != self._client.base_url.host:
                     break
@@ -286,7 +287,7 @@ def _json(response: httpx.Response, path: str) -> Any:
 
 
 def _is_temporary(response: httpx.Response, method: str) -> bool:
-    """Return whether another attempt may succeed, without the risk of writing twice."""
+    """Return whether a retry may succeed and cannot write anything twice."""
     if response.status_code == 403:
         return response.headers.get("Retry-After") is not None
     return response.status_code in (429, 503) or (response.status_code >= 500 and method != "POST")

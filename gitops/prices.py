@@ -1,4 +1,4 @@
-"""Price table: hourly prices for GPUs, CPUs and memory, monthly storage prices, utilisation."""
+"""Price table: hourly prices of GPUs, CPUs and memory, monthly prices of storage, utilisation."""
 
 from decimal import Decimal
 from pathlib import Path

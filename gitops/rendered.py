@@ -32,12 +32,13 @@ _BROKEN_BASE = (
     "listed as new."
 )
 _STACK_KEYS = ("config",)
-"""Keys that are copied from a stack's file. Salts and encryption keys belong to its real state."""
+"""Keys that are copied from a stack's file. The others, such as the encryption salt, belong to its
+real state."""
 
 
 @contextmanager
 def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
-    """Yield a stack for a rendered preview, whose state is that of a Git revision.
+    """Yield a stack for a rendered preview. Its state is rendered from a Git revision.
 
     The revision is the merge base of the current branch and `base`. Without a base, or if the base
     does not contain the stack, all resources are new.
@@ -164,7 +165,7 @@ def _render_settings(cluster: Any, directory: Path) -> dict[str, Any]:
 
 
 def _name_images(images: Any, project: Path) -> None:
-    """Replace image builds, in place, by references that contain the hash of their sources."""
+    """Replace image builds, in place, with references that contain the hash of their sources."""
     if not isinstance(images, dict) or not isinstance(images.get("workloads"), dict):
         return
     workloads = images["workloads"]

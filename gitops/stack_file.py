@@ -26,7 +26,7 @@ _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 class _Loader(kubernetes_yaml.BoundedLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        # Recursive aliases are rejected.
+        # Deep construction rejects recursive aliases.
         self.deep_construct = True
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:

@@ -38,7 +38,7 @@ def sweep_prices(
 ) -> dict[str, Price]:
     """Return the price of a GPU-hour for each sweep with a money budget.
 
-    The price includes the trial's CPUs and memory if the price table charges for them.
+    The price includes the trials' CPUs and memory if the price table charges for them.
 
     Raises:
         SettingsError: If a price is unknown.
@@ -46,7 +46,7 @@ def sweep_prices(
     """
     if not settings.training.has_money_budget:
         return {}
-    # Imported here because they take longer than all other imports of a stack's program.
+    # Imported here, because these modules take longer than all other imports of a stack's program.
     from gitops.demand import demands
     from gitops.preview.capacity import ANY, count_gpus, count_hosts
     from gitops.preview.new_runs import cost_per_hour

@@ -31,7 +31,10 @@ class Key:
         self._tokens, self._filled = max(1.0, quota), time.monotonic()
 
     def take(self) -> bool:
-        """Count a request; return False if the quota is exhausted (token bucket of one second)."""
+        """Count a request; return False if the quota is exhausted.
+
+        The token bucket holds the requests of one second, and at least one request.
+        """
         if not self.quota:
             return True
         now = time.monotonic()
@@ -45,7 +48,7 @@ class Key:
 
 
 class Access:
-    """The keys in a file, which is read again when it changes, like a mounted Secret."""
+    """The keys in a file such as a mounted Secret. `refresh` reads it again if it has changed."""
 
     def __init__(self, file: str) -> None:
         """Raise ConfigurationError if the file has no valid keys."""
@@ -65,7 +68,7 @@ class Access:
         if text is None:
             return None
         digest = hashlib.sha256(text.encode()).digest()
-        # Compare all keys, because otherwise the time would reveal the position of the key.
+        # Compare all keys, because otherwise the response time would reveal the key's position.
         found = [key for key in self._keys if hmac.compare_digest(digest, key.digest)]
         return found[-1] if found else None
 
@@ -99,7 +102,7 @@ class Access:
 
 
 def _parse(number: int, line: str) -> Key:
-    """Parse a line. A line with only a key permits inference."""
+    """Parse a line. A key without a name has the scope `infer` and no quota."""
     found = _LINE.fullmatch(line)
     if found is None:
         raise ValueError(
@@ -109,7 +112,7 @@ def _parse(number: int, line: str) -> Key:
     key, digest = found["key"], hashlib.sha256(found["key"].encode()).digest()
     if key.startswith(_DIGEST_PREFIX):
         if not re.fullmatch("[0-9a-fA-F]{64}", key.removeprefix(_DIGEST_PREFIX)):
-            raise ValueError(f"the key in line {number} has no 64 hex digits after sha256:")
+            raise ValueError(f"the key in line {number} must have 64 hex digits after sha256:")
         digest = bytes.fromhex(key.removeprefix(_DIGEST_PREFIX))
     scopes = frozenset((found["scopes"] or "infer").split(","))
     return Key(found["name"] or f"line-{number}", scopes, float(found["quota"] or 0), digest)

@@ -45,7 +45,7 @@ class Cache:
 
         The content is not verified.
         """
-        # Another pod could have created a link, a FIFO or a device.
+        # Another pod could have created a link, a FIFO or a device with this name.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(self.folder / sha256, flags)
@@ -71,13 +71,13 @@ class Cache:
         return None
 
     def discard(self, sha256: str) -> None:
-        """Delete a copy that is damaged."""
+        """Report and delete a damaged copy."""
         emit("cached_copy_damaged", sha256=sha256)
         with contextlib.suppress(OSError):
             (self.folder / sha256).unlink()
 
     def keep(self, sha256: str, content: bytes | Path) -> None:
-        """Add a copy of a verified file or of its content; only report it if this fails."""
+        """Add a copy of a verified file or of its content. A failure is only reported."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         try:
             self._make_space(size)
@@ -91,9 +91,9 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
-        """Wait until no other pod is downloading the file. Yield a function that reports progress.
+        """Wait until no other pod is downloading the file, or until its download has stalled.
 
-        Stop waiting if the other download is stalled.
+        Yield a function that shows waiting pods that this download is making progress.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -130,7 +130,10 @@ class Cache:
                 return
 
     def _make_space(self, size: int) -> None:
-        """Delete abandoned files, and old copies until `size` bytes fit. Raise OSError if not."""
+        """Delete abandoned files, and old copies until `size` bytes fit.
+
+        Raise OSError if `size` exceeds the capacity.
+        """
         if size > self.capacity:
             raise OSError(0, f"{size} bytes exceed the cache's capacity of {self.capacity}")
         copies: list[tuple[float, int, Path]] = []
@@ -152,7 +155,7 @@ class Cache:
 
 
 def _touch(descriptor: int) -> None:
-    """Set the times of a file to now, unless it belongs to another user."""
+    """Set the access and modification times of a file to now, unless another user owns it."""
     with contextlib.suppress(OSError):
         os.utime(descriptor)
 

@@ -1,6 +1,6 @@
 """Model server configuration, read from `INFERENCE_*` variables.
 
-Imports no torch: the stack validates the settings of services with this class in the preview.
+This module does not import torch, because previews of the stack validate service settings with it.
 """
 
 from collections.abc import Mapping
@@ -179,7 +179,7 @@ class InferenceConfig(BaseModel):
         return self
 
     def to_environment(self) -> dict[str, str]:
-        """Return environment variables for the fields that were set; `read_config` reverses it."""
+        """Return variables for the fields that were set, from which `read_config` restores them."""
         return {
             variable_of(name): str(getattr(self, name))
             for name in type(self).model_fields

@@ -8,7 +8,7 @@ are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry withou
 a web server are followed only within that server, because another address could be one that only
 this machine can reach.
 
-With --cache, files are copied from a directory that several pods share if it contains them.
+With --cache, files that already exist in a directory shared by several pods are copied from there.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def fetch(
 
 
 class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Follows redirects only within one server."""
+    """Redirect handler that stays within one server."""
 
     def redirect_request(
         self,
@@ -207,7 +207,7 @@ def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _fetch_errors(message: str) -> Iterator[None]:
-    """Convert store errors to FetchError with their first line; the other lines repeat it."""
+    """Convert download errors to FetchError with their first line; the other lines repeat it."""
     from obstore.exceptions import BaseError
 
     try:

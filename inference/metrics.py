@@ -28,7 +28,7 @@ SAMPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Histogram:
-    """Counts of values per bucket, each up to and including its bound."""
+    """Number of values in each bucket, whose upper bound is inclusive."""
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
         self._name, self._documentation, self._bounds = name, documentation, bounds

@@ -1,4 +1,4 @@
-"""Compare the manifest of a new model with the served model's.
+"""Check conditions on the metrics of a new model and of the served model.
 
   python -m inference.promote CANDIDATE INCUMBENT "accuracy >= incumbent - 0.002"
 

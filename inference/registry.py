@@ -35,7 +35,7 @@ _CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to a registry's blob store, which must not receive the credentials."""
+    """Redirect handler for a registry's blob store, which must not receive the credentials."""
 
     def redirect_request(
         self,

@@ -26,7 +26,7 @@ _GC_THRESHOLDS: Final = (10_000, 20, 100)
 def run(config: InferenceConfig) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight.
 
-    A second signal exits at once. Raise ConfigurationError if the server cannot listen.
+    On a second signal, exit at once. Raise ConfigurationError if the server cannot listen.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config))

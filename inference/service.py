@@ -40,9 +40,9 @@ class Service:
             self.tracing = Tracing(config.tracing_endpoint, config.tracing_ratio, config.model_name)
 
     def pool(self, version: str | None = None) -> Pool:
-        """Return the loaded model.
+        """Return the pool of the loaded model.
 
-        Raise HttpError 404 if its version differs, and UnavailableError if no model is loaded.
+        Raise HttpError 404 if the model's version differs, and UnavailableError if none is loaded.
         """
         pool = self.engine.pool
         if pool is None:

@@ -16,7 +16,7 @@ from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
 
 
 class Tracing:
-    """Creates one span per request, as a child of the caller's span if there is a traceparent."""
+    """Tracer with one span per request: a child of the caller's span if there is a traceparent."""
 
     def __init__(self, endpoint: str, ratio: float, model: str) -> None:
         """Export spans to the URL `endpoint`, in a separate thread."""
@@ -63,5 +63,5 @@ class Tracing:
         span.end()
 
     def close(self) -> None:
-        """Export the remaining spans. Blocks for seconds, so do not call it in the event loop."""
+        """Export the remaining spans. Call this outside event loops: it may block for seconds."""
         self._provider.shutdown()

@@ -18,7 +18,7 @@ Prints Roles, bindings and an admission policy for the groups of pipelines. They
 permissions that the objects of the stack need. An administrator applies them once, and again when
 objects of new kinds or in new namespaces are added to the stack.
 
-Previews are limited to dry runs: the admission policy rejects all other writes of their group.
+Previews are limited to dry runs: the admission policy rejects all other writes by their groups.
 Snapshots for simulations need permission to list nodes, pods and runs, and to read pod logs.
 """
 EPILOG = """\
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="GROUP",
-            help=f"groups that {task}, as named by the API server",
+            help=f"groups that {task}, by their names in the API server",
         )
 
 

@@ -1,8 +1,8 @@
 """Roles for previews and updates of a stack.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
-from writing. An admission policy does: it rejects requests of these groups that are not dry runs.
-The API server exempts admission policies and webhooks from admission policies
+from writing. An admission policy does: it rejects writes by the preview groups that are not dry
+runs. The API server exempts admission policies and webhooks from admission policies
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
 may only read policies and webhooks.
 """
@@ -31,7 +31,7 @@ _WATCHED: Final = {
     "apps": ("replicasets", "controllerrevisions"),
     "discovery.k8s.io": ("endpointslices",),
 }
-"""Resources that Pulumi reads while it waits for workloads, Services and claims."""
+"""Resources that Pulumi reads while it waits for workloads, Services and volume claims."""
 
 
 @dataclass(frozen=True, order=True)
@@ -69,10 +69,10 @@ def plural(kind: str) -> str:
 def access(
     name: str, objects: Iterable[Object], groups: Mapping[Purpose, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the Roles and bindings that groups need for each purpose.
+    """Yield the Roles and bindings that the groups of each purpose need.
 
-    `name` is the name of the stack. The first objects are the admission policy that limits previews
-    to dry runs, and its binding.
+    `name` is the name of the stack. If there are preview groups, the first objects are the
+    admission policy that limits them to dry runs, and its binding.
     """
     all_objects = sorted(objects)
     if previewers := groups.get("preview"):

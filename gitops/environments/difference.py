@@ -20,7 +20,7 @@ _PREFIX = f"{PROJECT}:"
 
 
 def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the project's configuration without the prefix, and the names of its secret keys."""
+    """Return the project's configuration without key prefixes, and the names of secret keys."""
     own = {
         key.removeprefix(_PREFIX): value
         for key, value in configuration.items()
@@ -68,7 +68,7 @@ def _hidden(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between two environments. A value is None where the key is missing."""
+    """A difference between two environments: the values of a key, or None where it is missing."""
 
     path: Steps
     one: str | None
@@ -134,7 +134,7 @@ def _entries(value: Any) -> dict[str, Any] | None:
 
 
 def _visible(path: Steps, value: Any) -> Any:
-    """Return a value without literals that look secret."""
+    """Return a value in which literals that look like secrets are masked."""
     if isinstance(value, BaseModel):
         fields = value.model_fields_set
         kept = {name: _visible((*path, name), getattr(value, name)) for name in fields}
@@ -145,7 +145,7 @@ def _visible(path: Steps, value: Any) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """Return the first values of an entry that exists in only one environment."""
+    """Return a short text for an entry that exists in only one environment."""
     if isinstance(value, BaseModel):
         written = value.model_dump(exclude_unset=True)
         scalars = [

@@ -30,7 +30,7 @@ class Range(_Model):
 class GangAnswer(_Model):
     """Verdict on a gang. Times are seconds since the snapshot.
 
-    With several simulations, single times come from the most typical one.
+    With several simulations, times that are not ranges come from the most typical one.
     """
 
     namespace: str
@@ -106,11 +106,13 @@ class Victim(_Model):
 
 
 class QueueAnswer(_Model):
-    """GPUs of a queue's running gangs in the snapshot, after the plan, and at the horizon."""
+    """GPUs of a queue's running gangs."""
 
     queue: str
     before: int
+    """In the snapshot."""
     after: int
+    """After the scheduler's first decisions."""
     at_horizon: int
 
 
@@ -125,14 +127,14 @@ class Answer(_Model):
     """Time of the last simulated end, since the snapshot."""
     gpus: int
     free: int
-    """Free GPUs after the plan."""
+    """Free GPUs after the scheduler's first decisions."""
     fragmented: int
     """Free GPUs on nodes where no pod of a waiting gang fits."""
     gangs: list[GangAnswer]
     victims: list[Victim]
     queues: list[QueueAnswer]
     compared: bool = False
-    """True if the snapshot was simulated without the change as well."""
+    """True if the snapshot was also simulated without the change."""
     simulations: int = 1
     """Number of simulations. Queues, GPUs, ends and horizon come from the most typical one."""
     assumptions: list[str]
@@ -194,8 +196,8 @@ def render(answer: Answer, width: int = 160) -> str:
     shares = [(q.queue, str(q.before), str(q.after), str(q.at_horizon)) for q in answer.queues]
     console.print(_table(("QUEUE", "GPUS BEFORE", "AFTER", "AT HORIZON"), shares))
     console.print(
-        f"{answer.free} of {answer.gpus} GPUs are free after the plan; {answer.fragmented} of them "
-        "are on nodes where no pod of a waiting gang fits."
+        f"{answer.free} of {answer.gpus} GPUs remain free after the scheduler's first decisions; "
+        f"{answer.fragmented} of them are on nodes where no pod of a waiting gang fits."
     )
     for assumption in answer.assumptions:
         console.print(f"- {assumption}")

@@ -53,7 +53,7 @@ def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
 
 
 def _count(free: Mapping[str, Decimal], shapes: Iterable[Mapping[str, Decimal]]) -> int:
-    """Return the number of pods of the smallest shape that fit on a node."""
+    """Return the maximum number of pods, all of one shape, that fit on a node."""
     counts = (
         min(
             (free.get(name, _ZERO) / amount for name, amount in each.items() if amount),

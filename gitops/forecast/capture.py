@@ -35,7 +35,7 @@ from kube.names import RUN_LABEL
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 _CONFIGURATION: Final = "volcano-scheduler.conf"
 _CONDITION_TAINTS: Final = "node.kubernetes.io/"
-"""Taints that controllers derive from a node's conditions and `unschedulable`."""
+"""Prefix of taints that controllers derive from a node's conditions and `unschedulable`."""
 _DEADLINE: Final = "activeDeadlineSeconds"
 
 
@@ -119,7 +119,7 @@ def _groups(
     pods: dict[tuple[str, str] | None, list[Object]] = defaultdict(list)
     known = {node["metadata"]["name"] for node in snapshot.all("Node")}
     for pod in snapshot.active():
-        # Kubernetes deletes the pods of a deleted node after a while.
+        # Pods of a deleted node exist until Kubernetes deletes them some time later.
         if not is_scheduled(pod) or pod["spec"]["nodeName"] in known:
             pods[group_of(pod)].append(pod)
     for group in snapshot.all("PodGroup"):
@@ -157,7 +157,7 @@ def _groups(
 
 
 def _suspended_gangs(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
-    """Yield suspended Volcano Jobs. Suspended jobs of other kinds do not define their gang."""
+    """Yield suspended Volcano Jobs; suspended jobs of other kinds do not define a gang."""
     for job in snapshot.all(volcano.JOB.name):
         shapes = job_shapes(job)
         if state_of(volcano.JOB, job, 0) is JobState.SUSPENDED and shapes:

@@ -9,7 +9,7 @@ from gitops.forecast.answer import Answer, GangAnswer, Range, Verdict, Victim
 def combine(answers: Sequence[Answer]) -> Answer:
     """Return the most typical answer, with the verdicts, ranges and evictions of all answers.
 
-    In the most typical answer, the largest number of gangs have their most frequent verdict.
+    The most typical answer is the one whose verdicts agree most with those of the other answers.
     """
     each = [{gang.title: gang for gang in answer.gangs} for answer in answers]
     verdicts = {name: Counter(gangs[name].verdict for gangs in each) for name in each[0]}
@@ -32,7 +32,7 @@ def combine(answers: Sequence[Answer]) -> Answer:
 
 
 def _gang(outcomes: Sequence[GangAnswer]) -> GangAnswer:
-    """Combine the results for one gang. The first one is the most typical."""
+    """Combine the results for one gang. The first one is from the most typical answer."""
     counts: Counter[Verdict] = Counter(gang.verdict for gang in outcomes)
     verdicts = dict(counts.most_common())
     return outcomes[0].model_copy(
@@ -52,9 +52,9 @@ def _range(times: Iterable[float | None]) -> Range | None:
 
 
 def _victims(answers: Sequence[Answer]) -> list[Victim]:
-    """Combine the first evictions of each gang, then its second ones and so on.
+    """Combine each gang's first evictions from all answers, then its second ones, and so on.
 
-    Evictions that occur in more simulations come first.
+    Evictions that occur in more simulations come first in the result.
     """
     by_gang: dict[tuple[str, int], list[Victim]] = defaultdict(list)
     for answer in answers:

@@ -71,7 +71,10 @@ def svg(answer: Answer) -> str:
 
 
 def _until(answer: Answer, gangs: list[GangAnswer]) -> float:
-    """Return the time (s) that the chart covers: until the horizon or the last known end."""
+    """Return the end (s) of the chart: the horizon, or a later known end of a gang.
+
+    The ends of gangs that were already running in the snapshot are ignored.
+    """
     times = [answer.horizon_seconds]
     for gang in gangs:
         if gang.verdict != "runs":

@@ -85,7 +85,7 @@ def group(name: str, gang: Gang) -> Manifest:
 
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
-    """Return the pods of a gang. In its first attempt, they are on the nodes from the snapshot."""
+    """Return the pods of a gang. In its first attempt, they keep their nodes from the snapshot."""
     items: list[Manifest] = []
     for shape in gang.pods:
         nodes = shape.nodes if attempt == 0 else []

@@ -32,10 +32,11 @@ class PlannedGangs:
 
 
 def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
-    """Return the gangs in manifests that Volcano schedules.
+    """Return the gangs that the manifests create and that Volcano schedules.
 
     Three kinds of pods are omitted: steps of JobFlows (they start after other steps), pods of
-    CronJobs, and pods with devices that another scheduler places, such as model servers.
+    CronJobs, and pods that request devices but are placed by another scheduler, such as model
+    servers.
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []
@@ -51,7 +52,7 @@ def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
 
 
 def not_simulated(title: str) -> str:
-    """Return the assumption that an object's pods are omitted."""
+    """Return the assumption that the pods of an object are not simulated."""
     return f"pods of {title} are not simulated"
 
 

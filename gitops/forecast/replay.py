@@ -1,4 +1,7 @@
-"""Replay of a snapshot: Volcano places the gangs, and time jumps from one end to the next."""
+"""Replay of a snapshot: Volcano places the gangs, and time jumps from one gang's end to the next.
+
+A session is one scheduling cycle of Volcano.
+"""
 
 import time
 from collections import Counter, defaultdict
@@ -26,8 +29,8 @@ _STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
 _MAX_SESSIONS_BEHIND: Final = 50
-"""Maximum number of sessions to wait for a scheduler that is behind. The limit is needed because
-the scheduler never stores the phase of an invalid gang."""
+"""Maximum number of sessions to wait for a scheduler that has fallen behind. The limit is needed
+because the scheduler never stores the phase of an invalid gang."""
 _BOUND: Final = "Running"
 """Phase of a PodGroup if the scheduler has assigned nodes to the minimum number of pods."""
 _POLL: Final = 0.02
@@ -46,7 +49,7 @@ class SimulatedGang:
     name: str
     gang: Gang
     remaining: float | None
-    """Remaining time (s) at the start; None if it is unknown."""
+    """Time (s) from `start` to the expected end; None if it is unknown."""
     start: float | None = None
     started_before: bool = False
     """True if the gang has been running since before the snapshot."""
@@ -63,7 +66,7 @@ class SimulatedGang:
 
     @property
     def expected_end(self) -> float | None:
-        """Time of the end if the gang keeps running; None if it is unknown."""
+        """Time at which the gang ends if it keeps running; None if it is unknown."""
         return None if self.start is None or self.remaining is None else self.start + self.remaining
 
     @property
@@ -127,7 +130,10 @@ class Replay:
                 run.reason = _reason(run, self._all)
 
     def advance(self) -> bool:
-        """Jump to the next known end, and let the scheduler decide. Return False if none exists."""
+        """Jump to the next known end; return False if there is none.
+
+        If a gang is waiting, let the scheduler decide.
+        """
         ending = [run for run in self.runs if run.is_running and run.expected_end is not None]
         if not ending:
             return False

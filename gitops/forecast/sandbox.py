@@ -52,7 +52,10 @@ _FORCE: Final = {"gracePeriodSeconds": "0"}
 
 
 class Sandbox:
-    """Client for the simulated cluster. `log` is the scheduler's log, and `volcano` its version."""
+    """Client for the simulated cluster.
+
+    `log` is the scheduler's log, and `volcano` the version of Volcano.
+    """
 
     def __init__(
         self, api: httpx.Client, log: Path, volcano: str = "", settings: Path = Path()
@@ -78,13 +81,13 @@ class Sandbox:
         return self._sessions
 
     def load(self, state: State) -> None:
-        """Create the nodes, queues and PriorityClasses that do not exist yet.
+        """Create the nodes, queues and PriorityClasses, or update those that have changed.
 
         Raises:
             GitopsError: If the API server rejects an object, or the scheduler logs no sessions.
         """
-        # Volcano's webhooks reject queues until the webhooks are ready, and child queues until
-        # their parents exist.
+        # Queues are rejected until Volcano's webhooks are ready, and child queues until their
+        # parents exist.
         for each in self._new(cluster_objects(state)):
             self._until(partial(self._apply, each), f"rejected {each['kind']} {_name(each)}")
         nodes = [node(each) for each in state.nodes]
@@ -103,9 +106,9 @@ class Sandbox:
 
     @contextmanager
     def scheduler_paused(self) -> Iterator[None]:
-        """Pause scheduling during a `with` block. A new scheduler then sees all objects at once.
+        """Pause scheduling during a `with` block, and restart the scheduler afterwards.
 
-        A running scheduler would decide before all gangs exist.
+        The new process sees all gangs at once; a running one would decide before all of them exist.
         """
         flag = f"--scheduler-conf={self._settings}"
         found = (p for p in psutil.process_iter(["cmdline"]) if flag in (p.info["cmdline"] or ()))

@@ -16,7 +16,11 @@ _MILLI: Final = Decimal("0.001")
 
 
 def requests(spec: Mapping[str, Any]) -> Amounts:
-    """Return a pod's requests: the sum over its containers, or its largest init container."""
+    """Return a pod's requests as Kubernetes computes them.
+
+    The request for a resource is the sum over the containers, or the request of the largest init
+    container if that is larger.
+    """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}
     for container in spec.get("initContainers", ()):

@@ -1,4 +1,4 @@
-"""Simulation of a changed snapshot, from the sandbox to the result."""
+"""Simulation of a snapshot with changes in a temporary cluster."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from gitops.runs.snapshot import devices
 
 HORIZON: Final = 20
 REPETITIONS: Final = 3
-"""Default number of simulations if the scheduler evicts pods. Otherwise, the default is 1."""
+"""Default number of simulations if the scheduler may evict pods. Otherwise, the default is 1."""
 _STALE_SECONDS: Final = 3600
 
 
 @dataclass(frozen=True)
 class _ReplayResult:
-    """A completed replay, with the state of the cluster after its start."""
+    """A completed replay, with the cluster's usage after the scheduler's first decisions."""
 
     replay: Replay
     used: Counter[str]
@@ -61,7 +61,10 @@ def simulate(
 
 
 def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
-    """Yield, for each repetition, the order of gangs of the same age. Orders are reproducible."""
+    """Yield the order of gangs of the same age for each repetition.
+
+    None is alphabetical order. A random generator shuffles the gangs reproducibly.
+    """
     default = REPETITIONS if evicts(state.scheduler_configuration) else 1
     yield None
     for seed in range(1, default if repeat is None else repeat):

@@ -45,7 +45,7 @@ class Queue(_Model):
 
 
 class PriorityClass(_Model):
-    """A PriorityClass."""
+    """A PriorityClass with its value and preemption policy."""
 
     name: str
     value: int
@@ -59,7 +59,7 @@ class PodShape(_Model):
     requests: Amounts
     nodes: list[str] = []
     constraints: JsonObject = {}
-    """Node selector, affinity, tolerations and topology spread of the pod's spec."""
+    """Node selector, affinity, tolerations and topology spread constraints of the pod's spec."""
     labels: dict[str, str] = {}
     """Labels that a pod's affinity may refer to."""
 
@@ -138,7 +138,7 @@ class State(_Model):
     priority_classes: list[PriorityClass]
     gangs: list[Gang]
     notes: list[str] = []
-    """Parts of the cluster that could not be read."""
+    """Limitations of the snapshot, such as parts of the cluster that could not be read."""
 
     def age(self, now: datetime | None = None) -> timedelta:
         """Return the time since the snapshot was taken."""

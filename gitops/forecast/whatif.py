@@ -53,9 +53,10 @@ def _without(gangs: Iterable[Gang], names: Sequence[str]) -> list[Gang]:
     for name in names:
         chosen = [g for g in kept if name in (g.name, f"{g.namespace}/{g.name}")]
         if len(chosen) != 1:
-            known = ", ".join(sorted(f"{g.namespace}/{g.name}" for g in gangs)[:20]) or "no gangs"
+            known = ", ".join(sorted(f"{g.namespace}/{g.name}" for g in gangs)[:20])
             problem = "matches several gangs" if chosen else "is not in the snapshot"
-            raise GitopsError(f"--remove {name} {problem}: use one of {known}")
+            advice = f"use one of {known}" if known else "it contains no gangs"
+            raise GitopsError(f"--remove {name} {problem}: {advice}")
         kept.remove(chosen[0])
     return kept
 
@@ -73,11 +74,11 @@ def _views(file: Path) -> list[View]:
 
 
 def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[State, list[str]]:
-    """Return the snapshot with the gangs in the manifests, and the assumptions made.
+    """Return the snapshot with the gangs of the manifests added, and the assumptions made.
 
     Raises:
-        GitopsError: If the manifests contain no gang, or a gang does not match the snapshot. The
-            message begins with `source`.
+        GitopsError: If the manifests contain no gang, or the snapshot lacks a gang's queue or
+            PriorityClass or already contains the gang. The message begins with `source`.
     """
     planned = planned_gangs(views, state.taken)
     if not planned.gangs:

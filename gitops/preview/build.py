@@ -132,7 +132,7 @@ def _exemptions(findings: Iterable[PolicyFinding]) -> list[str]:
 
 
 def _message(finding: PolicyFinding, description: str, remedy: str) -> str:
-    """Return a message without the rule's description and remedy, which the SDK and pack add."""
+    """Return a message without the rule's description and remedy, which Pulumi and the pack add."""
     lines = [line.strip() for line in finding.message.splitlines() if line.strip()]
     return " ".join([line for line in lines if line not in (description, remedy)] or lines)
 

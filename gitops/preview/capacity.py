@@ -25,7 +25,7 @@ class Pool:
     queue: str
     """Empty for pods outside queues."""
     product: str
-    """GPU model, or host of the price table for CPUs and memory."""
+    """GPU model; for CPUs and memory, the host in the price table."""
     resource: str
     purchase: Purchase
     role: Role
@@ -126,8 +126,8 @@ def _purchase(demand: Demand, prices: Prices, environment: Environment) -> Purch
 def costs(rows: Iterable[PoolRow], prices: Prices, stack: str) -> list[CostRow]:
     """Return the cost of every pool.
 
-    Costs per hour assume that all pods run, costs per month use the pool's utilisation. They are
-    None if the price is unknown, unless the pool is empty.
+    Hourly costs assume that all pods are running; monthly costs use the pool's utilisation. Both
+    are None if the price is unknown, unless the pool is empty.
     """
     environment = prices.environment(stack)
     return [_cost(row, prices, environment) for row in rows]
@@ -169,7 +169,10 @@ def limits(
     rows: Iterable[PoolRow],
     environment: Environment,
 ) -> list[LimitRow]:
-    """Return the limits that the stack sets, and the installed GPUs from the price table."""
+    """Return the usage of the limits that the stack sets and of the installed GPUs.
+
+    The price table lists the installed GPUs.
+    """
     stack = Stack(list(views))
     return [*_quotas(stack, demands), *_queues(stack, demands), *_gpus(list(rows), environment)]
 

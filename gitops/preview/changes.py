@@ -1,4 +1,4 @@
-"""Changed resources of a plan, with their objects before and after, and manifest diffs."""
+"""Changed resources of a plan: their objects before and after the update, and manifest diffs."""
 
 import difflib
 import re
@@ -73,7 +73,8 @@ class Change:
 def changes(steps: tuple[Step, ...]) -> list[Change]:
     """Return the steps of all resources except components and the stack itself.
 
-    Changed providers are included, because their last configuration is used to delete resources.
+    Providers are included only if they change, which can affect the deletion of resources: Pulumi
+    deletes a resource with the last configuration of its provider.
     """
     return [Change(step) for step in steps if _is_reported(step)]
 

@@ -1,4 +1,4 @@
-"""Effects of a change on claims and their data."""
+"""Effects of a change on PersistentVolumeClaims, volumes and their data."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,7 +14,7 @@ _DATA_LOSS = (
 
 
 def is_claim(resource: Resource) -> bool:
-    """Return whether a resource is a claim."""
+    """Return whether a resource is a PersistentVolumeClaim."""
     return resource.is_kind("", "PersistentVolumeClaim")
 
 

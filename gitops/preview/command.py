@@ -75,12 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--refresh", action="store_true", help="compare the cluster with the state (drift)"
     )
     parser.add_argument(
-        "--rendered", action="store_true", help="preview without cluster, state and secrets"
+        "--rendered", action="store_true", help="preview without a cluster, state or secrets"
     )
     parser.add_argument(
         "--base",
         metavar="REVISION",
-        help="Git revision to compare settings with, or everything with --rendered",
+        help="compare settings with this Git revision; with --rendered, compare everything",
     )
     parser.add_argument(
         "--save-plan",
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status. Failures are reported as well."""
+    """Run the command and return its exit status. If it fails, the report states the reason."""
     try:
         return _run(options)
     except GitopsError as error:
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
             _report_failure(options, str(error))
         raise
     except Exception as error:
-        # The message may contain a secret, and a comment is public.
+        # The message may contain a secret, and the report may become a public comment.
         if options.out is not None:
             reason = f"the preview failed with {type(error).__name__}: see the log of this command"
             _report_failure(options, reason)
@@ -212,7 +212,7 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
     """Wait for the preview, write comment.md and report.json, and return the status.
 
-    `pack` is the policy pack that the engine used; its path may differ between runs.
+    `pack` is the policy pack that the engine used. Errors show `policies` instead of its path.
     """
     # Imported while the engine is running, which takes about as long as the imports.
     from gitops import prices, secrets

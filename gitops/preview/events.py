@@ -56,7 +56,7 @@ class State:
     outputs: dict[str, Any] = field(default_factory=dict)
     protected: bool = False
     retained: bool = False
-    """True if the object stays in the cluster when it leaves the stack."""
+    """True if the object stays in the cluster when the resource leaves the stack."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Step:
     old: State | None = None
     new: State | None = None
     replaced_for: tuple[str, ...] = ()
-    """Fields that cannot be changed in place."""
+    """Changed fields that require a replacement."""
 
     @property
     def name(self) -> str:
@@ -285,7 +285,7 @@ def _diagnostic_text(diagnostic: _Diagnostic) -> str:
 
 
 def useful(output: str) -> str:
-    """Return the CLI's output without the paths of providers and without repeated errors."""
+    """Return the CLI's output without repeated errors and without lines about provider paths."""
     lines = _ORIGIN.sub("", output).strip().splitlines()
     kept = (
         line

@@ -31,7 +31,7 @@ class Impact:
 
 
 def impacts(changes: Iterable[Change]) -> list[Impact]:
-    """Return the changes that lose data or work, most severe first."""
+    """Return the effects on data, queues, runs and services, most severe first."""
     all_changes = list(changes)
     idle = {*_idle_canaries(all_changes)}
     single = {impact for change in all_changes if (impact := _impact(change, idle)) is not None}
@@ -115,7 +115,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
-    """Yield a warning for each server that serves a run started by the same change."""
+    """Yield a warning for each server whose run or sweep is started by the same change."""
     created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}
@@ -156,7 +156,8 @@ def is_rejected(change: Change) -> bool:
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
         return False
-    # The new options apply to a replacement, so one change can remove the protection and replace.
+    # The new options apply to a replacement, so one change can remove the protection of a resource
+    # and replace it.
     return change.step.operation == "delete" or (
         change.step.operation == "replace" and (new is None or new.protected)
     )

@@ -27,7 +27,8 @@ HEADLINES = {
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _REFERENCES = re.compile(r"([@#])")
-"""First characters of mentions, which Git hosts recognize even if they are escaped."""
+"""First characters of user mentions and issue references. Git hosts recognize both even if these
+characters are escaped."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 _DAYS = 2
@@ -118,7 +119,7 @@ def plain(text: str) -> Markup:
 
 
 def sentence(text: str) -> Markup:
-    """Return escaped text, except for code spans between backticks."""
+    """Return text in which everything except code spans between backticks is escaped."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return plain(text)
@@ -165,7 +166,7 @@ def signed(value: Decimal, formatted: Any = number) -> str:
 
 
 def money(value: Decimal) -> str:
-    """Format an amount of money, with cents below 1,000."""
+    """Format an amount of money. Amounts below 1,000 include cents."""
     return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 

@@ -25,7 +25,7 @@ class Mask:
         self._forms = sorted(spelled, key=lambda form: (-len(form), form))
 
     def __call__(self, text: str) -> str:
-        """Return the text without the secrets."""
+        """Return the text with the secrets masked."""
         for form in self._forms:
             text = text.replace(form, HIDDEN)
         return text
@@ -35,7 +35,7 @@ class Mask:
         return Mask(self._secrets.union(secrets))
 
     def tree(self, value: Any) -> Any:
-        """Return plain data without the secrets, including secret numbers."""
+        """Return plain data with the secrets masked, including secret numbers."""
         if not self._forms:
             return value
         if isinstance(value, dict):

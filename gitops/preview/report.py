@@ -91,17 +91,17 @@ class RunRow(_Model):
     queue: str
     gpus: Number
     hours: Number | None
-    """Hours until the deadline; null without a deadline."""
+    """Hours until the deadline, or until a sweep's budget is used up; null if there is neither."""
     each_attempt: bool
     """True if the deadline applies to each attempt."""
     cost_hour: Number | None
     """Null if the price table lacks a price."""
     cost: Number | None
-    """Maximum cost until the deadline; null if the price or the deadline is unknown."""
+    """Maximum cost over these hours; null if the price or the hours are unknown."""
     gpu_hours: Number | None = None
-    """GPU-hour budget of a sweep, whose row counts its parallel trials. Null for a run."""
+    """GPU-hour budget of a sweep, whose `gpus` are those of all parallel trials. Null for a run."""
     expected_share: Number | None = None
-    """Fraction of its trials' total length that a sweep is expected to train."""
+    """Fraction of its trials' total training length that a sweep is expected to complete."""
 
 
 class LimitRow(_Model):
@@ -167,10 +167,10 @@ class Report(_Model):
     held_by_earlier_runs: dict[str, Number]
     """GPUs, by queue, of runs that leave the stack and may continue in the cluster."""
     held_cost_hour: Number | None
-    """Hourly cost of the GPUs in `held_by_earlier_runs`; null if a price is unknown."""
+    """Hourly cost of these runs; null if a price is unknown."""
     new_runs: list[RunRow]
     waiting: list[str]
-    """Queues that cannot start new runs while earlier runs continue."""
+    """One sentence for each queue that lacks capacity for its new and earlier runs."""
     costs: list[CostRow]
     """GPU costs."""
     host_costs: list[CostRow]

@@ -37,10 +37,10 @@ def with_simulation(
     configuration: Path | None,
     repeat: int | None = None,
 ) -> tuple[Plan, Answer | None]:
-    """Simulate a plan, and return it with the violations of the rules about simulations.
+    """Simulate a plan, and return it with the violations of the rules that require a simulation.
 
     `snapshot` is a file. If it is empty, a new snapshot of the stack's cluster is taken; if it is
-    None, nothing is simulated. If the simulation fails, a note reports it, and mandatory rules
+    None, nothing is simulated. If the simulation fails, a warning states why, and mandatory rules
     count as violated. `configuration` is the configuration file of the policy pack, and `repeat`
     the number of simulations.
 
@@ -100,7 +100,7 @@ def _simulate(changes: Sequence[Change], state: State, repeat: int | None) -> An
 
 
 def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]]:
-    """Return the snapshot after the plan, and the assumptions made.
+    """Return the snapshot with the plan applied, and the assumptions made.
 
     Raises:
         GitopsError: If the snapshot is redacted, or lacks the queue or PriorityClass of a new gang.
@@ -135,7 +135,7 @@ def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]
 
 
 def _queues_and_classes(changes: Iterable[Change], state: State) -> dict[str, Any]:
-    """Return the queues and PriorityClasses after the plan, including those that it deletes."""
+    """Return the queues and PriorityClasses after the plan is applied, except for deletions."""
     queues = {queue.name: queue for queue in state.queues}
     classes = {each.name: each for each in state.priority_classes}
     for change in changes:

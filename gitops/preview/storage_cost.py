@@ -18,7 +18,7 @@ _Key = tuple[str, str]
 
 
 def storage_rows(changes: Iterable[Change], prices: Prices, stack: str) -> list[StorageRow]:
-    """Return the claims now and after the update, or none if the price table lacks storage."""
+    """Return the claims now and after the update; empty if the price table lacks storage prices."""
     all_changes = list(changes)
     now, after = _claims(c.old for c in all_changes), _claims(c.new for c in all_changes)
     declared = Stack(list(before(all_changes)))

@@ -1,4 +1,4 @@
-"""Test whether the API server can validate a preview. If it cannot, the preview is incomplete.
+"""Check that the API server can validate a preview. If it cannot, the preview is incomplete.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
 user may not create and patch objects, or the API server does not respond, the provider silently
@@ -17,7 +17,7 @@ from kube.kinds import KINDS
 
 _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
-"""Maximum length of a path. A longer setting is the content of a kubeconfig."""
+"""Maximum length of a path. A longer setting must be the content of a kubeconfig."""
 
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""
@@ -138,7 +138,7 @@ def _answers(
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        # Without objects, only check that the API server responds.
+        # Without permissions to check, check only that the API server responds.
         for attributes in accesses or [{"verb": "get", "resource": "namespaces"}]
     ]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})

@@ -33,7 +33,7 @@ class Progress:
     seconds: float | None = None
     """Training time of a finished run."""
     saved: datetime | None = None
-    """When the state in the last checkpoint was captured, or when this attempt started."""
+    """Time at which the last checkpoint's state was captured, or at which this attempt started."""
     saves_every_seconds: float | None = None
     """Mean time between the checkpoints in the log; None if there are fewer than two."""
 
@@ -115,7 +115,10 @@ def result(messages: Iterable[str]) -> Finished | None:
 
 
 def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
-    """Return the reported error, or else the last log lines, without timestamps."""
+    """Return the reported error, or else the last lines of the message or, if empty, of the log.
+
+    Log lines are returned without their timestamps.
+    """
     event = parse(message)
     if isinstance(event, Failed):
         return [event.message]

@@ -24,7 +24,7 @@ IF_INSTALLED: Final = (
     "podgroups.scheduling.volcano.sh",
     "queues.scheduling.volcano.sh",
 )
-"""API resources that some clusters have."""
+"""API resources that not every cluster has."""
 _FINISHED: Final = ("Succeeded", "Failed")
 
 TIMEOUT_SECONDS = 60.0

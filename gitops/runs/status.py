@@ -30,7 +30,7 @@ from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 LOG_LINES: Final = 400
-"""Number of last log lines to read. For most runs, this includes the first line."""
+"""Number of log lines to read, from the end. For most runs, this includes the first line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Source of run statuses, derived from a snapshot, logs and prices."""
+    """Reader that derives the statuses of runs from a snapshot, logs and prices."""
 
     cluster: Cluster
     prices: Prices
@@ -307,7 +307,7 @@ def _containers(pod: Object) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Usage:
-    """GPU hours and cost of the existing pods. Pods of earlier attempts may be gone."""
+    """GPU hours and cost of the existing pods. Pods of earlier attempts may have been deleted."""
 
     gpu_hours: Decimal
     """GPU hours. Other devices count as the fraction of a GPU that the price table defines."""

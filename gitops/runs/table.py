@@ -67,14 +67,14 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
 
 
 def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """Return the table, why runs are waiting, and the last log lines of failed runs."""
+    """Return the table, the reasons for waiting and failure, and failed runs' last log lines."""
     if not runs:
         return Text("no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
 
 
 def as_svg(console: Console, command: str) -> str:
-    """Return the recorded output as an SVG image of a terminal, in the reader's monospace font."""
+    """Return the recorded output as an SVG image of a terminal, in the viewer's monospace font."""
     return console.export_svg(title=f"$ {command}", code_format=_SVG)
 
 
@@ -104,7 +104,7 @@ def _rich_table(columns: Mapping[str, Sequence[RenderableType]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         left = name in ("RUN", "QUEUE", "STATE", "PODS", "GPUS", "EPOCHS")
-        # Only run names may wrap, because other commands require the full name.
+        # Run names wrap instead of being truncated, because other commands require the full name.
         table.add_column(
             name, justify="left" if left else "right", overflow="fold", no_wrap=name != "RUN"
         )

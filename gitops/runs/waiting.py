@@ -51,8 +51,8 @@ def waiting(snapshot: Snapshot) -> list[Waiting]:
 def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
-    They are sorted by priority, then by age, like jobs without pods in Volcano's `priority` and
-    `gang` plugins.
+    They are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins sort jobs
+    without pods.
     """
     priority: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():
@@ -100,7 +100,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Waiting]:
 
 
 def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
-    # A JobFlow is suspended if one of its steps is suspended, and the step is listed as a job.
+    # A suspended JobFlow is omitted, because its suspended step is listed as a job.
     for resource in RESOURCES:
         for job in snapshot.all(resource.name):
             suspended = resource is not volcano.FLOW and (
@@ -162,7 +162,7 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 
 
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
-    """Return the scheduler's messages about the pods, or its events about a queued PodGroup.
+    """Return the scheduler's messages about the pods and its events about a pending PodGroup.
 
     Without messages, return the PodGroup's condition, which only counts the missing pods. If
     Volcano has provisionally assigned a pod to a node, the pod's message contains no reason, but

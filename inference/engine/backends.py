@@ -29,7 +29,10 @@ TOLERANCE: Final = 1e-4
 
 @dataclass(frozen=True)
 class Choice:
-    """The configured backend and the export to load. `compile_cache` stores compiled models."""
+    """The configured backend and the export to load.
+
+    `compile_cache` is the directory for compiled models.
+    """
 
     backend: Backend
     folder: Path
@@ -75,7 +78,7 @@ class FunctionModule(nn.Module):
         self._function = function
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the function's output, unpacked from a list or tuple of one."""
+        """Return the function's output, or its first element if the output is a list or tuple."""
         outputs = self._function(inputs)
         first: Tensor = outputs[0] if isinstance(outputs, list | tuple) else outputs
         return first
@@ -147,7 +150,7 @@ class ChannelsLast(nn.Module):
 # Outside of inference mode, only some of the converted tensors would be inference tensors.
 @torch.inference_mode()
 def _reduced(network: nn.Module, choice: Choice) -> nn.Module:
-    """Return the network in the configured precision; on a GPU, fp32 includes TF32."""
+    """Return the network in the configured precision; on a GPU, fp32 uses TF32."""
     if choice.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     return network if choice.precision == "fp32" else Half(network, PRECISIONS[choice.precision])
@@ -185,7 +188,7 @@ def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
 
 
 class Graphed(nn.Module):
-    """A network on a GPU, replayed from CUDA graphs with one launch per batch, not per kernel.
+    """A network on a GPU, replayed from CUDA graphs: one launch per batch instead of per kernel.
 
     Batches are padded to powers of two. Inputs of another shape are computed without a graph.
     """
@@ -225,7 +228,7 @@ class Graphed(nn.Module):
 
 @torch.inference_mode()
 def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
-    """Compile with torch.compile for any batch size, with constants folded and packed."""
+    """Compile the network with torch.compile for any batch size, and fold and pack constants."""
     import torch._inductor.config as inductor
 
     inductor.freezing = True

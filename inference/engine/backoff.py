@@ -14,7 +14,7 @@ MAX_DELAY: Final = 30.0
 
 
 class Backoff:
-    """Counts consecutive deaths of workers."""
+    """Counter of consecutive worker deaths."""
 
     def __init__(self) -> None:
         self._deaths = 0
@@ -42,13 +42,13 @@ class Backoff:
         return delay
 
     def succeeded(self) -> None:
-        """Forget earlier deaths, which single requests caused, since the workers do compute."""
+        """Forget earlier deaths. A finished batch shows that only certain requests caused them."""
         self._deaths = 0
 
     def reason(self, now: float) -> str:
         """Return the reason why the server is unready; empty if it is ready."""
         self._reset_if_calm(now)
-        # With the replacement, the server is ready again; later deaths cause longer delays.
+        # Once the delay is over, the server is ready again; another death causes a longer delay.
         if self._deaths < MAX_DEATHS or now > self._until:
             return ""
         return f"workers died {self._deaths} times in a row: {self._last_reason}"

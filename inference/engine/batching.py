@@ -23,7 +23,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request. It is answered when all pieces into which it was split are computed."""
+    """A request. It is answered when all pieces into which it was split have been computed."""
 
     inputs: Tensors
     future: "asyncio.Future[Answer]"
@@ -45,7 +45,7 @@ class Request:
     retried: bool = False
     """True if a worker died while it was processing the request, which is then batched alone."""
     outputs: dict[int, Tensors] = field(default_factory=dict)
-    """Outputs of computed pieces, by their first sample."""
+    """Outputs of computed pieces, by the index of the piece's first sample."""
     queue_seconds: float = 0.0
     compute_seconds: float = 0.0
     batch: int = 0
@@ -115,7 +115,7 @@ class Batch:
 
     @property
     def wanted(self) -> list[str] | None:
-        """Names of the outputs that any of its requests needs; None for all."""
+        """Names of the outputs that any request in the batch needs; None for all."""
         names: set[str] = set()
         for piece in self.pieces:
             if piece.request.wanted is None:
@@ -129,7 +129,7 @@ class Batch:
         return {name: [piece.rows(name) for piece in self.pieces] for name in names}
 
     def fail(self, error: Exception) -> None:
-        """Answer all of its requests with an error."""
+        """Answer all requests in the batch with an error."""
         for piece in self.pieces:
             piece.request.fail(error)
 
@@ -151,10 +151,10 @@ class Lane:
 
 
 class Queue:
-    """Queue that serves clients in turn, with limits on the samples and bytes of all of them.
+    """Queue that serves clients in turn, with limits on the total number of samples and bytes.
 
     If the queue is full, a new request evicts the newest requests of the client with the most
-    queued requests.
+    queued samples or bytes.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
@@ -180,7 +180,7 @@ class Queue:
         return samples <= self._max_samples and size <= self._max_bytes
 
     def samples_before(self, request: Request) -> int:
-        """Return how many queued samples are computed before a new request is finished."""
+        """Return how many of the queued samples will be computed before a new request."""
         own = self._lanes.get(request.peer)
         if own is not None and len(self._lanes) == 1:
             return self.samples
@@ -267,7 +267,7 @@ class Queue:
                 self._count(piece.request, piece.end - piece.begin, lane)
 
     def drop(self, request: Request) -> None:
-        """Stop counting a request that is answered or cancelled."""
+        """Stop counting a request that has been answered or cancelled."""
         if request.queued:
             self._count(request, -request.queued, self._lanes[request.peer])
 
@@ -288,9 +288,9 @@ class Queue:
         self._lanes.clear()
 
     def _displace(self, request: Request, retry_after: float) -> bool:
-        """Reject the newest request of the client that has the most queued.
+        """Reject the newest request of the client with the most queued samples or bytes.
 
-        Return False if no client has more queued than the client of `request` would have.
+        Return False if that client has no more of them than the client of `request` would have.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

@@ -15,7 +15,7 @@ from workload.report import emit
 
 
 class ModelEngine:
-    """Serves the export in `config.model_path`. Use it in one event loop only.
+    """Engine that serves the export in `config.model_path`, in one event loop.
 
     Create it inside the running event loop, `start` it, and `close` it at the end.
     """
@@ -25,7 +25,7 @@ class ModelEngine:
         self.pool: Pool | None = None
         """The loaded version; None before the first model is loaded."""
         self.draining = False
-        """True after the shutdown has begun. Requests are still answered but should not be sent."""
+        """True once the shutdown has begun. Requests are still answered, but should not be sent."""
         self.reload_failures = 0
         """Number of new versions that could not be served."""
         self._observer = observer or Observer()
@@ -57,7 +57,7 @@ class ModelEngine:
         return self.pool.queued if self.pool else 0
 
     async def start(self) -> None:
-        """Start to watch for the export and load it, in the background."""
+        """Start watching for the export in the background, and load it when it appears."""
         self._watching = asyncio.create_task(self._watch())
 
     async def reload(self) -> Served:

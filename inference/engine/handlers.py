@@ -34,7 +34,7 @@ class Source:
 
 
 class Handler(ABC):
-    """Loads a model and computes the outputs of batches.
+    """Base class of handlers, which load a model and compute the outputs of batches.
 
     All hooks process whole batches: each row of the inputs is a sample, and the outputs must
     contain the same samples in the same order. If a hook raises an exception, the requests of the
@@ -83,7 +83,7 @@ class Handler(ABC):
 
 
 class Plain(Handler):
-    """Returns the network's output as FP32 under the name `outputs`."""
+    """Handler that returns the network's output as FP32 under the name `outputs`."""
 
     network: nn.Module
     device: torch.device
@@ -135,7 +135,7 @@ class Plain(Handler):
 
 
 class Classifier(Plain):
-    """Returns `probabilities` (N x classes), `class` (N) and `label` (N)."""
+    """Handler that returns `probabilities` (N x classes), `class` (N) and `label` (N)."""
 
     def load(self, source: Source) -> None:
         """Load the network, which must return one logit per class of the manifest."""
@@ -169,10 +169,11 @@ class Classifier(Plain):
 
 
 class LanguageModel(Plain):
-    """Maps `tokens` (N x T, T up to the context size) to `logits` (N x T x vocabulary).
+    """Handler that maps `tokens` (N x T) to `logits` (N x T x vocabulary).
 
-    The network must be causal: later tokens do not affect the logits of earlier ones. Therefore
-    shorter sequences can be padded to the context size if the backend supports only this length.
+    T is at most the context size. The network must be causal: later tokens do not affect the logits
+    of earlier ones. Therefore, shorter sequences can be padded to the context size if the backend
+    supports only this length.
     """
 
     def load(self, source: Source) -> None:
@@ -198,7 +199,7 @@ class LanguageModel(Plain):
             self._any_length = False
 
     def decode(self, inputs: Tensors) -> Tensor:
-        """Convert tokens; reject empty and too long sequences, and unknown tokens."""
+        """Convert tokens; reject sequences that are empty or too long, and unknown tokens."""
         tokens = inputs["tokens"]
         if not 0 < tokens.shape[1] <= self._context:
             raise InputError(

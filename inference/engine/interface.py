@@ -55,7 +55,7 @@ class Served:
 
 
 class Answer(NamedTuple):
-    """All outputs of one request, with timings."""
+    """The outputs of one request, with timings."""
 
     outputs: Tensors
     served: Served
@@ -93,7 +93,7 @@ class UnavailableError(RefusedError):
 
 
 class Observer:
-    """Receives events of the engine in the event loop. The base class ignores them."""
+    """Observer of engine events, called in the event loop. The base class ignores them."""
 
     def batch(self, samples: int, seconds: float) -> None:
         """Handle the end of a batch of `samples` that took `seconds` to compute."""

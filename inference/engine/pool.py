@@ -77,7 +77,7 @@ class Pool:
 
     @property
     def max_in_flight(self) -> int:
-        """Maximum number of samples, queued and at workers."""
+        """Maximum number of samples in the queue and at workers."""
         at_workers = SLOTS * self._config.max_batch * max(1, len(self._workers))
         return self._config.max_queue + at_workers
 
@@ -167,7 +167,7 @@ class Pool:
 
     @property
     def _has_no_workers(self) -> bool:
-        """True if no worker is ready or expected soon."""
+        """True if no worker is ready or expected to be ready soon."""
         expected = self._replacing and not self.reason
         return not (expected or any(worker.ready for worker in self._workers))
 
@@ -180,10 +180,10 @@ class Pool:
     ) -> Request:
         """Queue a request of a client; its future receives the answer.
 
-        `inputs` must have been checked against `served.inputs`. `deadline` is a time of
+        `inputs` must have been checked against `served.inputs`. `deadline` is a timestamp of
         `time.monotonic`. The answer contains only the named `outputs`, or all of them for None.
-        Raise InputError, OverloadedError or UnavailableError. The future may also fail with
-        DeadlineError.
+        Raise InputError, OverloadedError or UnavailableError if the request is rejected. The future
+        may also fail with DeadlineError.
         """
         if self._closed:
             raise UnavailableError("the server is shutting down")
@@ -254,7 +254,7 @@ class Pool:
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)
         worker.expected_samples = expected if steady else 0
         if not self._dispatch_scheduled:
-            # Dispatch before the answers are written, so that the worker computes meanwhile.
+            # Dispatch before writing the answers, so that the worker is not idle in the meantime.
             self._dispatch()
         seconds: float = message["seconds"]
         pace = duration / batch.samples
@@ -324,10 +324,11 @@ class Pool:
     def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
 
-        Requests that it was processing are retried once, individually. A request that kills a
-        second worker fails. After too many deaths, or if the worker hung, all of them fail.
+        The requests of the batch that it was computing are retried once, individually. A request
+        that kills a second worker fails. After too many deaths, or if the worker hung, all requests
+        of the batch fail.
         """
-        error = UnavailableError(f"the worker that computed this died: {reason}")
+        error = UnavailableError(f"the worker that was processing this request died: {reason}")
         for position, batch in reversed(list(enumerate(worker.batches))):
             if position == 0:
                 batch.retry(error, final=worker.killed or bool(self.reason))

@@ -1,4 +1,4 @@
-"""Worker process: its specification, its shared memory, its messages and the server's handle.
+"""Worker processes: their specification, shared memory and messages, and the server's handle.
 
 Arrays are passed in anonymous shared memory (memfd), so nothing remains if both processes are
 killed, and the size of /dev/shm does not matter. Messages are JSON in SOCK_SEQPACKET packets.
@@ -123,7 +123,10 @@ class Arena:
         return arrays
 
     def on_map(self, mapped: Callable[[NDArray[np.uint8] | None], object]) -> None:
-        """Call `mapped` with the memory, and whenever it is replaced, with None and the new one."""
+        """Call `mapped` with the memory, and again whenever the memory is replaced.
+
+        Before it is replaced, also call `mapped` with None, because the old memory is released.
+        """
         self._mapped = mapped
         self._map()
 
@@ -170,7 +173,7 @@ def receive(end: socket.socket) -> Message | None:
 
 
 class Worker:
-    """The server's handle of one worker process.
+    """The server's handle for one worker process.
 
     `on_result` is called for each computed batch, and `on_exit` once, with the reason for the exit.
     """
@@ -183,16 +186,17 @@ class Worker:
     ) -> None:
         self.spec = spec
         self.ready = False
-        """True if it has loaded the model."""
+        """True if the worker has loaded the model."""
         self.loaded: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        """Its first message: `ready` with the model's tensors, or `failed` with the reason."""
+        """The worker's first message: `ready` with the model's tensors, or `failed` with the
+        reason."""
         self.expected_samples = 0
         """Number of samples queued or just computed when the worker became idle. Under steady load,
         about as many will arrive soon."""
         self.batches: deque[Batch] = deque()
         """Batches that were sent but not answered; the first one is being computed."""
         self.busy_since = 0.0
-        """Time at which it started the current batch, or sent its last result."""
+        """Time at which the worker started the current batch, or sent its last result."""
         self._on_result, self._on_exit = on_result, on_exit
         self._loop = asyncio.get_running_loop()
         self._slots = tuple(Slot(Arena.create(), Arena.create()) for _ in range(SLOTS))
@@ -203,7 +207,7 @@ class Worker:
 
     @property
     def killed(self) -> bool:
-        """True if the server killed or stopped it."""
+        """True if the server killed or stopped the worker."""
         return bool(self._exit_reason)
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Worker process that loads a model and computes batches until the server closes the channel."""
+"""Worker process that loads a model and computes batches until the server closes the socket."""
 
 import contextlib
 import gc
@@ -34,10 +34,10 @@ MAX_TRACE_CHARACTERS: Final = 20_000
 
 
 def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
-    """Run until the server closes its end. Started by `inference.engine.process`."""
+    """Run until the server closes its end of the socket. Started by `inference.engine.process`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Exclude objects from before the fork, because a collection would copy their pages.
+    # Exclude the objects that existed before the fork, because a collection would copy their pages.
     gc.freeze()
     keep_freed_memory()
     _exit_with_server()
@@ -105,9 +105,10 @@ def _exit_with_server() -> None:
 
 
 def _public(error: BaseException, folder: str) -> str:
-    """Return the message for callers. Messages of other exceptions are only logged.
+    """Return an error message that clients may see.
 
-    Those may contain anything, and anyone can read the readiness page.
+    Exceptions other than ExportError and ConfigurationError are only logged, because their messages
+    may contain anything, and anyone can read the readiness page.
     """
     cause: BaseException | None = error
     while isinstance(cause, ExportError | ConfigurationError):
@@ -185,7 +186,7 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
 def _compute(
     handler: Handler, inputs: Tensors, sizes: list[int]
 ) -> tuple[list[Tensors], dict[int, Exception]]:
-    """Compute parts with the given numbers of samples. Return outputs, and errors by part."""
+    """Compute parts with these numbers of samples. Return outputs, and errors by part index."""
     parts: list[Tensors] = []
     errors = {}
     begin = 0
@@ -213,6 +214,6 @@ def _describe(error: Exception) -> tuple[str, str]:
     emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
     cuda = isinstance(error, RuntimeError) and "CUDA error" in str(error)
     if cuda or isinstance(error, torch.AcceleratorError):
-        # All later batches would fail as well. A new process gets a new context.
+        # All later batches would fail as well. A new process has a new CUDA context.
         os._exit(exit_codes.FAILED)
     return "input", "the model cannot compute this input; see compute_failed in the server log"

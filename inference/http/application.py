@@ -26,7 +26,10 @@ from inference.service import Service
 from workload.report import emit
 
 Reserve = Callable[[int], bool]
-"""Function that counts bytes until the response is sent; returns False if there are too many."""
+"""Function that counts bytes against the limits until the response is sent.
+
+It returns False if a limit would be exceeded.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ _NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X
 
 
 class Application:
-    """Answers the requests of one port."""
+    """HTTP application that answers the requests of one port."""
 
     def __init__(self, service: Service, routes: Routes, limits: Limits) -> None:
         self.limits = limits
@@ -92,7 +95,7 @@ class Application:
         self._id_prefix, self._id_numbers = os.urandom(6).hex(), count(1)
         self._computing = 0
         self._by_peer: Counter[str] = Counter()
-        """Requests that are being computed, by client."""
+        """Number of requests that are being computed, by client."""
 
     @property
     def draining(self) -> bool:
@@ -101,7 +104,7 @@ class Application:
 
     @property
     def busy(self) -> OverloadedError:
-        """The error for a request whose bytes exceed the limit on all requests."""
+        """Error for a request that does not fit into the memory for all requests."""
         limit = self._service.config.max_buffered_bytes
         return OverloadedError(f"requests and responses in memory exceed {limit} bytes: try again")
 
@@ -190,7 +193,7 @@ class Application:
             )
 
     def _find(self, request: Request) -> tuple[Route, str]:
-        """Return the route and the name of the model, and set the route and the version.
+        """Return the route and the model's name, and set the route and the version of the request.
 
         Raise HttpError 404 or 405.
         """

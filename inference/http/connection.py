@@ -25,14 +25,14 @@ TURN_BYTES: Final = 1 << 18
 """Size of a body above which connections take turns to receive the rest."""
 
 PIECE_BYTES: Final = 1 << 10
-"""Maximum bytes per parser call, except in a body of known length. They contain at most about 50
-requests or 170 chunks."""
+"""Maximum number of bytes per parser call, except in a body of known length. This many bytes
+contain at most about 50 requests or 170 chunks."""
 
 QUEUED_BYTES: Final = 1 << 10
 """Bytes charged for a request that waits for the response to an earlier one."""
 
 TURN_SECONDS: Final = 0.001
-"""Time (s) for pipelined requests after which another connection takes its turn."""
+"""Time (s) for pipelined requests after which it is another connection's turn."""
 
 HIGH_WATER: Final = 1 << 16
 """Unsent bytes above which a response counts as unsent, and the next request waits."""
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """True if it waits for its client to send the rest of a body or to read a response."""
+        """True if the client has yet to send the rest of a body or to read a response."""
         return self._in_body or self._paused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
                 self._await_turn()
 
     def take_turn(self) -> None:
-        """Continue to process a large body, large JSON or many requests."""
+        """Continue processing a large body, large JSON or many requests."""
         self._awaits_turn = False
         until = time.monotonic() + TURN_SECONDS
         if self._queue:
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def reserve(self, request: Request, size: int) -> bool:
-        """Count bytes until the response is sent; return False if there are too many."""
+        """Count bytes until the response is sent; return False if a limit would be exceeded."""
         if not self._limits.charge(self, size):
             return False
         request.charged += size
@@ -333,7 +333,7 @@ class Connection(asyncio.Protocol):
             if self._too_slow(now, self._window_bytes - size, size):
                 self.abort()
         elif self._in_body and self._unparsed:
-            # The server delays the body, not the client.
+            # The server is delaying the body, not the client.
             self._body_since = now
             self._open_window(now, self._received)
         elif self._in_body:
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
         self._window, self._window_bytes = now, size
 
     def _too_slow(self, now: float, moved: int, size: int) -> bool:
-        """Return whether fewer bytes moved in the last window than the configured rate allows."""
+        """Return whether fewer bytes moved in the last window than the minimum rate requires."""
         config = self._limits.config
         if now - self._window < config.stall_seconds:
             return False

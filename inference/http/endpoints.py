@@ -65,7 +65,10 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
 
 
 def _requested_seconds(service: Service, request: Request) -> float:
-    """Return the header X-Request-Timeout in seconds, or the default, or raise InputError."""
+    """Return the timeout in seconds from the header X-Request-Timeout, or the default.
+
+    Raise InputError if the header is invalid.
+    """
     text = request.headers.get(TIMEOUT)
     if text is None:
         return service.config.request_seconds
@@ -176,7 +179,7 @@ PATHS: Final[Routes] = {
         _infer, "Inference", "InferResponse", _INFER_ERRORS, "POST", counted="rest"
     ),
 }
-"""The port for clients."""
+"""Routes of the port for clients."""
 
 ADMIN_PATHS: Final[Routes] = {
     **_HEALTH,
@@ -187,4 +190,4 @@ ADMIN_PATHS: Final[Routes] = {
         _load, _LOAD, "Loaded", (404, 409), "POST", "admin"
     ),
 }
-"""The port for probes, metrics and administration."""
+"""Routes of the port for probes, metrics and administration."""

@@ -25,13 +25,13 @@ IDLE_DRAIN_SECONDS: Final = 0.5
 """Time (s) without a request after which a connection is closed at shutdown."""
 
 PIPELINED_SHARE: Final = 0.1
-"""Share of the event loop's time for clients that do not wait for responses."""
+"""Share of the event loop's time for clients that send requests without awaiting responses."""
 
 PARSING_SHARE: Final = 0.2
 """Share of the event loop's time for large JSON. Parsing 2 MiB takes up to 20 ms."""
 
 SHORTEST_PAUSE: Final = 0.002
-"""Pause (s) below which a turn is not delayed, because event loop timers count milliseconds."""
+"""Pause (s) below which a turn is not delayed, because event loop timers have 1 ms resolution."""
 
 
 class Turns:
@@ -47,7 +47,7 @@ class Turns:
         self._free_at = 0.0
 
     def queue(self, connection: "Connection") -> None:
-        """Let a connection continue after the others that wait."""
+        """Give a connection a turn after all connections that are already waiting."""
         self._waiting.append(connection)
         if len(self._waiting) == 1:
             self._schedule()
@@ -124,9 +124,10 @@ class Limits:
     def add(self, connection: "Connection") -> bool:
         """Count a connection, and close another one if there are too many.
 
-        The victim belongs to the peer with the most connections. It is the peer's oldest idle
-        connection or, without one, its oldest connection that waits for its client. Return False if
-        all of its connections wait for a response to be computed.
+        The closed connection belongs to the same peer if that has reached its limit, otherwise to
+        the peer with the most connections. It is the peer's oldest idle connection or, without one,
+        its oldest connection that waits for its client. Return False if all connections of the peer
+        are waiting for the server.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -154,7 +155,7 @@ class Limits:
                 del self._peers[connection.peer]
 
     def charge(self, connection: "Connection", size: int) -> bool:
-        """Count bytes; return False if there are too many.
+        """Count bytes; return False if a limit would be exceeded.
 
         If the client's address would exceed its limit, drop the largest request of that address
         that waits for its client. If the total limit would be exceeded, select the address whose

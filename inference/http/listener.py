@@ -38,11 +38,11 @@ ACCEPT_SECONDS: Final = 0.1
 """Time (s) until connections are accepted again after the limit on open files was reached."""
 
 TLS_CLOSE_SECONDS: Final = 1.0
-"""Time (s) that a client has to answer TLS's closing message, which idle clients do not read."""
+"""Time (s) that a client has to answer TLS's close_notify alert, which idle clients do not read."""
 
 
 class Certificate:
-    """The TLS certificate, which is read again when its files change."""
+    """The TLS certificate. `refresh` reads its files again if they have changed."""
 
     def __init__(self, config: InferenceConfig) -> None:
         """Raise ConfigurationError if the certificate and key cannot be used."""
@@ -85,7 +85,7 @@ class Handshakes:
         self._peers: dict[asyncio.Task[None], str] = {}
 
     def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake. Beyond the maximum, cancel the oldest one of the peer with the most."""
+        """Run a handshake. If there are too many, cancel the oldest of the peer with the most."""
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)
             oldest = next(task for task, owner in self._peers.items() if owner == most)
@@ -102,7 +102,7 @@ class Handshakes:
 
 
 class Listener:
-    """Accepts connections on one port between `start` and `stop`, on the running event loop."""
+    """Listener that accepts connections on one port, on the event loop in which it is started."""
 
     def __init__(
         self, service: Service, routes: Routes, setting: str, port: int, max_connections: int
@@ -140,7 +140,7 @@ class Listener:
         self.limits.start(*watching)
 
     async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
-        """Accept TLS connections. asyncio's server reports them only after their handshake."""
+        """Accept TLS connections and limit their handshakes, which asyncio's server cannot do."""
         with listening:
             while True:
                 try:
@@ -179,7 +179,7 @@ class Listener:
 
 
 class AdminListener:
-    """Listener of the administration port, with its own thread so that it responds under load."""
+    """Listener of the administration port, in a separate thread so that it responds under load."""
 
     def __init__(self, service: Service, routes: Routes) -> None:
         port = service.config.admin_port

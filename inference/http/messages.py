@@ -26,7 +26,7 @@ Headers = Sequence[tuple[str, str]]
 
 JSON: Final = "application/json"
 JSON_LENGTH: Final = "inference-header-content-length"
-"""Header of requests and responses in which binary tensors follow the JSON."""
+"""Header with the length of the JSON, in requests and responses in which binary tensors follow."""
 LARGE_JSON: Final = 1 << 16
 """Size (bytes) of JSON whose parsing may take longer than a turn of a connection."""
 CLIENT_GONE: Final = 499
@@ -121,7 +121,7 @@ class Request:
 
     @property
     def too_large(self) -> HttpError:
-        """The error for a body beyond the limit."""
+        """The error for a body that exceeds the limit."""
         if JSON_LENGTH in self.headers:
             return HttpError(413, f"the body is larger than {self.limit} bytes: send fewer samples")
         return HttpError(
@@ -137,7 +137,7 @@ def json_response(document: object, status: int = 200, headers: Headers = ()) ->
 def error_response(error: BaseException) -> Response:
     """Convert an error to the protocol's format, an object with the key `error`.
 
-    Raise the error if no client can cause it.
+    Re-raise errors that clients cannot cause.
     """
     if isinstance(error, HttpError):
         return json_response({"error": str(error)}, error.status, error.headers)

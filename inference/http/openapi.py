@@ -57,7 +57,7 @@ def _operation(route: Route) -> Document:
         if code in _RETRIED:
             responses[code]["headers"] = {"Retry-After": _header("Seconds")}
     if route.answer in _NOT_READY:
-        responses[503] = _answer(route.answer, "Not ready; `reason` has the cause")
+        responses[503] = _answer(route.answer, "Not ready; `reason` states why")
     if route.counted:
         responses[200]["headers"] = {_JSON_LENGTH: _header(_JSON_LENGTH_TEXT)}
         responses[200]["content"]["application/octet-stream"] = {}

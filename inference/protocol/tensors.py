@@ -40,9 +40,9 @@ SHORT_ROW: Final = 8
 comparing only their brackets and commas."""
 
 _VALUES: Final = b"0123456789.eE+-truefals"
-"""Characters of numbers and booleans, which this comparison removes.
+"""Characters of numbers and booleans, which are removed before brackets and commas are compared.
 
-It is not used for strings, because they may contain brackets.
+Lists of strings are always checked row by row, because strings may contain brackets.
 """
 
 
@@ -56,7 +56,10 @@ def find(name: object, specs: tuple[TensorSpec, ...], field: str) -> TensorSpec:
 
 
 def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
-    """Return a shape with at least one sample. Raise InputError if the input cannot have it."""
+    """Return the shape as a tuple.
+
+    Raise InputError unless it has at least one sample and matches the specification of the input.
+    """
     # Nested lists stay as they are: converting them could exceed the recursion limit.
     sizes = list(shape) if isinstance(shape, Array) and len(shape) <= MAX_ITEMS else shape
     if isinstance(sizes, list) and len(sizes) == len(spec.shape):
@@ -66,7 +69,9 @@ def check_shape(shape: object, spec: TensorSpec, field: str) -> tuple[int, ...]:
         else:
             return tuple(sizes)
     wanted_shape = ", ".join(["N", *("any" if n == -1 else str(n) for n in spec.shape[1:])])
-    raise InputError(f"{field} is {show(shape)}: it must be [{wanted_shape}] with N of at least 1")
+    raise InputError(
+        f"{field} is {show(shape)}: it must be [{wanted_shape}], where N is at least 1"
+    )
 
 
 def check_finite(values: NDArray[Any], spec: TensorSpec, field: str) -> NDArray[Any]:

@@ -3,9 +3,9 @@
 With the binary tensor extension, values follow the JSON in the order of the tensors (protocol:
 github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md).
 
-A client usually sends the same few hundred bytes of JSON before the values of each request. For a
-small request, parsing and serializing this JSON takes longer than everything else in the event
-loop. Parsed JSON is therefore cached as a `Plan`, together with the JSON of its responses.
+A client usually sends the same few hundred bytes of JSON before the binary values of each request.
+For a small request, parsing and serializing this JSON takes longer than everything else in the
+event loop. Parsed JSON is therefore cached as a `Plan`, together with the JSON of its responses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,10 +51,10 @@ OUTPUT_FIELDS: Final = frozenset({"name", "parameters"})
 OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
 
 BYTES_SIZE: Final = 64
-"""Size (bytes) assumed for each output text before it is computed."""
+"""Size (bytes) that is assumed for each string in an output before the output is computed."""
 
 MAX_HEADS: Final = 16
-"""Maximum number of cached response heads per plan, because text outputs have many lengths."""
+"""Maximum number of cached response heads per plan. String outputs need a head for each size."""
 
 Head = tuple[object, ...]
 """Everything that the JSON of a response depends on: shapes and sizes of its outputs."""
@@ -93,7 +93,7 @@ class Plan:
 
 
 class InferRequest(NamedTuple):
-    """A request that fits `Served.inputs`."""
+    """A parsed request, whose inputs match `Served.inputs`."""
 
     plan: Plan
     inputs: Tensors

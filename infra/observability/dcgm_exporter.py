@@ -106,7 +106,7 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "imagePullPolicy": "IfNotPresent",
         "env": [
             *({"name": name, "value": value} for name, value in env.items()),
-            # Without it, the label Hostname is the name of the exporter's pod.
+            # Without this variable, the label Hostname is the name of the exporter's pod.
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
         "ports": [{"name": "metrics", "containerPort": settings.port}],

@@ -90,8 +90,8 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
         yield (
-            "must set exactly one of `job`, `sweep`, `run`, `url` and `source`, which names the "
-            f"model, but sets {sources}"
+            "must name the model with exactly one of `job`, `sweep`, `run`, `url` and `source`, "
+            f"but sets {sources}"
         )
         return
     canary = service.canary

@@ -31,7 +31,7 @@ def _export_url(text: str) -> str:
 
 
 RunName = Annotated[str, AfterValidator(_run_name)]
-"""Name of a run with its eight digits."""
+"""Full name of a run, including its eight digits."""
 
 ExportUrl = Annotated[str, AfterValidator(_export_url)]
 """URL of an export in an object store or behind a web server."""

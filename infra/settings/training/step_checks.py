@@ -58,7 +58,10 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def producers(inputs: Mapping[str, str]) -> list[str]:
-    """Return the steps that produce these inputs, each `<step>.<output>` or a list of them."""
+    """Return the steps that produce these inputs.
+
+    Each value is `<step>.<output>` or a list of such references.
+    """
     references = (each for text in inputs.values() for each in text.strip("[]").split(","))
     return list(dict.fromkeys(reference.partition(".")[0] for reference in references))
 
@@ -145,7 +148,7 @@ def _placeholder_problems(
 def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) -> str | None:
     """Return an error message if an output cannot set the hyperparameter `key`."""
     if job.hyperparameters is None:
-        return "the job has neither hyperparameters nor command, which would read it"
+        return "the job has neither hyperparameters nor a command to read it"
     if key not in TrainingConfig.model_fields.keys() - DERIVED_HYPERPARAMETERS:
         return f"a job has no hyperparameter {key!r} to set"
     if key in job.hyperparameters.model_fields_set:

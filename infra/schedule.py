@@ -14,7 +14,7 @@ from kube.kinds.volcano import ATTEMPT_FAILED, FLOW, TEMPLATE, TRAINING_STEP, te
 PROGRAM: Final = "schedule"
 _CONTAINER: Final = "attempt"
 _RESTARTS: Final = 10
-"""Maximum number of restarts. A restarted program finds the run that it had started."""
+"""Maximum number of restarts. A restarted program finds the run that it has already started."""
 
 
 def schedule_objects(

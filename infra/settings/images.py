@@ -49,7 +49,7 @@ class ImageSettings(Settings):
         if (self.build is None) == (self.reference is None):
             number = "both" if self.build else "neither"
             raise ValueError(
-                "must set exactly one of `build`, and `reference` pinned by digest, but sets "
+                "must set exactly one of `build` and `reference` (pinned by digest), but sets "
                 f"{number}"
             )
         return self

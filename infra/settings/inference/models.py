@@ -89,7 +89,7 @@ class ClaimSourceSettings(Settings):
     @model_validator(mode="after")
     def _inside(self) -> Self:
         if ".." in self.path.split("/"):
-            raise ValueError(f"sets path to {self.path}, outside the claim: remove '..'")
+            raise ValueError(f"sets path to {self.path}, which is outside the claim: remove '..'")
         return self
 
 

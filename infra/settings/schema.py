@@ -188,7 +188,7 @@ class _Generator(GenerateJsonSchema):
             for name in DERIVED_HYPERPARAMETERS:
                 del hyperparameters["properties"][name]
             for field in hyperparameters["properties"].values():
-                # Descriptions are docstrings of several lines.
+                # The descriptions are docstrings, which may span several lines.
                 field["description"] = " ".join(field["description"].split())
         return generated
 

@@ -50,7 +50,7 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
 def claims_can_be_mounted_by_their_pods(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
-    """Check that claims which several pods mount can be mounted on several nodes."""
+    """Check that a claim of several pods can be mounted on several nodes."""
     for key, job in training.all_jobs.items():
         claim = storage.claims.get(job.checkpoints)
         if claim is None:

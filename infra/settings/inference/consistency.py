@@ -45,7 +45,7 @@ _RESERVED_VOLUMES: Final = frozenset(
 _RESERVED_PATHS: Final = (MODELS_PATH, CACHE_PATH, SECRETS_PATH, PROGRAM_PATH)
 _TRITON_STORES: Final = ("s3://", "gs://")
 _MULTI_GPU_SHM: Final = "1Gi"
-"""Minimum size of /dev/shm, through which NCCL and workers communicate, with several GPUs."""
+"""Minimum size of /dev/shm in pods with several GPUs, whose processes communicate through it."""
 
 
 def problems(service: InferenceServiceSettings) -> Iterator[str]:

@@ -149,7 +149,7 @@ class ApiClient:
         )
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return a Deployment with one replica. `strategy` None uses Kubernetes' default."""
+        """Return a Deployment with one replica and, by default, Kubernetes' update strategy."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",

@@ -26,9 +26,9 @@ STARTED_RUNS: Final = "startedRuns"
 """Stack output with the names of the runs whose jobs exist. Only successful updates write it."""
 
 _AMBIENT: Final = ""
-"""Makes the provider find the kubeconfig as kubectl does.
+"""Value of `kubeconfig` with which the provider finds the file as kubectl does.
 
-If the argument were left out, the value of $KUBECONFIG would become part of the state.
+Without the argument, the value of $KUBECONFIG would become part of the state.
 """
 
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -145,7 +145,7 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval of services, at most the shortest interval of evaluations."""
+    """Return the scrape interval of services, at most the shortest interval of canary checks."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 

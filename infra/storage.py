@@ -31,7 +31,7 @@ class StorageArgs:
 
 
 class Storage(Component):
-    """Storage classes, volumes and claims, which are bound when the component is ready."""
+    """Storage classes, volumes and claims. Claims are bound when the component is ready."""
 
     claims: dict[str, str]
 

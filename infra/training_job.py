@@ -51,8 +51,9 @@ class TrainingJob(Component):
 class TrainingJobs(Component):
     """Runs of many training jobs in one component.
 
-    A file or bucket backend rewrites the whole state at each step, and a component costs three
-    steps in addition to two per object; docs/scale.md contains measurements.
+    A component for each run would slow down large stacks: a file or bucket backend rewrites the
+    whole state at each step, and a component costs three steps in addition to two per object
+    (docs/scale.md).
 
     `recorded` contains the names of the runs whose jobs the last update found or created. If an
     update would create such a job again, the job was deleted in the cluster. The update is then

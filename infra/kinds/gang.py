@@ -73,7 +73,7 @@ class Gang:
 
     @property
     def minimum(self) -> int:
-        """Number of pods that are placed together or not at all."""
+        """Minimum number of pods, which are placed together or not at all."""
         return self.min_size or self.size
 
     @property

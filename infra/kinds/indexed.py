@@ -86,7 +86,7 @@ def _job(gang: Gang) -> Manifest:
                 "completions": gang.size,
                 "parallelism": gang.size,
                 "suspend": gang.suspend or None,
-                # When one pod fails, its peers fail too, and each failure counts as a retry.
+                # When one pod fails, its peers fail too, and each failure counts.
                 "backoffLimit": gang.retries * gang.size,
                 "activeDeadlineSeconds": gang.deadline_seconds,
                 "podFailurePolicy": failure_policy(gang, gang.pod.container),

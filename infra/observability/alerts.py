@@ -1,4 +1,4 @@
-"""Alerts and rule groups of Prometheus."""
+"""Alerts and rule groups for Prometheus."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

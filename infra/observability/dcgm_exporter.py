@@ -89,8 +89,8 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
     mounts = [{"name": "pod-resources", "mountPath": _POD_RESOURCES, "readOnly": True}]
-    # Only profiling counters need SYS_ADMIN, which NVIDIA's chart adds. No rule or dashboard uses
-    # them.
+    # NVIDIA's chart adds SYS_ADMIN, which only profiling counters need. No rule or dashboard uses
+    # these counters.
     security: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     if settings.gke:
         # As in Google's manifest (prometheus-engine, examples/nvidia-dcgm).

@@ -1,4 +1,4 @@
-"""The Pulumi program: settings, components in the order of creation, and outputs."""
+"""The Pulumi program: it reads the settings, creates the components, and exports the outputs."""
 
 import pulumi
 

@@ -25,7 +25,7 @@ class AdmissionArgs:
 
 
 class Admission(Component):
-    """A policy and a binding for each rule that can be evaluated on a single object."""
+    """Admission policies, and their bindings, for the rules that need only a single object."""
 
     def __init__(
         self, name: str, args: AdmissionArgs, opts: pulumi.ResourceOptions | None = None
@@ -46,9 +46,10 @@ class Admission(Component):
 
 
 def manifests(args: AdmissionArgs) -> list[Manifest]:
-    """Return each policy, followed by its binding, or an empty list if admission is off.
+    """Return the objects that the policies need, then each policy followed by its binding.
 
-    Raise SettingsError if the pack's configuration file is missing or invalid.
+    The list is empty if admission is off. Raise SettingsError if the pack's configuration file is
+    missing or invalid.
     """
     tenancy = args.tenancy
     if tenancy.admission == "off":

@@ -37,7 +37,7 @@ class ApiClient:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Labels that select its pods. A run may share the name label, but not the instance."""
+        """Labels that select its pods. A run may have the same name label, but not both."""
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}
 
@@ -54,7 +54,7 @@ class ApiClient:
         return account
 
     def role(self, rules: Sequence[Mapping[str, Any]], namespace: str | None = None) -> Manifest:
-        """Return a Role in `namespace`, by default the program's."""
+        """Return a Role in `namespace`, by default in that of the program."""
         metadata = {**self.metadata, "namespace": namespace or self.namespace}
         return {
             "apiVersion": f"{_RBAC}/v1",
@@ -64,7 +64,7 @@ class ApiClient:
         }
 
     def binding(self, namespace: str | None = None) -> Manifest:
-        """Return the RoleBinding in `namespace`, by default the program's."""
+        """Return the RoleBinding in `namespace`, by default in that of the program."""
         return {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
@@ -92,9 +92,9 @@ class ApiClient:
         ]
 
     def allow_ports(self, ports: Iterable[int]) -> Manifest:
-        """Return the NetworkPolicy that allows egress to these ports and nothing else.
+        """Return the NetworkPolicy that allows only egress to these ports.
 
-        No NetworkPolicy can select the API server by its address, so any address is allowed.
+        A NetworkPolicy cannot select the API server, so the ports of all addresses are allowed.
         """
         allowed = [
             {"port": port, "protocol": protocol}
@@ -149,7 +149,7 @@ class ApiClient:
         )
 
     def deployment(self, pod: Pod, strategy: Mapping[str, Any] | None = None) -> Manifest:
-        """Return a Deployment with one replica. None uses Kubernetes' default strategy."""
+        """Return a Deployment with one replica and, by default, Kubernetes' update strategy."""
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -194,4 +194,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""The same volume as for an automatically mounted token."""
+"""Same volume as Kubernetes adds to pods that mount the token automatically."""

@@ -26,9 +26,9 @@ STARTED_RUNS: Final = "startedRuns"
 """Stack output with the names of the runs whose jobs exist. Only successful updates write it."""
 
 _AMBIENT: Final = ""
-"""Makes the provider find the kubeconfig as kubectl does.
+"""Value of `kubeconfig` with which the provider finds the file as kubectl does.
 
-If the argument were left out, the value of $KUBECONFIG would become part of the state.
+Without the argument, the value of $KUBECONFIG would become part of the state.
 """
 
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -93,7 +93,7 @@ def identity(
     """Return the identity to record, based on the cluster's UID and the stack's last outputs.
 
     Pulumi replaces every resource when the provider's identifier changes, so a recorded identifier
-    is kept. Stacks deployed by a release that recorded none use the context's name instead.
+    is kept. Stacks deployed by a release that recorded no identifier use the context's name.
 
     Raise RunError if the stack would move to another cluster and `allow_move` is False.
     """
@@ -114,9 +114,9 @@ def identity(
 
 
 def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
-    """Return the runs that the stack's outputs list as started; none if the stack moves.
+    """Return the runs that the outputs list as started; none if the stack moves to a new cluster.
 
-    The output `runs` does not count: a failed update writes it as well.
+    The output `runs` is not used, because a failed update writes it as well.
     """
     known = recorded.get(OUTPUT)
     moves = known is not None and known["uid"] != cluster["uid"]
@@ -151,8 +151,8 @@ def _provider(
     return kubernetes.Provider(
         name,
         context=settings.context,
-        # By default, new certificates or a new address identify a new cluster, and Pulumi would
-        # replace every resource.
+        # By default, the provider treats new certificates or a new address as a new cluster, and
+        # Pulumi would replace every resource.
         cluster_identifier=identifier,
         kubeconfig=in_cluster_kubeconfig() if inside else settings.kubeconfig or _AMBIENT,
         enable_server_side_apply=True,
@@ -169,7 +169,7 @@ def in_cluster_kubeconfig(account: Path = _ACCOUNT) -> str:
         raise pulumi.RunError(
             f"gpu-platform:cluster.context is {IN_CLUSTER!r}, but this process is not in a pod "
             f"with a service account: KUBERNETES_SERVICE_HOST or {account / 'token'} is missing. "
-            "Set it to the name of a context."
+            "Set cluster.context to the name of a context."
         )
     cluster = {
         "server": f"https://{f'[{host}]' if ':' in host else host}:{port}",

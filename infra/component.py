@@ -37,8 +37,9 @@ class KubernetesObject(pulumi.CustomResource):
 class Component(pulumi.ComponentResource):
     """A component whose children depend explicitly on the component's dependencies.
 
-    Pulumi delays children until their parent's dependencies exist, but it records no dependency for
-    them. Without one, a destroy would delete everything at once, such as a queue before its jobs.
+    Pulumi delays children until their parent's dependencies exist, but records no dependency for
+    the children themselves. Without one, a destroy would delete everything at once, for example a
+    queue before its jobs.
     """
 
     def __init__(self, kind: str, name: str, opts: pulumi.ResourceOptions | None) -> None:
@@ -137,8 +138,8 @@ def chart_release(
 
     `prefix` is prepended to the logical names, `release` is the name in the cluster. If manifests
     are only rendered, the release is skipped with a warning, because it needs a cluster. If `login`
-    is given, the namespace gets its pull secret. Return the resources on which objects of the
-    chart's kinds must depend.
+    is given, the namespace gets its pull secret. Return the resources on which objects must depend
+    if the chart installs their kinds.
     """
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)

@@ -34,7 +34,7 @@ class RegistryLogin:
         return cls(server=images.registry, username=images.username, password=password)
 
     def serves(self, image: str) -> bool:
-        """Return whether an image, or a prefix of images, is in the registry."""
+        """Return whether an image, or an image name prefix, is in the registry."""
         return image.partition("/")[0] == self.server
 
     def secret(self, namespace: str) -> Manifest:
@@ -62,7 +62,7 @@ def load_settings() -> StackSettings:
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"
     _reject_misspelt_projects(get_config_env())
-    # Unknown keys are errors, but pulumi.Config cannot list the keys. The engine's environment can.
+    # Unknown keys are errors. pulumi.Config cannot list keys, but the engine's environment does.
     names = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
     values = {
         key: text if key == PASSWORD_KEY else _parse(text)

@@ -17,7 +17,7 @@ _CONTROL_PLANE: Final = {
 
 
 def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest:
-    """Return the values that the typed settings determine, overridden by the configured ones.
+    """Return the chart values that the typed settings determine, overridden by `operator.values`.
 
     `plugin_config` is the configuration of the device plugin.
     """
@@ -45,7 +45,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
 def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
     """Return the values that make components use the registry's pull secret.
 
-    `serves` returns whether an image, or a prefix of images, is in the registry.
+    `serves` returns whether an image, or an image name prefix, is in the registry.
     """
     found: Manifest = {}
     for name, section in values.items():
@@ -55,7 +55,8 @@ def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Ma
             found[name] = {"imagePullSecrets": [PULL_SECRET]}
         image = section.get("image")
         if isinstance(image, Mapping) and serves(str(image.get("repository"))):
-            # The subchart for Node Feature Discovery is not NVIDIA's, and expects objects.
+            # The subchart for Node Feature Discovery is not NVIDIA's, and expects objects instead
+            # of names.
             found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}
     return found
 

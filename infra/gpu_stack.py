@@ -32,7 +32,7 @@ class GpuStackArgs:
     """GPU settings, and the registry's credentials.
 
     If `isolated`, a NetworkPolicy denies all connections to and from the device plugin. `rendering`
-    is True if there is no cluster.
+    is True if manifests are rendered without a cluster.
     """
 
     gpu: GpuSettings
@@ -52,10 +52,10 @@ class GpuStackArgs:
 
 
 class GpuStack(Component):
-    """The device plugin or the GPU Operator, and the GPU resource and nodes for workloads."""
+    """The device plugin or the GPU Operator; `gpu_nodes` describes the GPUs to workloads."""
 
     gpu_nodes: GpuNodes
-    """GPU resource and GPU nodes of the cluster; the argument `gpu_nodes` of jobs and services."""
+    """GPU resource and GPU nodes of the cluster; pass them to jobs and services."""
 
     def __init__(
         self, name: str, args: GpuStackArgs, opts: pulumi.ResourceOptions | None = None

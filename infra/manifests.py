@@ -11,7 +11,7 @@ Manifest = dict[str, Any]
 PART_OF: Final = "gpu-platform"
 
 NOT_AWAITED: Final = {SKIP_AWAIT_ANNOTATION: "true"}
-"""Annotation of objects that Pulumi does not wait for, because that may take days."""
+"""Annotation of objects that Pulumi does not wait for, because they may take days to be ready."""
 
 ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
 """Annotation of objects that Pulumi adopts if they exist already."""
@@ -30,7 +30,7 @@ def compact(fields: Mapping[str, Any]) -> Manifest:
 
 
 def overlay(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge values as Helm does: mappings key by key, anything else as a whole."""
+    """Merge values as Helm does: merge mappings key by key, and replace anything else."""
     merged = dict(base)
     for key, value in override.items():
         earlier = base.get(key)
@@ -79,7 +79,7 @@ def _add_metadata(value: Mapping[str, Any], added: Mapping[str, Mapping[str, str
 
 
 def network_policy(namespace: str, app: str, ingress: list[Manifest]) -> Manifest:
-    """Return the NetworkPolicy that allows only these incoming connections to an app's pods."""
+    """Return the NetworkPolicy of an app's pods: it allows `ingress` only, and no egress."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -109,7 +109,7 @@ _CRITICAL: Final = ("system-cluster-critical", "system-node-critical")
 def system_namespace(name: str, app: str) -> list[Manifest]:
     """Return a namespace for pods that mount host paths, and its quota.
 
-    GKE admits pods of the system's priority classes only if a ResourceQuota names the classes.
+    GKE admits pods with a system priority class only if a ResourceQuota names these classes.
     """
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": list(_CRITICAL)}
     return [
@@ -133,7 +133,7 @@ def system_namespace(name: str, app: str) -> list[Manifest]:
                 "labels": standard_labels(app, name),
             },
             "spec": {
-                # More pods than any cluster has: the quota permits such pods without limiting them.
+                # More pods than any cluster has, so that the quota does not limit them.
                 "hard": {"pods": "1000000"},
                 "scopeSelector": {"matchExpressions": [scope]},
             },

@@ -25,9 +25,9 @@ from kube.names import WORKLOAD_LABEL
 class MonitoringArgs:
     """Monitoring settings and the namespaces to scrape.
 
-    `ports` are the metrics ports of workloads. `servers` are the runtimes of services that do not
-    use this project's server. `rollback_seconds` are the intervals at which canaries are evaluated.
-    `rendering` is True if there is no cluster.
+    `ports` are the metrics ports of workloads. `servers` maps the services that do not use this
+    project's server to their runtimes. `rollback_seconds` are the intervals at which canaries are
+    evaluated. `rendering` is True if manifests are rendered without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -145,14 +145,14 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval of services, at most the interval of canary evaluations."""
+    """Return the scrape interval of services, at most the shortest interval of canary checks."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 
 def _config_map(args: MonitoringArgs) -> Manifest:
     """Return the ConfigMap for a Prometheus without the operator.
 
-    It is in Prometheus' namespace, because pods can mount only ConfigMaps of their namespace.
+    It is in the namespace of Prometheus, because a pod can mount only ConfigMaps of its namespace.
     """
     configs = [
         scraping.scrape_config(each, args.monitoring.interval_seconds) for each in targets(args)

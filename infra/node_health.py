@@ -72,7 +72,7 @@ class NodeHealth(Component):
 
 
 def manifests(args: NodeHealthArgs) -> dict[str, Manifest]:
-    """Return the objects in the order of creation, by their logical names."""
+    """Return the objects in the order of creation, keyed by the suffixes of their logical names."""
     namespace = args.health.namespace
     client = ApiClient(name=CONTROLLER, namespace=namespace)
     cluster_role, cluster_binding = client.cluster_role(_NODE_RULES)

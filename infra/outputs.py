@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from infra.pods import GpuNodes
 from kube.kinds import JobKind
 
-# A later version may add outputs, which must not break stacks that read them with this version.
+# A later version may add outputs, which must not break stacks that read outputs with this version.
 _EXTENSIBLE: Final = ConfigDict(extra="ignore")
 
 

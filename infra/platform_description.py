@@ -1,4 +1,4 @@
-"""The ConfigMap that describes the platform to members, who cannot read the stack's state."""
+"""The ConfigMap that describes the platform to team members, who cannot read the stack's state."""
 
 from __future__ import annotations
 

@@ -76,10 +76,10 @@ class Rdma:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod with one container. `image` is a string or a Pulumi output; sizes are quantities.
+    """A pod with one container. `image` is a string or a Pulumi output.
 
-    If `command` is empty, the image's command runs. Values of `env` are strings, or objects in
-    the API's format, such as {"valueFrom": …}.
+    Sizes are Kubernetes quantities. If `command` is empty, the image's command runs. Values of
+    `env` are strings, or objects in the API's format, such as {"valueFrom": …}.
     """
 
     container: str
@@ -133,7 +133,7 @@ def pod_template(pod: Pod) -> Manifest:
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
             "hostNetwork": pod.host_network or None,
-            # The node's resolver cannot resolve Services, and therefore not the peers.
+            # The node's resolver cannot resolve the names of Services, and therefore of peers.
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,
@@ -180,7 +180,7 @@ def _container(pod: Pod) -> Manifest:
                 *(_volume_mount(mount, shared) for mount in pod.mounts),
                 *(_volume_mount(volume, shared) for volume in pod.volumes),
             ],
-            # The kubelet does the waiting, so the image needs no shell.
+            # The kubelet itself sleeps, so the image needs no shell.
             "lifecycle": {"preStop": {"sleep": {"seconds": pod.pre_stop_seconds}}}
             if pod.pre_stop_seconds
             else None,
@@ -242,7 +242,7 @@ def _environment(
 ) -> list[Manifest]:
     variables: dict[str, Any] = {"HOME": TMP_PATH, "PYTHONUNBUFFERED": "1"}
     if gpus == 0:
-        # CUDA images set it to `all`, and NVIDIA's runtime then provides GPUs without a request.
+        # CUDA images set this to `all`, and NVIDIA's runtime then provides GPUs without a request.
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     variables |= {**rdma_variables(rdma), **env}
     return [
@@ -297,10 +297,10 @@ def _claims(pod: Pod) -> list[Mount]:
 
 
 def _claim_volumes(pod: Pod) -> dict[str, str]:
-    """Return the name of the volume for each mount of a claim.
+    """Return a mapping from the name of each mount of a claim to the name of its volume.
 
-    Mounts of one claim share a volume: the kubelet never starts a pod in which two volumes have the
-    same claim.
+    Mounts of one claim share a volume, because the kubelet never starts a pod in which two volumes
+    have the same claim.
     """
     claims: dict[str, Any] = {mount.name: mount.claim for mount in _claims(pod)}
     for volume in pod.volumes:
@@ -313,7 +313,7 @@ def _claim_volumes(pod: Pod) -> dict[str, str]:
 def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Manifest]:
     """Return constraints that spread the pods with these labels evenly over suitable nodes.
 
-    Without `strict` they are a preference. With it, a gang may be pending although nodes are free.
+    Without `strict`, they are preferences. With it, a gang may stay pending while nodes are free.
     """
     return [
         {

@@ -14,7 +14,7 @@ from kube.kinds.volcano import ATTEMPT_FAILED, FLOW, TEMPLATE, TRAINING_STEP, te
 PROGRAM: Final = "schedule"
 _CONTAINER: Final = "attempt"
 _RESTARTS: Final = 10
-"""Maximum number of restarts. A restarted program finds the run that it had started."""
+"""Maximum number of restarts. A restarted program finds the run that it has already started."""
 
 
 def schedule_objects(
@@ -76,7 +76,7 @@ def schedule_objects(
                     "schedule": settings.cron,
                     "timeZone": settings.time_zone,
                     "suspend": settings.suspend,
-                    # The program exits when its run ends, so runs never overlap.
+                    # The program does not exit until its run ends, so runs never overlap.
                     "concurrencyPolicy": "Forbid",
                     "startingDeadlineSeconds": settings.start_within_seconds,
                     "successfulJobsHistoryLimit": settings.keep_succeeded,
@@ -89,7 +89,7 @@ def schedule_objects(
 
 
 def _rules(templates: list[str]) -> list[dict[str, Any]]:
-    """Return the rules that allow reading the templates, and creating copies and a JobFlow."""
+    """Return the rules to read the templates, and to create copies of them and a JobFlow."""
     group = [FLOW.group]
     return [
         {

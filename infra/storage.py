@@ -31,7 +31,7 @@ class StorageArgs:
 
 
 class Storage(Component):
-    """Storage classes, volumes and claims, which are bound when the component is ready."""
+    """Storage classes, volumes and claims. Claims are bound when the component is ready."""
 
     claims: dict[str, str]
 
@@ -49,7 +49,8 @@ class Storage(Component):
             key: self.create(
                 f"{name}-volume-{key}",
                 volume(key, value, _claim_ref(args, owners.get(key))),
-                # A volume cannot be deleted while a retained claim is bound to it.
+                # A volume cannot be deleted while a retained claim is bound to it, so it is
+                # retained as well.
                 self.options(retain=key in owners and settings.claims[owners[key]].retain),
             )
             for key, value in settings.volumes.items()

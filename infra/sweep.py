@@ -36,7 +36,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep, and the arguments of its template, without the searched hyperparameters.
+    """A sweep. `args` are those of its trials, without the searched hyperparameters.
 
     `price` is set only if the budget limits the cost.
     """
@@ -62,7 +62,7 @@ class Sweep:
         return run_name(self._trial(parameters))
 
     def manifest(self, parameters: Parameters) -> Manifest:
-        """Return the job of a trial: the object that `training.jobs` would create."""
+        """Return the job of a trial: the object that an entry in `training.jobs` would create."""
         trial = self._trial(parameters)
         (built,) = manifests(trial, run_name(trial), trial.image)
         return with_metadata(built, self.labels, self.annotations)
@@ -74,7 +74,7 @@ class Sweep:
 def template(sweep: Sweep) -> Manifest:
     """Return the JobTemplate for the trials. Creating it starts no trial.
 
-    Policies and the preview report evaluate it for all trials that run at the same time.
+    Policies and the preview report count the resources of all trials that run at the same time.
     """
     args, settings = sweep.args, sweep.settings
     first = replace(args, job=settings.trial(next(settings.extremes())))
@@ -100,8 +100,8 @@ def template_name(key: str) -> str:
 def winner_path(sweep: Sweep) -> str:
     """Return the path of the link to the winner's run, relative to the claim of its checkpoints.
 
-    A new search, or a change of its limits, gets a new link. A link therefore never changes, and
-    all pods of a service have the same model.
+    Any change to the search or its limits yields a new path. The target of a link therefore never
+    changes, and all pods of a service load the same model.
     """
     settings = sweep.settings.model_dump(mode="json", exclude={"job", "parallel", "winner"})
     search = json.dumps([sweep.run({}), sweep.gpu_hours, settings], sort_keys=True)
@@ -110,7 +110,7 @@ def winner_path(sweep: Sweep) -> str:
 
 
 def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
-    """Return the plan that the controller reads: everything that its trials depend on.
+    """Return the plan that the controller reads: everything that the trials depend on.
 
     Values may be Pulumi outputs.
     """

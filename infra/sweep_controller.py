@@ -14,8 +14,7 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The stack limits the trials, but they are not its resources. Pulumi does not wait for
-    trials.
+    The stack limits the trials, but they are not its resources, and Pulumi does not wait for them.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class SweepController(Component):
 def sweeps(
     settings: StackSettings, shared: SharedResources, prices: Mapping[str, Price]
 ) -> dict[str, Sweep]:
-    """Return the sweeps of a stack by key; `prices` maps sweeps to the prices of their trials."""
+    """Return the sweeps of a stack by key. `prices` maps these keys to the prices of trials."""
     return {
         key: Sweep(
             settings=sweep,

@@ -26,7 +26,7 @@ VIEWERS: Final = "team-viewers"
 
 
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
-    """Return the Role and RoleBinding of members and of viewers, if they have groups.
+    """Return a Role and a RoleBinding for members and for viewers, unless they have no groups.
 
     Anyone who creates pods can mount every Secret of the namespace and use its service accounts, so
     members have these permissions too, although no role names them.

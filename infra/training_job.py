@@ -25,7 +25,7 @@ class Run:
     name: str
     summary: RunOutput
     started: pulumi.Output[str]
-    """Name of the run, once the object that starts it exists."""
+    """Name of the run, resolved when the object that starts it exists."""
 
 
 class TrainingJob(Component):
@@ -51,12 +51,13 @@ class TrainingJob(Component):
 class TrainingJobs(Component):
     """Runs of many training jobs in one component.
 
-    A file or bucket backend rewrites the whole state at each step, and a component costs three
-    steps in addition to two per object; docs/scale.md contains measurements.
+    A component for each run would slow down large stacks: a file or bucket backend rewrites the
+    whole state at each step, and a component costs three steps in addition to two per object
+    (docs/scale.md).
 
     `recorded` contains the names of the runs whose jobs the last update found or created. If an
     update would create such a job again, the job was deleted in the cluster. The update is then
-    rejected, unless the settings permit it.
+    rejected, unless the job sets `recreate`.
     """
 
     runs: dict[str, Run]
@@ -148,8 +149,9 @@ def reject_recorded(
 ) -> Callable[[pulumi.ResourceHookArgs], Awaitable[None]]:
     """Return a hook that raises RunError if a recorded run would be created again.
 
-    An update finds existing jobs in its state. A refresh removes jobs that were deleted in the
-    cluster, for example after they finished, and the next update would run them again.
+    An update finds existing jobs in the stack's state. If a job was deleted in the cluster, for
+    example after it finished, a refresh removes it from the state, and the next update would run it
+    again.
     """
 
     async def reject(created: pulumi.ResourceHookArgs) -> None:
@@ -190,5 +192,5 @@ _TEMPLATE: Final = (
     "spec.template.metadata.labels[*]",
 )
 """Paths of a Job's pod template. The provider applies the cluster's value of an ignored path, but
-skips a wildcard. Without it, the provider would apply the labels `controller-uid` and `job-name`,
-which the API server adds, and the next update would replace the Job to remove them."""
+skips paths with a wildcard. Without the wildcard, it would apply the labels `controller-uid` and
+`job-name`, which the API server adds, and the next update would replace the Job to remove them."""

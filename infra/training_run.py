@@ -50,17 +50,16 @@ _AUTOSCALER_ANNOTATIONS: Final = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations that keep autoscalers from consolidating a node on which a gang trains."""
+"""Annotations that keep autoscalers from removing a node on which a gang is training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJobArgs:
     """A job, and the values that its pods need in addition to the job's settings.
 
-    `image` is a string or a Pulumi output, which a preview may not know; `image_identity` is always
-    known and identifies the image's contents.
-    `claims` maps the claims' keys to their names in the cluster. These names and the namespace are
-    strings or Pulumi outputs.
+    `image` is a string or a Pulumi output, which a preview may not know. `image_identity` is always
+    known and identifies the image's contents. `claims` maps the claims' keys to their names in the
+    cluster. These names and the namespace are strings or Pulumi outputs.
     """
 
     key: str
@@ -104,8 +103,9 @@ class TrainingJobArgs:
 def run_name(args: TrainingJobArgs) -> str:
     """Return `<key>-<8 digits>`, where the digits are a hash of the job's settings and image.
 
-    Only settings that the job sets itself count. New defaults or templates of this project, and
-    changes to settings that all jobs share, do not start a new run. `run` pins the name.
+    The hash covers only settings that the job sets itself. New defaults or templates of this
+    project, and changes to settings that all jobs share, therefore do not start a new run. The
+    setting `run` overrides the name.
     """
     if args.job.run is not None:
         return args.job.run
@@ -257,7 +257,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
 
 
 def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
-    """Return the command for a step, run by the program that handles conditions and outputs."""
+    """Return a step's command, with the program that handles conditions and outputs as a prefix."""
     job = args.job
     step = job.steps[name]
     conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]
@@ -279,7 +279,7 @@ def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
 def _step_program(
     run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the prefix of a command that needs `workload.step`, or an empty list."""
+    """Return the command prefix that runs `workload.step`, or an empty list if nothing needs it."""
     arguments = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
     if not options and not arguments:
         return []

@@ -27,9 +27,10 @@ from infra.settings.volcano import (
 
 @dataclass(frozen=True, kw_only=True)
 class VolcanoArgs:
-    """Volcano settings. `rendering` is True if there is no cluster.
+    """Volcano settings. `rendering` is True if manifests are rendered without a cluster.
 
-    If `isolated`, only the API server and Prometheus in `scraped_from` may connect to its pods.
+    If `isolated`, a NetworkPolicy admits only connections to Volcano's webhooks, and scrapes from
+    the namespaces `scraped_from`.
     """
 
     volcano: VolcanoSettings
@@ -86,7 +87,7 @@ class Volcano(Component):
 
 
 def chart_values(settings: VolcanoSettings, *, use_pull_secret: bool = False) -> dict[str, Any]:
-    """Return the values that the typed settings determine, overridden by the configured ones.
+    """Return the chart values that the typed settings determine, overridden by `values`.
 
     `use_pull_secret` is True if the namespace has the registry's pull secret.
     """
@@ -126,7 +127,8 @@ _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     """Return whether to retry a failed operation on a queue, after a pause.
 
-    Helm's installation finishes when the webhook's pod is running but may not be listening yet.
+    Helm's installation finishes as soon as the webhook's pod is running, although the pod may not
+    be listening yet.
     """
     error, attempts = failed.errors[0], len(failed.errors)
     if "timed out waiting" in error:
@@ -140,8 +142,8 @@ async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
     return True
 
 
-# Volcano's webhook rejects jobs of a queue that the controllers have not opened yet. Any state is
-# accepted, because a queue may be closed.
+# Volcano's webhook rejects jobs of a queue that the controllers have not opened yet, so Pulumi
+# waits until the queue has a state. Any state is accepted, because a queue may be closed.
 _WAIT_ANNOTATIONS: Final = {
     "pulumi.com/waitFor": "jsonpath={.status.state}",
     "pulumi.com/timeoutSeconds": "120",
@@ -195,7 +197,7 @@ def network_policy(args: VolcanoArgs) -> Manifest:
             "labels": standard_labels("volcano", "volcano"),
         },
         "spec": {
-            # The chart may be in a namespace with other pods.
+            # The chart may be installed in a namespace that has other pods.
             "podSelector": {"matchExpressions": [_PODS]},
             "policyTypes": ["Ingress"],
             "ingress": [{"ports": [{"port": webhooks, "protocol": "TCP"}]}, *scraped],
@@ -225,11 +227,11 @@ def scheduler_configuration(
     """Return the text of `volcano-scheduler.conf`.
 
     `hierarchical` is True if queues have parents, `topology` if Volcano has the network topology
-    plugin. The names are defined in Volcano's `pkg/scheduler/conf` and are the same from 1.10 to
-    1.15.
+    plugin. The configuration keys are defined in Volcano's `pkg/scheduler/conf` and are the same
+    from 1.10 to 1.15.
     """
-    # All plugins that select victims are in one tier. With several tiers, the first one that
-    # selects any decides alone, and a queue would lose pods within its share
+    # All plugins that select victims are in one tier. With several tiers, the first tier that
+    # selects any victims would decide alone, and a queue could lose pods within its share
     # (`Session.Reclaimable`).
     plugins: dict[str, dict[str, Any] | None] = {
         "priority": {} if settings.priority else None,

@@ -43,8 +43,8 @@ class WorkloadImage(Component):
     """An image of a workload.
 
     `reference` is the image with its digest, which is unknown until a new image is built.
-    `identity` is always known and is part of the names of runs: the reference of an existing image,
-    or a hash of the author's build settings and sources.
+    `identity` is always known and is part of the names of runs. It is the reference of an existing
+    image, or a hash of the build settings and of the sources outside this project's directories.
     """
 
     reference: pulumi.Output[str]

@@ -28,7 +28,7 @@ class Step:
     pod: Pod
     after: Sequence[str] = ()
     retries: int | None = None
-    """Maximum number of retries. None uses the gang's."""
+    """Maximum number of retries. None uses the gang's maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class Gang:
     """A run of `size` pods built from `pod`.
 
     `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind adds the
-    rendezvous. With `custom_command` it is a complete command. `launcher` is the pod that starts
-    the others, for kinds that have one. Times are in seconds. `suspend` and `stop` terminate the
-    pods, in kinds that support it; a stopped run cannot be resumed.
+    rendezvous. If `custom_command` is True, it is the complete command. `launcher` is the pod that
+    starts the others, in kinds with a launcher. Times are in seconds. `suspend` and `stop`
+    terminate the pods, in kinds that support them; a stopped run cannot be resumed.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Gang:
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()
     wrapper: Sequence[str] = ()
-    """Prefix of the training command, which reads the inputs and then starts the training."""
+    """Prefix of the training command: a program that reads the inputs and starts the training."""
     is_flow: bool = False
-    """True if a JobFlow starts the training, even without steps."""
+    """True if a JobFlow must start the training even if there are no steps."""
     notebook: NotebookSettings | None = None
 
     @property
@@ -73,7 +73,7 @@ class Gang:
 
     @property
     def minimum(self) -> int:
-        """Number of pods that are placed together or not at all."""
+        """Minimum number of pods, which are placed together or not at all."""
         return self.min_size or self.size
 
     @property
@@ -90,8 +90,8 @@ class Gang:
 def command(gang: Gang) -> list[str]:
     """Return the container's command; Kubernetes replaces $(NAME) with the variable's value.
 
-    The pods of a gang find each other by RANK, MASTER_ADDR and MASTER_PORT, which the kind
-    provides. A single pod needs no address.
+    The pods of a gang find each other through RANK, MASTER_ADDR and MASTER_PORT, which the kind
+    provides. A single pod needs none of them.
     """
     if gang.custom_command:
         return [*gang.wrapper, *gang.pod.command]
@@ -152,7 +152,7 @@ def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
 
 
 def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
-    """Return the PodGroup for runs of kinds for which Volcano creates none.
+    """Return the PodGroup of a run whose kind is not a Volcano Job.
 
     `additional` is the number of other pods that must be placed together with the gang.
     """

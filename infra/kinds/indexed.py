@@ -49,9 +49,9 @@ def indexed_pod(gang: Gang, master: str) -> Pod:
 
 
 def failure_policy(gang: Gang, container: str) -> Manifest:
-    """Return the pod failure policy: fatal exit codes fail a Job, and evictions do not count.
+    """Return the pod failure policy: fatal exit codes fail the Job, and evictions are ignored.
 
-    Failures of an evicted pod's peers do count, because their cause is not recorded.
+    Failures of an evicted pod's peers still count, because their cause is not recorded.
     """
     fatal = {
         "action": "FailJob",
@@ -69,7 +69,7 @@ def failure_policy(gang: Gang, container: str) -> Manifest:
 
 
 def success_policy(gang: Gang) -> Manifest | None:
-    """Return the success policy if the first pod decides, or None if all pods must succeed."""
+    """Return the success policy if only the first pod must succeed, or None if all must."""
     return {"rules": [{"succeededIndexes": "0"}]} if gang.success == "first" else None
 
 

@@ -90,7 +90,7 @@ _MPI_SETTINGS: Final = {
 
 def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
     # An SSH session has none of the container's variables, so the launcher sends its own, except
-    # for the name of the node.
+    # for the name of its node.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
     flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
     flags += [f"-x {name}" for name in dict.fromkeys(sent) if name not in NODE_NAME]

@@ -1,7 +1,7 @@
 """Kind `notebook`: a Volcano Job with one JupyterLab pod, and the route to it.
 
-When the server exits, the job is aborted and holds no GPU until someone resumes it. It restarts
-only after an eviction.
+When the server exits, the job is aborted and holds no GPU until someone resumes it. The job
+restarts automatically only after an eviction.
 """
 
 from dataclasses import replace

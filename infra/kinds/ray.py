@@ -87,7 +87,7 @@ def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
     env = {**command_variables(gang), **pod.env}
     ray = replace(pod, container=f"ray-{role}", command=[], env=env)
     template: Manifest = pod_group_template(gang, ray)
-    # KubeRay's default probes call wget, which an image may lack. Every Ray node answers here.
+    # KubeRay's default probes call wget, which an image may lack. Every Ray node serves this path.
     healthy = {"httpGet": {"port": _AGENT_PORT, "path": "/api/local_raylet_healthz"}}
     probe = {**healthy, "periodSeconds": 5, "timeoutSeconds": 5}
     template["spec"]["containers"][0] |= {

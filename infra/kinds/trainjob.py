@@ -1,7 +1,8 @@
 """Kind `trainjob`: a TrainJob of Kubeflow Trainer 2 with a custom TrainingRuntime.
 
-The runtime contains the complete specification, and the TrainJob only refers to it: the overrides
-of TrainJobs have changed between releases, and policies find everything in one place.
+The runtime contains the complete specification, and the TrainJob only refers to it, because the
+fields for overrides in TrainJobs have changed between releases. Policies also find everything in
+one place.
 """
 
 from infra.kinds.gang import Gang, metadata, pod_group

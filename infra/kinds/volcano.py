@@ -1,4 +1,4 @@
-"""Kind `volcano`: a Volcano Job. Also builds the other kinds that are Volcano Jobs.
+"""Kind `volcano`: a Volcano Job. The other kinds that are Volcano Jobs use this module as well.
 
 Volcano places all pods or none, and restarts them together.
 """
@@ -109,7 +109,7 @@ def volcano_objects(
 
 
 def _termination(gang: Gang) -> Manifest:
-    """Return the Command that ends the run: the job stays in the phase Terminated."""
+    """Return the Command that terminates the run. The job stays in the phase Terminated."""
     return {
         "apiVersion": COMMAND.api_version,
         "kind": COMMAND.kind,
@@ -119,7 +119,7 @@ def _termination(gang: Gang) -> Manifest:
             "apiVersion": JOB.api_version,
             "kind": JOB.kind,
             "name": gang.name,
-            # The API requires the field, and the controller finds the job by its name.
+            # The API requires the field, but the controller finds the job by its name.
             "uid": "",
         },
     }

@@ -1,4 +1,4 @@
-"""Alerts and rule groups of Prometheus."""
+"""Alerts and rule groups for Prometheus."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Alert:
     severity: Severity
     summary: str
     description: str
-    """The first action; the runbook lists the others."""
+    """The first action to take; the runbook lists the others."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self, runbooks: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def group(name: str, rules: Sequence[dict[str, Any]], interval_seconds: int) -> 
 
 
 def duration(minutes: float) -> str:
-    """Return a duration in the format of PromQL, in seconds and at least one."""
+    """Return a duration in the format of PromQL, rounded to seconds and at least one second."""
     return f"{max(1, round(minutes * 60))}s"
 
 
@@ -132,8 +132,8 @@ def _gpus(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="GpuXidError",
-            # The exporter reports the last error until it restarts, even while other pods get
-            # the GPU.
+            # The exporter reports the last error until it restarts, even if the GPU has since been
+            # assigned to another pod.
             expr="DCGM_FI_DEV_XID_ERRORS > 0 unless on (Hostname, gpu) "
             f"{_XID.format('')} == {_XID.format(' offset 15m')}",
             minutes=0,
@@ -158,7 +158,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
             severity="info",
             summary=f"The memory of {_GPU} is nearly full ({_POD})",
             description="Lower batch_size, or set accumulate, activation_checkpointing or a lower "
-            "precision before a larger batch ends the run.",
+            "precision, before the run fails because the memory is full.",
         ),
     ]
 
@@ -257,7 +257,7 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="JobRestartsInARow",
-            # volcano_job_retry_counts counts attempts to place a gang, one a second. Instead,
+            # volcano_job_retry_counts counts attempts to place a gang, one per second. Instead,
             # divide the run's pods of the last hour by its maximum number of concurrent pods.
             expr="count by (namespace, run) "
             f"({with_run_label(f'last_over_time({RUN_PODS}[1h])')}) "
@@ -276,7 +276,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
     return [
         Alert(
             name="GangPendingTooLong",
-            # The number of pods has no label other than the job's name.
+            # volcano_unschedule_task_count has no label other than the job's name.
             expr=f"group by (namespace, queue, job_id) ({known}) * on (job_id) group_left () "
             "max by (job_id) (volcano_unschedule_task_count) > 0",
             minutes=limits.pending_minutes,
@@ -347,7 +347,8 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="InferenceNotReady",
-            # Pods that cannot start report nothing; a service without pods is scaled to zero.
+            # Servers that cannot start report nothing, so pods are counted by their labels. A
+            # service without pods is scaled to zero, which is not an error.
             expr=f"(count {_BY} ({_PODS} * {NOT_TERMINATED}) or count {_BY} (inference_ready)) "
             f"unless on (namespace, service) max {_BY} (inference_ready == 1)",
             minutes=limits.serving_minutes,

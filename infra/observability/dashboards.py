@@ -20,7 +20,7 @@ _SERVICE: Final = '{namespace=~"$namespace", service=~"$service"}'
 
 
 def pages(settings: MonitoringSettings) -> dict[str, Page]:
-    """Return every dashboard by name."""
+    """Return the dashboards by name."""
     return {
         "cluster": _cluster(),
         "queues": _queues(),
@@ -33,7 +33,7 @@ def pages(settings: MonitoringSettings) -> dict[str, Page]:
 def config_maps(
     settings: MonitoringSettings, metadata: Callable[[str], Manifest]
 ) -> list[Manifest]:
-    """Return a ConfigMap for each dashboard; `metadata` is called with its name."""
+    """Return a ConfigMap for each dashboard; `metadata` is called with the ConfigMap's name."""
     built: list[Manifest] = []
     for name, page in pages(settings).items():
         object_metadata = metadata(f"gpu-platform-dashboard-{name}")

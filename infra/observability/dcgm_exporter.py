@@ -89,8 +89,8 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
     mounts = [{"name": "pod-resources", "mountPath": _POD_RESOURCES, "readOnly": True}]
-    # Only profiling counters need SYS_ADMIN, which NVIDIA's chart adds. No rule or dashboard uses
-    # them.
+    # NVIDIA's chart adds SYS_ADMIN, which only profiling counters need. No rule or dashboard uses
+    # these counters.
     security: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     if settings.gke:
         # As in Google's manifest (prometheus-engine, examples/nvidia-dcgm).
@@ -106,7 +106,7 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "imagePullPolicy": "IfNotPresent",
         "env": [
             *({"name": name, "value": value} for name, value in env.items()),
-            # Without it, the label Hostname is the name of the exporter's pod.
+            # Without this variable, the label Hostname is the name of the exporter's pod.
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
         "ports": [{"name": "metrics", "containerPort": settings.port}],

@@ -1,10 +1,12 @@
 """Recording rules: GPU hours, cost, goodput and waiting times by run, queue and namespace.
 
 Sources are kube-state-metrics (requests, phases, labels of pods and nodes), the training program
-and Volcano's scheduler. Volcano's series (pkg/scheduler/metrics) name the PodGroup:
-`e2e_job_scheduling_start_time` is its creation time (s), `e2e_job_scheduling_duration` the time
-(ms) from then until a pod was last assigned a node, even in an attempt that was abandoned, and
-`unschedule_task_count` the number of pods without a node.
+and Volcano's scheduler. Volcano's series (pkg/scheduler/metrics) are labelled with the PodGroup:
+
+- `e2e_job_scheduling_start_time` is its creation time (s).
+- `e2e_job_scheduling_duration` is the time (ms) from its creation until a pod was last assigned a
+  node. Attempts that the scheduler abandoned count as well.
+- `unschedule_task_count` is the number of its pods without a node.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ NOT_TERMINATED: Final = (
     f"{ON_POD} group_left () "
     'max by (namespace, pod) (kube_pod_status_phase{phase=~"Pending|Running"} == 1)'
 )
-"""Factor that removes series of terminated pods."""
+"""Right operand of a product that removes series of terminated pods."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ POD_RUN: Final = "gpu_platform:pod_run"
 _PLACED_PODS: Final = "gpu_platform:run_placed_pods"
 
 GPU_MATCHER: Final = f'resource!~"{NOT_ACCELERATORS}"'
-"""Selects GPU series, whatever resource names the device plugins use."""
+"""Label matcher for GPU series, whatever resource names the device plugins use."""
 
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) (kube_node_status_capacity{{{GPU_MATCHER}}}) "
@@ -77,9 +79,10 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         ),
         Recording(
             "gpu_platform:run_goodput",
-            # Relative to the time that its pods had GPUs: processes cannot measure image pulls,
-            # imports and restarts. One process per pod serves metrics. In Prometheus 2, a window
-            # of 5m includes both ends, which would be one sample too many.
+            # Goodput is relative to the time during which the run's pods had GPUs, because
+            # processes cannot measure image pulls, imports and restarts. One process per pod
+            # serves metrics. In Prometheus 2, a window of 5m includes both ends, and therefore one
+            # sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
             f"[5m])) / (sum_over_time({_PLACED_PODS}[299s]) * {interval_seconds}), 1)",
         ),
@@ -89,7 +92,7 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         ),
         Recording(
             "gpu_platform:run_seconds_to_gang",
-            # Some kinds keep failed pods of earlier attempts.
+            # Some kinds keep failed pods of earlier attempts, which must not count.
             "max by (namespace, run) "
             f"(kube_pod_status_scheduled_time * {_IN_RUN} * {NOT_TERMINATED}) "
             f"- min by (namespace, run) (kube_pod_created * {_IN_RUN} * {NOT_TERMINATED})",
@@ -122,7 +125,7 @@ def _pod_run() -> str:
 
 
 def with_run_label(series: str) -> str:
-    """Return a query that adds the label `run` to series with the labels of pods."""
+    """Return a query that adds the label `run` to series that carry the labels of pods."""
     return f'label_replace({series}, "run", "$1", "label_gpu_platform_dev_run", "(.*)")'
 
 
@@ -162,7 +165,7 @@ def _quoted(text: str) -> str:
 
 
 def hours(series: str, time_range: str, interval_seconds: int) -> str:
-    """Return a query that adds up a series in hours, over a time range such as `1d`."""
+    """Return a query that integrates a series over a time range such as `1d`, in hours."""
     return f"sum_over_time({series}[{time_range}]) * {interval_seconds} / 3600"
 
 
@@ -186,8 +189,8 @@ def _queue_wait() -> list[Recording]:
 def _first_wait() -> str:
     """Return a query for the shortest wait that was reported for a complete gang.
 
-    The series refers to its own past: a replaced pod resets Volcano's value, and a restart of the
-    scheduler loses it.
+    The query also reads the recorded series' own past, because a replaced pod resets Volcano's
+    value, and a restart of the scheduler loses it.
     """
     duration = _by_gang("volcano_e2e_job_scheduling_duration")
     now = f"{duration} / 1000 and on (gang) {_unscheduled_pods()} == 0"
@@ -206,7 +209,7 @@ def _by_gang(series: str) -> str:
 
 
 def with_group_labels(series: str, label: str) -> str:
-    """Return a query that copies the PodGroup's names to the labels `namespace` and `label`."""
+    """Return a query that copies the PodGroup's namespace and name to `namespace` and `label`."""
     named = f'label_replace({series}, "namespace", "$1", "job_namespace", "(.*)")'
     return f'label_replace({named}, "{label}", "$1", "job_name", "(.*)")'
 

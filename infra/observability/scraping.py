@@ -1,4 +1,4 @@
-"""Scrape targets, their labels, and the chart kube-prometheus-stack."""
+"""Scrape targets, their labels, and the values for the chart kube-prometheus-stack."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         # The operator adds these labels to every pod target.
         relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
     if target.is_service:
-        # `targetPort` requires a port that the container declares, which Volcano's chart does not.
+        # `targetPort` requires a port that the container declares. Volcano's chart declares none.
         relabelings.append(
             {"sourceLabels": ["__address__"], "regex": f".+:{target.port}", "action": "keep"}
         )

@@ -13,7 +13,10 @@ from infra.serving.runtimes.runtime import IN_FLIGHT, READY, SUM_BY_POD
 
 
 def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list[dict[str, Any]]:
-    """Return the rule group of these servers, or an empty list. `servers` is keyed by service."""
+    """Return a list with the rule group of these servers, which are keyed by service.
+
+    The list is empty if there are no servers.
+    """
     if not servers:
         return []
     recorded = dict.fromkeys(
@@ -33,7 +36,7 @@ def _recordings(runtime: Runtime) -> list[Recording]:
 
 
 def _ready(servers: Mapping[str, Runtime]) -> str:
-    """Return a query that is 1 or 0 per pod, from its readiness probe."""
+    """Return a query that is 1 for each pod whose readiness probe succeeds, and 0 for others."""
     names = "|".join(sorted(servers))
     label = "label_gpu_platform_dev_service"
     named = (

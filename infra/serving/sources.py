@@ -100,7 +100,7 @@ def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitC
 
 
 def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
-    """Return the init container that compares the canary's manifest with the served one."""
+    """Return the init container that compares the canary's manifest with the stable version's."""
     canary = args.service.canary
     if canary is None or not canary.promote_if or version.name == args.stable.name:
         return []
@@ -116,7 +116,10 @@ def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[I
 
 
 def _fetched_url(version: Version) -> str | None:
-    """Return the URL that an init container downloads; other servers read URLs themselves."""
+    """Return the URL that an init container downloads, or None.
+
+    Servers other than this project's read URLs themselves.
+    """
     if not isinstance(version.runtime, Torch):
         return None
     source = version.source

@@ -88,7 +88,7 @@ def parent(gateway: GatewaySettings) -> Manifest:
 
 
 def shares(args: InferenceServiceArgs) -> dict[str, int]:
-    """Return the percentage of requests by Service, without Services that get none."""
+    """Return the percentage of requests for each Service, without Services that get none."""
     canary, settings = args.canary, args.service.canary
     if canary is None or settings is None:
         return {args.key: 100}
@@ -99,7 +99,7 @@ def shares(args: InferenceServiceArgs) -> dict[str, int]:
 def ingresses(
     args: InferenceServiceArgs, route: RouteSettings, ingress: IngressSettings
 ) -> list[Manifest]:
-    """Return an Ingress per version; ingress-nginx reads the canary's annotations."""
+    """Return an Ingress for each version. ingress-nginx reads the canary's annotations."""
     built = [_ingress(args, args.stable, route, ingress, {})]
     canary, settings = args.canary, args.service.canary
     if canary is not None and settings is not None:
@@ -130,7 +130,7 @@ def _ingress(
 
 
 def _without_prefix(path: str) -> list[Manifest] | None:
-    """Return the filter that removes the prefix, because servers do not know it."""
+    """Return the filter that removes the prefix, which servers do not know; None for the path /."""
     if path == "/":
         return None
     rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
@@ -169,7 +169,8 @@ def disruption_budget(args: InferenceServiceArgs, version: Version) -> Manifest:
         "metadata": metadata(args, version),
         "spec": {
             "maxUnavailable": args.service.max_unavailable,
-            # A service without its model may be unready for days, and must not block node upgrades.
+            # A service whose model is missing may be unready for days, and must not block node
+            # upgrades.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": version.selector},
         },

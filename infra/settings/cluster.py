@@ -19,11 +19,11 @@ from infra.settings.types import (
 )
 
 IN_CLUSTER: Final = "in-cluster"
-"""Context of the cluster in which the program itself runs."""
+"""Value of `context` that selects the cluster in which the program itself runs."""
 
 
 MOVES: Final = "would move to another cluster"
-"""Text in the error message for a stack that was deployed to another cluster."""
+"""Part of the error message for a stack that is already deployed to another cluster."""
 
 
 _RESERVED_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
@@ -99,7 +99,7 @@ class ClusterSettings(Settings):
     @field_validator("kubeconfig")
     @classmethod
     def _path(cls, text: str | None) -> str | None:
-        # The provider accepts either, and the state would then contain the credentials.
+        # The provider accepts the contents as well, but the state would contain the credentials.
         if text is not None and text.lstrip().startswith("{"):
             raise ValueError("must be the path of the kubeconfig file, not its contents")
         return text

@@ -248,22 +248,22 @@ class MonitoringSettings(Settings):
         here = "sets kube_prometheus_stack.install"
         if self.prometheus != "operator":
             yield (
-                f"{here}, but prometheus is {self.prometheus}: set operator, which the chart "
-                "installs"
+                f"{here}, but prometheus is {self.prometheus}: set prometheus to operator, which "
+                "the chart installs"
             )
         if self.labels.get("release") != RELEASE:
             yield (
-                f"{here}, whose Prometheus selects objects by a label: add "
+                f"{here}, but the chart's Prometheus selects objects by a label: add "
                 f"release: {RELEASE} to labels"
             )
         if self.kube_prometheus_stack.namespace not in self.scraped_from:
             yield (
-                f"{here}, whose Prometheus runs in {self.kube_prometheus_stack.namespace}: "
-                "add it to scraped_from"
+                f"{here}, but scraped_from does not contain the chart's namespace "
+                f"{self.kube_prometheus_stack.namespace}: add it"
             )
         if self.grafana.dashboards and len(self.grafana.labels) != 1:
             yield (
-                f"{here}, whose Grafana selects by one label, but grafana.labels has "
+                f"{here}, but the chart's Grafana selects by one label, and grafana.labels has "
                 f"{len(self.grafana.labels)}: keep one"
             )
 

@@ -131,7 +131,7 @@ def _can_serve_metrics(job: TrainingJobSettings) -> bool:
 
 
 def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
-    """Warn about claims that bind to the node of a gang's first pod, so that all must fit there.
+    """Warn about claims that bind to the node of a gang's first pod: all pods must then fit there.
 
     Volcano places the pods of a gang together, before any of them has bound the claim.
     """
@@ -146,7 +146,7 @@ def _claims_of_the_first_consumer(settings: StackSettings) -> Iterator[str]:
                     f"{job_key(key)} has several pods and mounts the claim {name!r}, whose class "
                     "binds it to the node of the first pod: unless all pods fit on this node, the "
                     f"gang waits forever. Set {full_key('storage', 'classes')}."
-                    f"{claim.storage_class if claim else ''}.binding Immediate."
+                    f"{claim.storage_class if claim else ''}.binding to Immediate."
                 )
 
 
@@ -172,7 +172,7 @@ def _slow_processes(settings: StackSettings) -> Iterator[str]:
         if job.grace_seconds == 0:
             yield (
                 f"{job_key(key, 'grace_seconds')} is 0: pods that are stopped have no time to save "
-                "a checkpoint. Set the time that saving takes."
+                "a checkpoint. Set it to the time that saving takes."
             )
 
 

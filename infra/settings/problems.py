@@ -38,7 +38,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
 
 
 _WITHOUT_SUBJECT: Final = re.compile(r"(write|set|use|choose|a|another) ")
-"""Beginning of rules that need no subject. All others begin with a verb, such as `must`."""
+"""Beginning of requirements without a subject. All others begin with a verb, such as `must`."""
 
 
 def full_key(*path: str | int) -> str:
@@ -52,7 +52,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def choice(known: Collection[str]) -> str:
-    """Return the advice for an unknown name, which lists the known ones."""
+    """Return advice for an unknown name that lists the known names."""
     return f"use one of: {', '.join(sorted(known))}" if known else "none is declared yet"
 
 

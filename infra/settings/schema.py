@@ -1,8 +1,8 @@
 """The JSON schema of the settings, and functions that traverse it.
 
 Everything that is derived from the settings uses this schema: the documentation, the editors'
-schema of `Pulumi.<stack>.yaml`, the comparison of environments, error messages and the plugin's
-arguments.
+schema of `Pulumi.<stack>.yaml`, the comparison of environments, error messages and the arguments
+of the Pulumi plugin.
 """
 
 import json
@@ -81,7 +81,7 @@ def alternatives(schema: Schema) -> list[Schema]:
 
 
 def nested(schema: Schema, step: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the name of each section inside a key; paths begin at the key."""
+    """Yield the path of each section inside a key, relative to the key, and the section's name."""
     for alternative in alternatives(schema):
         if "$ref" in alternative:
             yield step, definition_name(alternative)
@@ -188,7 +188,7 @@ class _Generator(GenerateJsonSchema):
             for name in DERIVED_HYPERPARAMETERS:
                 del hyperparameters["properties"][name]
             for field in hyperparameters["properties"].values():
-                # Descriptions are docstrings of several lines.
+                # The descriptions are docstrings, which may span several lines.
                 field["description"] = " ".join(field["description"].split())
         return generated
 

@@ -133,7 +133,7 @@ _text = BeforeValidator(_as_text)
 
 
 def _format(name: str, *types: str) -> WithJsonSchema:
-    """Name the kind of value in the JSON schema; documentation writes `-` as a space."""
+    """Return a JSON schema that names the kind of value. Documentation shows `-` as a space."""
     return WithJsonSchema({"type": list(types) or "string", "format": name})
 
 

@@ -166,7 +166,7 @@ ResourceAmounts = dict[QualifiedName, Quantity]
 
 
 UNLISTED: Final = "0 (not listed)"
-"""Amount of a resource that a capability does not list, as Volcano's webhooks read it."""
+"""Amount that Volcano's webhooks assume for a resource that a capability does not list."""
 
 
 class QueueSettings(Settings):
@@ -205,7 +205,7 @@ class QueueSettings(Settings):
         for low, high in itertools.combinations(rising, 2):
             upper = getattr(self, high)
             for resource, amount in getattr(self, low).items():
-                # Without an explicit amount, a queue deserves what it is guaranteed.
+                # If `deserved` does not list a resource, the queue deserves its guarantee.
                 limited = upper and (high == "capability" or resource in upper)
                 if limited and parse_quantity(amount) > parse_quantity(upper.get(resource, "0")):
                     raise ValueError(
@@ -309,9 +309,9 @@ class VolcanoSettings(Settings):
 
 
 def _check_override(text: object) -> None:
-    """Raise ValueError if the scheduler would reject the text.
+    """Raise ValueError if the scheduler could not use the text.
 
-    The scheduler itself would only log a line and fall back to its defaults.
+    The scheduler itself would only log the error and fall back to its defaults.
     """
     here = f"has an invalid custom.{OVERRIDE}"
     try:

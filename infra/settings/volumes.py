@@ -21,7 +21,7 @@ from kube.names import (
 RESERVED_VOLUMES: Final = frozenset(
     {SHM_VOLUME, TMP_VOLUME, CHECKPOINTS_VOLUME, DATASETS_VOLUME, SSH_VOLUME}
 )
-"""Names of volumes that every training pod may have."""
+"""Volume names that the stack itself uses in training pods."""
 
 _RESERVED_PATHS: Final = (SHM_PATH, TMP_PATH, CHECKPOINTS_PATH, DATASETS_PATH, SSH_PATH)
 

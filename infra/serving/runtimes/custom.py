@@ -16,7 +16,7 @@ class Custom(Runtime):
     """A command in the image, and the endpoints of the server that it starts.
 
     The command may contain `$(PORT)`, `$(MODEL_PATH)`, `$(MODEL_NAME)` and, for a model from the
-    hub, `$(MODEL_REVISION)`; the program gets the same environment variables.
+    hub, `$(MODEL_REVISION)`. The program also gets them as environment variables.
     """
 
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "hub", "artifact", "image"})

@@ -42,7 +42,7 @@ class Torch(InferenceConfig, Runtime):
             "model_path": launch.path,
             "port": launch.port,
         }
-        # The container sees the cores of the whole node.
+        # By default, the server uses all cores that its container sees, which are the node's.
         values.setdefault("threads", max(1, launch.cpus // self.workers))
         if launch.digest is not None:
             values["model_sha256"] = launch.digest

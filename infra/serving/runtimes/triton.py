@@ -108,7 +108,7 @@ class Triton(ProgramArguments):
     def in_flight(self, labels: str) -> str:
         """Return a PromQL expression for the number of requests in flight.
 
-        Triton has no gauge for it. The total duration of requests per second is its average.
+        Triton has no gauge for it. The request time that accumulates per second equals the average.
         """
         return f"rate(nv_inference_request_duration_us{{{labels}}}[1m]) / 1e6"
 

@@ -1,7 +1,7 @@
 """Checks across sections.
 
-Every public function of these modules is a check: it compares the sections that its parameters
-name and yields a sentence for each problem.
+Every public function of this package's modules is a check: it compares the sections that its
+parameters name and yields a sentence for each problem.
 """
 
 from collections.abc import Callable, Iterator, Mapping

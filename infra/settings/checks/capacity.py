@@ -55,7 +55,8 @@ def services_fit_the_quota(
 ) -> Iterator[str]:
     """Check that the quota suffices for all replicas of all services and the stack's programs.
 
-    A rolling update adds a pod before it removes one, and would wait forever without capacity.
+    A rolling update adds a pod before it removes one. Without capacity for it, the update would
+    wait forever.
     """
     total = services_total(inference, training, gpu, logs)
     updated = update_surge(inference, gpu)

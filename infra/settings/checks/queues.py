@@ -25,8 +25,8 @@ def the_scheduler_is_configured_once(volcano: VolcanoSettings) -> Iterator[str]:
         return
     if volcano.custom_configuration:
         yield (
-            f"{full_key('volcano', 'values', 'custom', OVERRIDE)} is set, and so is "
-            f"{_SCHEDULER}, which it replaces: keep one of them."
+            f"{full_key('volcano', 'values', 'custom', OVERRIDE)} is set, so {_SCHEDULER} has no "
+            "effect: remove one of them."
         )
     if not volcano.install:
         yield (
@@ -130,11 +130,11 @@ def classes_permit_preemption(
                 yield (
                     f"{job_key(key, 'priority_class')} is {job.priority_class!r}, whose preemption "
                     f"is Never, so it reclaims nothing although {_SCHEDULER}.reclaim is "
-                    f"{scheduler.reclaim}: set preemption PreemptLowerPriority for the class."
+                    f"{scheduler.reclaim}: set the class's preemption to PreemptLowerPriority."
                 )
     if scheduler.preempt != "none" and never == volcano.priority_classes.keys():
         yield (
             f"{_SCHEDULER}.preempt is {scheduler.preempt}, but no class under "
-            f"{full_key('volcano', 'priority_classes')} may preempt: set preemption "
-            "PreemptLowerPriority for those that should."
+            f"{full_key('volcano', 'priority_classes')} may preempt: set preemption to "
+            "PreemptLowerPriority for the classes that should."
         )

@@ -19,8 +19,8 @@ from kube.kinds.record import TRAINING_PROGRAM
 _BUILT_IN_PRIORITIES: Final = ("system-cluster-critical", "system-node-critical")
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
-"""A setting, the name it refers to, the section and table that must declare that name, and the
-names declared there."""
+"""A setting, the name that it refers to, the section and table that must declare this name, and
+the names that are declared there."""
 
 
 def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:

@@ -11,7 +11,7 @@ from kube.quantities import parse_quantity
 
 
 def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
-    """Check that a claim of a static volume requests no more than the volume offers."""
+    """Check that a claim bound to an existing volume requests no more than the volume offers."""
     owners: dict[str, str] = {}
     for key, claim in storage.claims.items():
         if claim.volume is None:
@@ -50,7 +50,7 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
 def claims_can_be_mounted_by_their_pods(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
-    """Check that claims of pods on several nodes can be mounted on several nodes."""
+    """Check that a claim of several pods can be mounted on several nodes."""
     for key, job in training.all_jobs.items():
         claim = storage.claims.get(job.checkpoints)
         if claim is None:

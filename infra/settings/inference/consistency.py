@@ -45,7 +45,7 @@ _RESERVED_VOLUMES: Final = frozenset(
 _RESERVED_PATHS: Final = (MODELS_PATH, CACHE_PATH, SECRETS_PATH, PROGRAM_PATH)
 _TRITON_STORES: Final = ("s3://", "gs://")
 _MULTI_GPU_SHM: Final = "1Gi"
-"""Minimum /dev/shm of pods with several GPUs, over which NCCL and worker processes communicate."""
+"""Minimum size of /dev/shm in pods with several GPUs, whose processes communicate through it."""
 
 
 def problems(service: InferenceServiceSettings) -> Iterator[str]:
@@ -90,8 +90,8 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
         yield (
-            "must set exactly one of `job`, `sweep`, `run`, `url` and `source`, which names the "
-            f"model, but sets {sources}"
+            "must name the model with exactly one of `job`, `sweep`, `run`, `url` and `source`, "
+            f"but sets {sources}"
         )
         return
     canary = service.canary
@@ -104,8 +104,8 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
         if kind is not None and kind not in runtime.sources:
             yield (
                 f"sets {path}{kind} with runtime {service.runtime}, which supports only "
-                f"{', '.join(sorted(runtime.sources))} (run stands for job, sweep and run; all "
-                "others except url are keys of source)"
+                f"{', '.join(sorted(runtime.sources))} (run includes job and sweep; all others "
+                "except url are keys of `source`)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):
@@ -239,7 +239,7 @@ def _promotion(service: InferenceServiceSettings) -> Iterator[str]:
     if service.runtime != "torch" or canary.run is None or run is None:
         yield (
             "sets canary.promote_if, which compares the manifests of two runs and needs runtime "
-            "torch, canary.run, and run, job or sweep: set these, or remove it"
+            "torch, canary.run, and one of run, job and sweep: set these, or remove promote_if"
         )
 
 

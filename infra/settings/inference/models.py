@@ -31,7 +31,7 @@ def _export_url(text: str) -> str:
 
 
 RunName = Annotated[str, AfterValidator(_run_name)]
-"""Name of a run with its eight digits."""
+"""Full name of a run, including its eight digits."""
 
 ExportUrl = Annotated[str, AfterValidator(_export_url)]
 """URL of an export in an object store or behind a web server."""
@@ -89,7 +89,7 @@ class ClaimSourceSettings(Settings):
     @model_validator(mode="after")
     def _inside(self) -> Self:
         if ".." in self.path.split("/"):
-            raise ValueError(f"sets path to {self.path}, outside the claim: remove '..'")
+            raise ValueError(f"sets path to {self.path}, which is outside the claim: remove '..'")
         return self
 
 

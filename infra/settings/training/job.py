@@ -457,7 +457,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def min_pods(self) -> int:
-        """Number of pods that are scheduled together or not at all."""
+        """Minimum number of pods, which are scheduled together or not at all."""
         return self.min_nodes or self.nodes
 
     @property

@@ -11,7 +11,7 @@ from infra.settings.types import RunKey, Settings
 from kube.kinds import KINDS
 
 _MAX_POD_NAME: Final = 63
-"""A pod's name is its host name, which is a DNS label."""
+"""Maximum length of a pod's name, which is also its host name and therefore a DNS label."""
 
 
 class TrainingSettings(Settings):

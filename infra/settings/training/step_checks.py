@@ -37,7 +37,7 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
         for index, _ in enumerate(step.for_each):
             if f"{name}-{index}" in job.steps:
                 yield (
-                    f"has steps.{name}.for_each, whose steps are named {name}-0 and so on, and a "
+                    f"has steps.{name}.for_each, which creates the steps {name}-0 and so on, and a "
                     f"step {name}-{index}: rename one of them"
                 )
     if problem is None:
@@ -58,7 +58,10 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def producers(inputs: Mapping[str, str]) -> list[str]:
-    """Return the steps that produce these inputs, each `<step>.<output>` or a list of them."""
+    """Return the steps that produce these inputs.
+
+    Each value is `<step>.<output>` or a list of such references.
+    """
     references = (each for text in inputs.values() for each in text.strip("[]").split(","))
     return list(dict.fromkeys(reference.partition(".")[0] for reference in references))
 
@@ -89,7 +92,7 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
         for here, other in named:
             if other not in after:
                 known = ", ".join(sorted(set(after) - {name})) or "none"
-                return f"refers to {other!r} in {here}, but has no such step: use one of {known}"
+                return f"refers to {other!r} in {here}, but has no such step (known: {known})"
     try:
         graph = {name: step.waits_for for name, step in job.steps.items()}
         TopologicalSorter({**graph, TRAINING_STEP: job.waits_for}).prepare()
@@ -145,15 +148,15 @@ def _placeholder_problems(
 def _hyperparameter_problem(job: TrainingJobSettings, key: str, reference: str) -> str | None:
     """Return an error message if an output cannot set the hyperparameter `key`."""
     if job.hyperparameters is None:
-        return "the job has neither hyperparameters nor command, which would read it"
+        return "the job has neither hyperparameters nor a command to read it"
     if key not in TrainingConfig.model_fields.keys() - DERIVED_HYPERPARAMETERS:
-        return f"a job has no hyperparameter {key!r} to set"
+        return f"there is no hyperparameter {key!r} to set"
     if key in job.hyperparameters.model_fields_set:
         return f"hyperparameters.{key} is also set: leave one of them out"
     producer, _, output = reference.partition(".")
     step = job.steps[producer]
     if step.for_each:
-        return f"step {producer} has for_each, so it is a list: set a command"
+        return f"step {producer} has for_each, so the output is a list: set a command to read it"
     type_ = step.outputs[output]
     accepted = _types_of(key)
     fits = _JSON_TYPES[type_ if type_ in PARAMETERS else "text"]

@@ -287,7 +287,7 @@ class SweepSettings(Settings):
 
     @property
     def rungs(self) -> list[int]:
-        """Epochs or steps after which a trial is compared with the others."""
+        """Numbers of epochs or steps after which a trial is compared with the others."""
         if self.early_stopping is None or self.length is None:
             return []
         maximum = min(self.early_stopping.maximum or self.length, self.length - 1)
@@ -299,12 +299,12 @@ class SweepSettings(Settings):
 
     @property
     def gpus(self) -> int:
-        """GPUs of one trial."""
+        """Number of GPUs per trial."""
         return self.job.nodes * self.job.gpus_per_node
 
     @property
     def expected_share(self) -> float:
-        """Share of the total length of all trials that is trained if each rung passes 1/factor."""
+        """Share of the trials' total length that is trained if 1/factor of them pass each rung."""
         if self.early_stopping is None or self.length is None:
             return 1.0
         trained, share, before = 0.0, 1.0, 0

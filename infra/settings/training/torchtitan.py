@@ -77,7 +77,8 @@ class TorchtitanSettings(Settings):
         """Return an error message if the degrees of parallelism do not fit the number of processes.
 
         The number must be the product of all degrees except that of experts, which must divide the
-        number of processes within a pipeline stage. -1 shards over all remaining processes.
+        number of processes within a pipeline stage. A shard degree of -1 uses all remaining
+        processes.
         """
         config = self._config["defaults"]["parallelism"]
         configured = self.options.get("parallelism", {})

@@ -336,7 +336,7 @@ def test_inputs_of_the_training_become_hyperparameters() -> None:
             {"hyperparameters": {"epochs": 3}, "inputs": {"epochs": "prepare.rows"}},
             "hyperparameters.epochs is also set",
         ),
-        ({"inputs": {"epochs": "check.share"}}, "has for_each, so it is a list"),
+        ({"inputs": {"epochs": "check.share"}}, "has for_each, so the output is a list"),
         ({"inputs": {"epochs": "report.x"}}, "wait for each other"),
         (
             {"steps": {"a": {"command": ["$(inputs.x)"]}}},

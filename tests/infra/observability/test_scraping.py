@@ -71,9 +71,9 @@ def test_the_chart_can_upgrade_its_definitions(provision: Provision) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"prometheus": "plain"}, "prometheus is plain: set operator"),
+        ({"prometheus": "plain"}, "prometheus is plain: set prometheus to operator"),
         ({"labels": {"team": "ml"}}, "add release: kube-prometheus-stack to labels"),
-        ({"scraped_from": ["watching"]}, "runs in monitoring: add it to scraped_from"),
+        ({"scraped_from": ["watching"]}, "the chart's namespace monitoring: add it"),
         (
             {"grafana": {"dashboards": True, "labels": {"a": "1", "b": "2"}}},
             "grafana.labels has 2: keep one",

@@ -90,7 +90,7 @@ def test_a_gang_whose_claim_waits_for_its_first_consumer_is_warned_of(
     values["training"]["jobs"]["digits"]["nodes"] = nodes
     found = [text for text in told(values) if "'checkpoints'" in text]
     assert len(found) == expected
-    assert all("gpu-platform:storage.classes.shared.binding Immediate" in text for text in found)
+    assert all("gpu-platform:storage.classes.shared.binding to Immediate" in text for text in found)
 
 
 @pytest.mark.parametrize(

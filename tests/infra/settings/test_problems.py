@@ -44,7 +44,7 @@ MISTAKES = {
         "images.workloads.training",
         {},
         "images.workloads.training",
-        "exactly one of `build`, and `reference`",
+        "exactly one of `build` and `reference`",
     ),
     "build without registry": (
         "images.workloads.training",

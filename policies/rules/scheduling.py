@@ -132,7 +132,7 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
 
 
 def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
-    """Yield a violation if there are several pods that nothing starts together."""
+    """Yield a violation if the workload has several pods and nothing starts them together."""
     multiple_pods = workload.size is not None and workload.size > 1
     if multiple_pods and not all(_is_grouped(workload, pod) for pod in pods):
         annotation = pods[0].metadata["annotations"][GROUP_ANNOTATION]

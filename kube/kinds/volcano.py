@@ -38,7 +38,7 @@ FLOW: Final = Resource(
     # Volcano reports Running even if a step has failed, so the state is derived from the steps.
     states={"Succeed": State.SUCCEEDED},
 )
-"""The resource of a run with steps, which creates a Volcano Job for each step."""
+"""The resource of a run with steps. A JobFlow creates a Volcano Job for each step."""
 
 TEMPLATE: Final = Resource(
     group=FLOW.group,

@@ -43,7 +43,7 @@ class Job:
     in_place: bool = True
     """True if container restarts by the kubelet count towards the retry limit."""
     deadline: str = ""
-    """Path of the deadline of the job."""
+    """Path of the job's deadline."""
     pod_deadline: bool = False
     """True if only the pods have a deadline."""
     claims: str = ""
@@ -95,7 +95,7 @@ class Rollout:
     single: tuple[str, ...] = ()
     """Values of the field at `double` with which old and new pods do not run at the same time.
 
-    If empty, they do so with every value.
+    If empty, they run at the same time with every value.
     """
     without: str = ""
     """Path of a field that, if set, prevents updates from starting additional pods."""
@@ -149,4 +149,4 @@ class Proxy:
     annotation: str = ""
     """Annotation that can disable the proxy. If empty, the proxy cannot be disabled."""
     values: tuple[str, ...] = ()
-    """Values of the annotation with which the proxy is enabled, as it is without annotation."""
+    """Values of the annotation that enable the proxy. Without the annotation, it is enabled."""

@@ -168,4 +168,4 @@ class WorkloadKind:
     json_patches: tuple[str, ...] = ()
     """Paths of JSON patches, which may change only metadata: rules cannot read other changes."""
     unseen: str = ""
-    """Description of what the object deploys or changes without rules seeing it."""
+    """Description of effects that rules cannot see, such as `it deploys a chart`."""

@@ -60,7 +60,7 @@ SYSTEM = declared_rule(
 )
 CLUSTER = declared_rule(
     name="cluster",
-    description="The description of the cluster is well formed.",
+    description="The settings under `cluster` are well formed.",
     reason="A setting that cannot be read would apply to no rule.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,

@@ -37,8 +37,8 @@ class Container:
     def level(self, resource: str) -> Node:
         """Return the resources that set CPU or memory: the container's, or else the pod's."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
-        # Complete resources in a partial pod replace those that are defined elsewhere, so only the
-        # container's count.
+        # Complete resources in a partial pod replace those that are defined elsewhere, so the pod's
+        # are not considered.
         alone = self.node.partial and not self.resources.partial
         for level in [self.resources] if alone else [self.resources, shared]:
             if any(not level[fields][resource].absent for fields in ("requests", "limits")):

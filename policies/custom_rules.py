@@ -16,7 +16,7 @@ from policies.configuration import RESERVED
 from policies.rule import ConfigurationError, Rule
 
 VARIABLE = "GPU_POLICIES_RULES"
-"""Environment variable with the rule files for the pack in Pulumi, separated as in PATH."""
+"""Environment variable that lists files with custom rules, separated as in PATH."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 

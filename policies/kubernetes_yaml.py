@@ -84,7 +84,7 @@ class Loader(BoundedLoader):
     """Loader that resolves plain scalars and merges like kubectl, and rejects duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
-        # Keeps the nodes alive, so that their ids are not reused.
+        # The values keep the nodes alive, so that their ids are not reused.
         self._flattened: dict[int, Any] = {}
         super().__init__(stream)
 

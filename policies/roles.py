@@ -1,5 +1,7 @@
 """The role of each pod, which determines the rules that apply to the pod.
 
+The roles are:
+
 - `training`: pods or GPUs that work together; they need a queue, a gang and shared memory;
 - `batch`: jobs with a single GPU, such as smoke tests;
 - `serving`: servers, which need probes and graceful shutdown;
@@ -11,8 +13,8 @@ pod template or on the resource selects one of them, except a role that is too l
 can be `training`, pods with several GPUs in total are neither `batch` nor `interactive`, and a pod
 that runs to completion is never `serving`.
 
-A label cannot exempt a pod from the rules that apply to every pod. Only workloads named in the
-configuration have privileges.
+A label cannot exempt a pod from the rules that apply to every pod. Only the configuration can, by
+naming the workload.
 """
 
 from __future__ import annotations

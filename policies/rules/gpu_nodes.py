@@ -158,7 +158,7 @@ def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
     config=NodeConfig,
 )
 def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
-    """A pod larger than a node never starts; GPUs on more nodes than necessary lack NVLink."""
+    """A pod larger than a node never starts, and NVLink connects only GPUs of the same node."""
     if config.gpus_per_node is None:
         return
     multiple_pods = workload.size is not None and workload.size > 1

@@ -92,22 +92,25 @@ _BUILT_IN: Final = (
 NOT_ACCELERATORS: Final = "|".join(
     sub("[^A-Za-z0-9*]", "_", name).replace("*", ".*") for name in (*_BUILT_IN, *OTHER_DEVICES)
 )
-"""Regular expression for all other resources, as kube-state-metrics spells their names."""
+"""Regular expression for resources that are not accelerators.
+
+It matches their names as kube-state-metrics spells them.
+"""
 
 
 @dataclass(frozen=True)
 class Accelerators:
-    """Definition of accelerators: all extended resources and device classes except other devices.
+    """Definition of accelerators: extended resources and device classes except other devices.
 
     `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns of `namespace/name` to the
-    number of accelerators in the matching ResourceClaims and ResourceClaimTemplates.
+    number of accelerators in each matching ResourceClaim or ResourceClaimTemplate.
     """
 
     other_devices: tuple[str, ...] = ()
     claims: tuple[tuple[str, int], ...] = ()
 
     def includes(self, resource: str) -> bool:
-        """Return whether a resource of a container is an accelerator."""
+        """Return whether a resource, such as `nvidia.com/gpu`, is an accelerator."""
         return _is_accelerator(resource, self.other_devices)
 
     def includes_class(self, device_class: str) -> bool:
@@ -115,7 +118,7 @@ class Accelerators:
         return _is_accelerator(DEVICE_CLASS_PREFIX + device_class, self.other_devices)
 
     def in_claim(self, address: str) -> int | None:
-        """Return the configured number of accelerators in a claim, or None."""
+        """Return the configured number of accelerators in the claim `namespace/name`, or None."""
         return next((count for name, count in self.claims if _matches(address, [name])), None)
 
 

@@ -10,13 +10,13 @@ from typing import Final
 
 NAMESPACE: Final = "gpu-platform-models"
 NAME: Final = "promoted-models"
-"""The ConfigMap. Its keys are the digests of the promoted artifacts, in hexadecimal digits."""
+"""Name of the ConfigMap. Its keys are the hexadecimal digests of the promoted artifacts."""
 PROMOTER: Final = "model-promoters"
-"""The Role that may add and remove entries."""
+"""Name of the Role that permits adding and removing entries."""
 
 DIGEST: Final = r"sha256:[0-9a-f]{64}"
 REFERENCE: Final = rf"[^\s@]+@{DIGEST}"
-# Also part of a CEL expression: RE2 has no lookaround.
+# Also part of a CEL expression, so it must not use lookaround, which RE2 lacks.
 ENTRY: Final = (
     rf"^{REFERENCE} run=\S+ specification=[0-9a-f]{{8}} data={DIGEST} code={REFERENCE}"
     r" metrics=[^\s:,]+:[^\s:,]+(,[^\s:,]+:[^\s:,]+)* policies=passed key=[0-9a-f]{64}$"
@@ -34,9 +34,9 @@ def entry(
     metrics: Mapping[str, float],
     key: str,
 ) -> str:
-    """Return the entry of an artifact; raise ValueError if its lineage is incomplete.
+    """Return the entry for an artifact; raise ValueError if its lineage is incomplete.
 
-    `key` is the digest of the public key that verified the signature.
+    `key` is the digest of the public key with which the signature was verified.
     """
     measured = ",".join(f"{name}:{value:g}" for name, value in sorted(metrics.items()))
     text = (

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 MEBIBYTE: Final = 2**20
 LARGEST: Final = 2**63 - 1
-"""Maximum quantity. The API accepts larger ones and reduces them to it."""
+"""Maximum quantity. The API accepts larger values, but reduces them to this one."""
 
 _PATTERN = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
@@ -31,7 +31,7 @@ class QuantityError(ValueError):
 
 
 class TooLargeError(QuantityError):
-    """A quantity above the maximum of Kubernetes."""
+    """A quantity above Kubernetes' maximum."""
 
 
 def parse_quantity(value: Any) -> Decimal:
@@ -66,7 +66,7 @@ def _parse(text: str) -> Decimal:
 
 
 def quantity_or_none(value: Any) -> Decimal | None:
-    """Return a value as the API reads it, at most `LARGEST`; None if it is not a quantity."""
+    """Return a value as the API reads it, capped at `LARGEST`; None if it is not a quantity."""
     try:
         return parse_quantity(value)
     except TooLargeError:

@@ -1,4 +1,4 @@
-"""Size of /dev/shm: a memory volume, which counts against the container's memory limit."""
+"""Size of /dev/shm, a memory volume that counts against the container's memory limit."""
 
 from decimal import Decimal
 from typing import Final
@@ -19,7 +19,7 @@ def default_shm(gpus: int, memory: str) -> str:
 
 
 def largest_shm(memory: Decimal, share: float = SHARE) -> Decimal:
-    """Return the maximum size (bytes) of memory volumes for a limit of `memory` bytes."""
+    """Return the maximum total size (bytes) of memory volumes for a limit of `memory` bytes."""
     return memory * Decimal(str(share))
 
 

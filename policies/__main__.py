@@ -4,10 +4,11 @@ import gc
 import sys
 from pathlib import Path
 
-# Imports create no garbage, and garbage collection takes a fifth of their time.
+# Imports create no garbage, but garbage collection would take a fifth of their time.
 gc.disable()
 
-# The engine runs this directory as a program, not as a package: its modules must not hide others.
+# The engine runs this directory as a program, which puts it first in sys.path. There, its modules
+# would hide others of the same name.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from policies.sdk import check  # noqa: E402  after the path is set

@@ -73,7 +73,7 @@ class Scope:
 def manifests(
     configuration: Configuration, mode: Mode, scope: Scope | None = None
 ) -> list[Manifest]:
-    """Return policies and bindings for the enabled rules that need a single object.
+    """Return policies and bindings for the enabled rules that need only a single object.
 
     Rules about the same objects share a policy, because the API server converts an object again for
     each policy. Advisory rules are separate policies. Raise `ConfigurationError` if an
@@ -99,9 +99,9 @@ def manifests(
 
 
 def _parameters() -> list[Manifest]:
-    """Return an empty ConfigMap for the promoted models, and the Role that may add entries.
+    """Return the Namespace and ConfigMap of the promoted models, and the Role for adding entries.
 
-    Without the ConfigMap, all pods would be denied.
+    The ConfigMap is empty. Without it, all pods would be denied.
     """
     inside = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
     rule = {
@@ -160,7 +160,7 @@ class _Policy:
         self._validations: list[Manifest] = []
 
     def add(self, rule: Rule[Any], expressions: dict[str, str]) -> None:
-        """Add a rule with its expressions in CEL."""
+        """Add a rule with its CEL expressions."""
         found = rule.name.replace("-", "_")
         violated = expressions.pop("violations")
         names = self._variables.add({**expressions, found: violated})

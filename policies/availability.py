@@ -13,7 +13,7 @@ _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
 def selects(selector: Node, labels: Node) -> bool:
-    """Return whether a label selector may match; unknown parts count as matching."""
+    """Return whether a label selector may match the labels; unknown parts count as matching."""
     if UNKNOWN in (selector.value, labels.value):
         return True
     if selector.absent:
@@ -27,7 +27,7 @@ def selects(selector: Node, labels: Node) -> bool:
 
 
 def matches_everything(selector: Node) -> bool:
-    """Return whether a label selector matches everything, or everything without a certain label."""
+    """Return whether a label selector matches everything, or excludes only certain labels."""
     if not isinstance(selector.value, dict) or selector["matchLabels"].value:
         return False
     expressions = list(selector["matchExpressions"].items())

@@ -57,7 +57,7 @@ class _ExemptedViolation:
 
 
 class _ResourceState(threading.local):
-    """State of the current resource; the engine may check several concurrently."""
+    """State of the current resource, by thread: the engine may check several concurrently."""
 
     def __init__(self) -> None:
         self.properties: Any = None
@@ -66,7 +66,7 @@ class _ResourceState(threading.local):
 
 
 class Binding:
-    """Binds rules to the policy SDK and shares views between them."""
+    """Adapter from rules to the policy SDK, with views of resources that the rules share."""
 
     def __init__(
         self, exemptions: Exemptions | None = None, rules: Sequence[Rule[Any]] = RULES
@@ -234,7 +234,7 @@ class Binding:
         return self._stack
 
     def _resource(self, args: Any) -> Resource:
-        """Return the view of a resource from the SDK's arguments."""
+        """Return the resource that the SDK's arguments describe."""
         return Resource(
             args.resource_type,
             plain(args.props),

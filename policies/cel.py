@@ -1,8 +1,8 @@
 """Rules in CEL, the language of ValidatingAdmissionPolicies.
 
-A rule that can be evaluated on one object has, in addition to its Python function, a CEL expression
-that returns the violating parts of the object. `policies.admission` turns it into an API
-server policy. `policies.cel_objects` contains the parts that expressions share.
+A rule that can be evaluated on a single object has, in addition to its Python function, a CEL
+expression that returns the violating parts of the object. `policies.admission` turns it into a
+ValidatingAdmissionPolicy. `policies.cel_objects` contains the parts that expressions share.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Cel:
       the value as a string.
 
     `partial` marks a rule that can only partly be evaluated on one object. `requires` names a
-    setting without which the rule has no policy.
+    setting; if it is empty, the rule is left out of the policies.
     """
 
     violations: str
@@ -95,8 +95,8 @@ class Cel:
 class Variables:
     """Variables of one policy, evaluated once for all of its rules.
 
-    If variables with the same name have different values, because settings differ, their names
-    get a number.
+    If two rules define the same variable differently, because their settings differ, a number is
+    appended to the name of the second one.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ def images(violation: str, **variables: str) -> Cel:
 
 
 def _dependencies(name: str, known: Mapping[str, str]) -> list[str]:
-    """Return a variable after the variables that it uses, in the order of evaluation."""
+    """Return the names of a variable and of all that it uses, in the order of evaluation."""
     used = [
         each for other in _REFERENCE.findall(known[name]) for each in _dependencies(other, known)
     ]

@@ -26,10 +26,11 @@ _OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
 class Target:
     """API resources that a policy evaluates.
 
-    `changed` decides which updates are evaluated. Controllers add labels to existing objects and
-    remove their finalizers. If such updates were denied, objects could never be deleted. `named`
-    limits the policy to objects of these names, and `parameters` is the namespace and name of a
-    ConfigMap that its expressions read as `params`.
+    `changed` is the condition under which an update is evaluated; if it is empty, no update is.
+    Controllers add labels to existing objects and remove their finalizers. If such updates were
+    denied, objects could never be deleted. `named` limits the policy to objects with these names,
+    and `parameters` is the namespace and name of a ConfigMap that the policy's expressions read as
+    `params`.
     """
 
     name: str
@@ -80,14 +81,14 @@ ANNOTATED_PODS: Final = Target(
         for field in ("spec", "metadata.?annotations", "metadata.?labels")
     ),
 )
-"""The same resources, for rules about annotations and labels."""
+"""The resources of `PODS`, for rules about annotations and labels."""
 SERVING_PODS: Final = Target(
     "model-pods",
     PODS.resources,
     ANNOTATED_PODS.changed,
     parameters=(promoted_models.NAMESPACE, promoted_models.NAME),
 )
-"""The same resources, for rules that compare models with the promoted ones."""
+"""The resources of `PODS`, for rules that compare models with the promoted ones."""
 PROMOTED_MODELS: Final = Target(
     "promoted-models",
     {"": ("configmaps",)},
@@ -117,7 +118,10 @@ def accelerator_class(name: str) -> str:
 
 
 def level(resource: str) -> str:
-    """Return an expression for a list of the resources that set CPU or memory of container `c`."""
+    """Return an expression that lists the `resources` that set `cpu` or `memory` for container `c`.
+
+    The list may contain those of the container, followed by those of the pod.
+    """
     return (
         "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"
         f" '{resource}' in l.?limits.orValue({{}}) || '{resource}' in l.?requests.orValue({{}}))"
@@ -130,7 +134,7 @@ def path(text: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a setting as a CEL literal, which has the syntax of JSON."""
+    """Return a setting as a CEL literal, whose syntax is that of JSON."""
     return json.dumps(value)
 
 

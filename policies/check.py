@@ -46,9 +46,9 @@ exit status:
   2  the input or the configuration is not valid; nothing was checked
 
 Pass everything that is deployed together in one call: some rules check that the queue, the claim or
-the NetworkPolicy that a workload needs is declared. List objects that exist elsewhere in the
-configuration (existingQueues, existingNamespaces, existingPriorityClasses, existingServices), the
-same file as Pulumi's --policy-pack-config:
+the NetworkPolicy that a workload needs is declared. In the configuration, list the objects that
+exist elsewhere (existingQueues, existingNamespaces, existingPriorityClasses, existingServices). The
+file is the same as for Pulumi's --policy-pack-config:
 
   {
     "image-digest-pinned": "mandatory",
@@ -62,7 +62,7 @@ same file as Pulumi's --policy-pack-config:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
-    # Such a short run creates little garbage, and garbage collection takes a third of its time.
+    # Such a short run creates little garbage, but collecting it would take a third of the time.
     with _without_collection():
         return _check(options)
 

@@ -1,6 +1,6 @@
 """The pack's configuration file: levels and settings by rule, and exemptions.
 
-Under Pulumi, the engine parses the file and passes each policy its part. This module is for all
+Under Pulumi, the engine parses the file and passes each policy its settings. This module is for all
 other uses.
 """
 
@@ -60,7 +60,7 @@ SYSTEM = declared_rule(
 )
 CLUSTER = declared_rule(
     name="cluster",
-    description="The description of the cluster is well formed.",
+    description="The settings under `cluster` are well formed.",
     reason="A setting that cannot be read would apply to no rule.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
@@ -83,7 +83,7 @@ DECLARED_RULES: list[Rule[Any]] = [
     KIND_RECORDS,
     *exemptions.DECLARED_RULES,
 ]
-"""Rules about the configuration, which the pack itself reports."""
+"""Rules about the configuration, whose violations the pack itself reports."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*DECLARED_RULES, *simulated.DECLARED_RULES)))
 """Configuration keys other than the rules of the catalogue."""

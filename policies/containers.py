@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Container:
-    """A container of a pod, of any type."""
+    """A container of any type in a pod."""
 
     def __init__(self, node: Node, kind: ContainerKind, pod: Pod | None = None) -> None:
         self.node = node
@@ -37,8 +37,8 @@ class Container:
     def level(self, resource: str) -> Node:
         """Return the resources that set CPU or memory: the container's, or else the pod's."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
-        # In a partial pod, a complete list replaces the other part, so only its own resources
-        # count.
+        # Complete resources in a partial pod replace those that are defined elsewhere, so the pod's
+        # are not considered.
         alone = self.node.partial and not self.resources.partial
         for level in [self.resources] if alone else [self.resources, shared]:
             if any(not level[fields][resource].absent for fields in ("requests", "limits")):

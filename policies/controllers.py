@@ -1,7 +1,7 @@
 """Properties of a whole workload: gang, queue, retries, and whether Pulumi waits for it.
 
-Controllers store these properties in different fields. The registry of kinds contains the paths of
-the fields, so a rule reads `queue` regardless of the kind.
+Kinds store these properties in different fields. The registry of kinds contains the paths of the
+fields, so a rule reads `queue` regardless of the kind.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Gang:
 class Workload:
     """A resource that runs pods, or one of the jobs in it.
 
-    `job` is the object with the queue, gang and retries. `machines` are objects that request
-    devices but are not pods, such as virtual machines.
+    `job` is the part of the manifest that sets queue, gang and retries. `machines` are objects that
+    request devices but are not pods, such as virtual machines.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Workload:
         return True
 
     def scheduler(self, pod: Pod) -> Node:
-        """Return the scheduler's name; a job may set the default of its pods."""
+        """Return the scheduler's name; a job may set a default for its pods."""
         own = pod.spec["schedulerName"]
         return self._field(self._record.scheduler) if own.absent and self._record.scheduler else own
 
@@ -142,7 +142,7 @@ class Workload:
         return None
 
     def joins_pod_group(self, pod: Pod) -> bool:
-        """Return whether the pod belongs to a PodGroup that is declared elsewhere with its queue.
+        """Return whether an annotation assigns the pod to a PodGroup, which then names the queue.
 
         Controllers that create PodGroups also set the annotation.
         """

@@ -42,7 +42,7 @@ def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
 
 
 def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return the maximum number that an object may ever have, or None if it is unknown."""
+    """Return the maximum that the number can ever reach, or None if it is unknown."""
     applies = not count.enabled or value_near_pod(root, count.enabled, pod).value is True
     maxima = [value_near_pod(root, path, pod) for path in count.maxima] if applies else []
     nodes = [*(value_near_pod(root, path, pod) for path in count.paths), *maxima]
@@ -103,7 +103,7 @@ def _is_double(root: Node, rollout: Rollout) -> bool:
 
 
 def structural_counts(spec: Node) -> Iterator[Node]:
-    """Yield the numbers around a pod that multiply it in most kinds, innermost first."""
+    """Yield the fields above a pod that, in most kinds, multiply its count, innermost first."""
     node = spec.parent
     while node is not None:
         for key in ("replicas", "parallelism"):

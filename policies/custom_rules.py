@@ -1,4 +1,4 @@
-"""Custom rules in users' files, with the same decorators as those of the pack."""
+"""Custom rules from users' files, which use the same decorators as the pack's rules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from policies.configuration import RESERVED
 from policies.rule import ConfigurationError, Rule
 
 VARIABLE = "GPU_POLICIES_RULES"
-"""Environment variable with the rule files for the pack in Pulumi, separated as in PATH."""
+"""Environment variable that lists files with custom rules, separated as in PATH."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def with_custom_rules(files: Iterable[str | Path] = ()) -> list[Rule[Any]]:
-    """Return the pack's rules and the rules in `files` and in the files of `VARIABLE`.
+    """Return the pack's rules and the rules in `files` and in the files that `VARIABLE` lists.
 
     Raise `ConfigurationError` if a file or the name of a rule is invalid.
     """

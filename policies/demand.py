@@ -1,4 +1,4 @@
-"""Maximum numbers of pods and accelerators that a stack can run at the same time."""
+"""Maximum numbers of pods and accelerators that a stack can use at the same time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Demand:
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
-    """Return the maximum number of these pods that can run at the same time, with autoscaling.
+    """Return the maximum number of a specification's pods that can run at once, with autoscaling.
 
     With `surge`, the additional pods of a rolling update are included.
     """
@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators of a pod that exceed those of its runtime."""
+    """Return the accelerators that a pod requests beyond those of its runtime."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:
@@ -122,7 +122,7 @@ def _run(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
 
 
 def _nodes(stack: Stack, job: Resource, run: RuntimeReference, number: Decimal | None) -> Decimal:
-    """Return the number of nodes in an object or its runtime, else `number`, else 1."""
+    """Return the number of nodes that an object or its runtime sets, else `number`, else 1."""
     nodes = quantity_or_none(job.root.at(run.nodes).value)
     runtime = stack.runtime_of(job)
     if nodes is None and runtime is not None:

@@ -1,6 +1,6 @@
 """Kubernetes objects from multi-document YAML, with the line of each field.
 
-The reader is strict. It rejects documents without apiVersion and kind, duplicate keys, and aliases
+The reader is strict. It rejects documents without apiVersion or kind, duplicate keys, and aliases
 that expand without bounds. Each error names the file and the document.
 """
 

@@ -15,7 +15,7 @@ _NAMES = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
-    """Yield the objects inside a resource, from the paths in the record of its kind."""
+    """Yield the objects inside a resource, at the paths in the record of its kind."""
     for node in resource.listed:
         yield resource.inside(node)
     record = resource.record
@@ -35,7 +35,7 @@ def embedded(resource: Resource) -> Iterator[Resource]:
 
 
 def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a generator's object: kind and name are next to `data`, which has the other fields."""
+    """Return a generator's object: `data`, with the kind and name that are next to it."""
     data = value.get("data")
     fields = data if isinstance(data, dict) else {}
     stated = fields.get("metadata")

@@ -25,7 +25,7 @@ class UnusableInputError(Exception):
 
 @dataclass(frozen=True)
 class Manifests:
-    """Objects, the files they are from, and documents that are not objects."""
+    """Objects, the files that contain them, and documents that are not objects."""
 
     documents: list[Document]
     sources: list[str]

@@ -63,7 +63,7 @@ def _sarif_rule(rule: Rule[Any]) -> dict[str, Any]:
 
 
 def _help(page: str | None) -> dict[str, str]:
-    """Return the link of a rule; SARIF accepts only absolute URIs."""
+    """Return the help link of a rule; SARIF accepts only absolute URIs."""
     return {"helpUri": page} if page and "://" in page else {}
 
 
@@ -106,7 +106,7 @@ def _uri(source: str) -> str:
 def junit(report: Report) -> str:
     """Return a JUnit test suite in which every rule is a test case.
 
-    Findings that fail the check are failures, others are in the output of the case.
+    Findings that fail the check are failures; the others are in the output of the test case.
     """
     failed = {finding.rule for finding in report.findings if report.fails(finding)}
     suite = ET.Element("testsuite", name=TOOL, failures=str(len(failed)))

@@ -19,7 +19,7 @@ _NAMES: Final = ("group", "kind")
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
-    """Return the registry with the records of a configuration, by `Kind.group` or `Kind`.
+    """Return the registry, extended by a configuration's records, keyed by `Kind.group` or `Kind`.
 
     Raise `ConfigurationError` with every problem.
     """

@@ -46,7 +46,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @lru_cache(maxsize=100_000)
 def scalar(text: str) -> Any:
-    """Return the value of a scalar without quotes."""
+    """Return the value of an unquoted scalar."""
     if text in _BOOLEANS:
         return _BOOLEANS[text]
     if text[:1] not in ".+-0123456789":
@@ -84,7 +84,7 @@ class Loader(BoundedLoader):
     """Loader that resolves plain scalars and merges like kubectl, and rejects duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
-        # Keeps the nodes alive, so that their ids are not reused.
+        # The values keep the nodes alive, so that their ids are not reused.
         self._flattened: dict[int, Any] = {}
         super().__init__(stream)
 
@@ -163,7 +163,7 @@ def _binary(_: Any, node: Any) -> str:
     try:
         return base64.b64decode("".join(node.value.split()), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise _error(node, "its !!binary is not text in base64") from None
+        raise _error(node, "its !!binary value is not base64-encoded UTF-8 text") from None
 
 
 # Kubernetes does not support the other types (dates, sets, pairs).

@@ -19,15 +19,15 @@ NAME = "gpu-platform"
 
 
 def serve() -> None:
-    """Start the pack's server for the engine; never returns."""
-    # Modules and resources stay alive, and garbage collection would traverse them again and again.
+    """Start the pack's server for the engine. The call never returns."""
+    # Modules and resources stay alive, so garbage collection would traverse them again and again.
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
     gc.enable()
     rules = _rules()
     binding = Binding(rules=rules)
     install(binding.configure)
-    # The SDK writes its port to stdout without flushing, and the engine would wait forever.
+    # The SDK writes its port to stdout without flushing, so the engine would wait for it forever.
     unbuffered = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(unbuffered, write_through=True)
     PolicyPack(

@@ -186,7 +186,7 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
 
 
 def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:
-    """Yield every object with a list of containers, except those in paths of `patterns`."""
+    """Yield every object with a list of containers, except at or below the paths in `patterns`."""
     skipped = {node.steps for path in patterns for node in nodes_at(root, steps(path))}
     pending = [root]
     while pending:

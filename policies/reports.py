@@ -1,4 +1,4 @@
-"""Reports of findings as text, JSON and annotations of a GitHub workflow."""
+"""Reports of findings as text, JSON and GitHub workflow annotations."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _sources(rule: Rule[Any]) -> list[str]:
 
 
 def as_json(report: Report) -> str:
-    """Return the findings and a summary as an object."""
+    """Return the findings and a summary as a JSON object."""
     summary = {
         "objects": report.objects,
         "rules": len(report.rules),
@@ -175,7 +175,7 @@ def github(report: Report) -> str:
         text = f"{finding.message}. {finding.remediation}"
         lines.append(f"::{kind} {listed}::{text.translate(_COMMAND)}")
     lines += [f"::notice title=passed::{rule.name}" for rule in report.listed]
-    # A line of a report never starts with a workflow command.
+    # No line of the summary may be read as a workflow command.
     summary = [re.sub(r"^::", " ::", text) for text in report.summary]
     return "\n".join([*lines, *summary]) + "\n"
 

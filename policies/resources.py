@@ -126,7 +126,7 @@ class Resource:
 
     @cached_property
     def is_patch(self) -> bool:
-        """True if the provider applies the resource as a patch, which creates an absent object."""
+        """True if the provider applies a patch, which creates the object if it is absent."""
         return self.pulumi_type.endswith("Patch") and not self.kind.endswith("Patch")
 
     @cached_property
@@ -153,7 +153,7 @@ class Resource:
 
     @cached_property
     def unseen(self) -> str:
-        """Why rules cannot see everything that the resource deploys; empty for most resources."""
+        """Reason why rules cannot see all that the resource deploys; empty for most resources."""
         if self.pulumi_type == _RELEASE:
             return "it deploys a chart"
         return self.record.unseen if self.record is not None else ""
@@ -210,9 +210,8 @@ class Resource:
     def is_named(self, patterns: Sequence[str]) -> bool:
         """Return whether a pattern matches the address.
 
-        `*` matches any text, for example a generated suffix.
-
-        The namespace must be known, unless the pattern matches every namespace.
+        `*` matches any text, for example a generated suffix. The namespace must be known, unless
+        the pattern matches every namespace.
         """
         return any(fnmatchcase(self.address, pattern) for pattern in patterns)
 

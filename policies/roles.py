@@ -1,6 +1,6 @@
-"""The role of each pod.
+"""The role of each pod, which determines the rules that apply to the pod.
 
-**The role of a pod** decides which rules apply to it:
+The roles are:
 
 - `training`: pods or GPUs that work together; they need a queue, a gang and shared memory;
 - `batch`: jobs with a single GPU, such as smoke tests;
@@ -10,11 +10,11 @@
 
 The registry of kinds defines which roles a kind allows and which one is its default. A label on the
 pod template or on the resource selects one of them, except a role that is too lenient: if the kind
-can be `training`, a pod with several GPUs is neither `batch` nor `interactive`, and a pod that runs
-to completion is never `serving`.
+can be `training`, pods with several GPUs in total are neither `batch` nor `interactive`, and a pod
+that runs to completion is never `serving`.
 
-A label cannot exempt a pod from the rules that apply to every pod. Only workloads named in the
-configuration have privileges.
+A label cannot exempt a pod from the rules that apply to every pod. Only the configuration can, by
+naming the workload.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RoleSettings(Protocol):
 
     @property
     def component_roles(self) -> Mapping[str, Role]:
-        """Roles by value of these labels."""
+        """Maps values of these labels to roles."""
 
     @property
     def small_gpus(self) -> int:

@@ -8,8 +8,8 @@ A rule has one of five scopes and does not depend on kinds:
 - `release_rule`: called for every Helm release, of which only the values are known;
 - `stack_rule`: called once with all resources of the stack.
 
-Rule modules import everything they need from here. This module is independent of Pulumi;
-`policies.binding` turns each rule into a policy.
+Rule modules import the decorators and types for rules from here. This module is independent of
+Pulumi; `policies.binding` turns each rule into a policy.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Rule(Generic[C]):
 
     `check` and `remedy` are called with an object of the rule's scope and the configuration.
     `about_pulumi` marks a rule that applies only to manifests that Pulumi deploys. `admission` is
-    the same rule in CEL, for rules that need a single object. `references` are controls of
+    the same rule in CEL, for rules that need only a single object. `references` are controls of
     security frameworks (see `policies.frameworks`), and `url` is the rule's documentation.
     """
 

@@ -74,7 +74,7 @@ def _fits(part: str, parameters: int | None) -> bool:
 
 
 def _unwraps() -> bool:
-    """Return whether a proxy yields its values, its unknown values and its original."""
+    """Return whether the values, unknown values and original can be read from a proxy."""
     from pulumi_policy import proxy
 
     from policies.properties import editable, plain

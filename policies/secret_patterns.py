@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-# The patterns are also part of CEL expressions: RE2 has no lookaround.
+# The patterns are also part of CEL expressions, so they must not use lookaround, which RE2 lacks.
 NAME: Final = re.compile(
     r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
     r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
@@ -56,7 +56,7 @@ _MIN_ENCODED_LENGTH: Final = 24
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Return whether a named value is a secret and not a reference, a path or a switch."""
+    """Return whether a named value is a secret and not a reference, a path or a boolean."""
     if not text or REFERENCE.search(text):
         return False
     if name.upper().endswith(("_FILE", "_PATH")) and text.startswith("/"):

@@ -35,11 +35,13 @@ _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """Empty, because no rule reads stack tags."""
 _REPORTING_LEVELS = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
-"""Levels at which violations that remain after a remediation are reported."""
+"""Maps levels to those at which violations that remain after a remediation are reported."""
 
 
 class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
-    """Servicer whose policies share the properties. They must be synchronous and must not raise.
+    """Servicer whose policies share a resource's properties.
+
+    The policies must be synchronous and must not raise.
 
     `listener` is called with all settings and the disabled policies when the engine sends them. If
     it raises `ConfigurationError`, the engine refuses to run.

@@ -82,7 +82,7 @@ QueueSystem = Literal["volcano", "kueue"]
 
 
 class ClusterConfig(GpuConfig):
-    """The cluster: settings that every rule with a setting of the same name receives."""
+    """Settings of the cluster, which every rule with settings of the same name receives."""
 
     queue_systems: list[QueueSystem] | None = Field(
         default=None, min_length=1, description="Installed systems that queue training."

@@ -118,7 +118,7 @@ class Node:
 
     @property
     def text(self) -> str | None:
-        """The value if it is a string."""
+        """The value if it is a string, else None."""
         return self.value if isinstance(self.value, str) else None
 
     @property
@@ -177,8 +177,8 @@ def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
 def nodes_at(root: Node, path: Sequence[str]) -> Iterator[Node]:
     """Yield the nodes at a path, in which `*` stands for every item or value.
 
-    A step with another `*` stands for the matching keys. If there is no value at all, the path
-    continues with a first item, which is absent or unknown.
+    A key that contains `*` stands for all matching keys. If a plain `*` selects nothing, it stands
+    for one item, which is absent or unknown.
     """
     if not path:
         yield root

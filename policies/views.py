@@ -59,7 +59,7 @@ def flat(views: Sequence[View]) -> Iterator[View]:
 
 
 def _may_reference(resource: Resource, other: Resource) -> bool:
-    """Return whether an object may refer to another one by name alone."""
+    """Return whether an object may refer to another one by name alone, without a namespace."""
     cluster_scoped = other.record is not None and not other.record.namespaced
     return (
         cluster_scoped

@@ -16,9 +16,9 @@ _SHOWN_LENGTH = 80
 class Violation:
     """A violation of a rule.
 
-    `node` is the violating value, and `write` describes the value to write instead; with `nothing`,
-    the value must be removed. `found` replaces the printed value, for values that must not be
-    printed and for conflicts between several values. Stack rules set the `resource`.
+    `node` is the violating value, and `write` describes the value to write instead; if it starts
+    with `nothing`, the value must be removed. `found` replaces the printed value, for values that
+    must not be printed and for conflicts between several values. Stack rules set the `resource`.
     """
 
     node: Node
@@ -39,7 +39,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Edit:
-    """A remediation: sets the value at a path; an index past the end of a list appends."""
+    """An edit that sets the value at a path; the index after the end of a list appends to it."""
 
     steps: tuple[Key, ...]
     value: Any

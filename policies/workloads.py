@@ -84,7 +84,7 @@ class Pod:
 
     @cached_property
     def replicas(self) -> Decimal | None:
-        """Number of these pods that the resource requests; None if unknown."""
+        """Number of the specification's pods that the resource requests; None if unknown."""
         if self.location is ANYWHERE:
             return self._structural_replicas()
         root, steps = self.resource.root, self.steps
@@ -100,9 +100,10 @@ class Pod:
         )
 
     def replicas_within(self, job: str) -> Decimal | None:
-        """Return the number of these pods that a single job requests; None if unknown.
+        """Return the number of the specification's pods that one job requests; None if unknown.
 
-        `job` is the path of the jobs in the object.
+        `job` is the path of the job, or of each job, in the object, such as
+        `spec.replicatedJobs.*.templateSpec`.
         """
         if not self.location.at.startswith(f"{job}."):
             return self.replicas
@@ -115,7 +116,7 @@ class Pod:
         return product(requested(root, count, steps) for count in counts)
 
     def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
-        """Return the maximum number of these pods that can run at once; None if unknown.
+        """Return the maximum number of the pods that can run at once; None if unknown.
 
         `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
         pods of a rolling update are included.
@@ -171,7 +172,7 @@ class Pod:
         return self.volumes.complete and all(name.known for name in names)
 
     def may_claim_gpus(self, name: Node, accelerators: Accelerators) -> bool:
-        """Return whether the pod's claim `name` may contain GPUs, as configured."""
+        """Return False if the pod's claim `name` is configured to contain no GPUs, else True."""
         for claim in self.spec["resourceClaims"].items():
             if claim["name"].text == name.text:
                 return accelerators.in_claim(self.claim_address(claim)) != 0
@@ -190,8 +191,8 @@ class Pod:
         """Return the GPUs of one pod by resource, as the scheduler counts them.
 
         Init containers run one after the other, before the main containers and alongside the
-        sidecars that precede them. Claims count as unlimited, because other objects define
-        their devices.
+        sidecars that precede them. Devices in claims are not included, because other objects
+        define them.
         """
         running: dict[str, Decimal] = {}
         peak: dict[str, Decimal] = {}

@@ -25,10 +25,10 @@ Capability = Literal[
     "launcher",
     "notebook",
 ]
-"""A setting of a training job, or one value of it, that only some kinds support."""
+"""A setting of a training job, or one of its values, that only some kinds support."""
 
 TRAINING_PROGRAM: Final = "training"
-"""The module of this repository's program."""
+"""The module that runs this repository's training program."""
 
 GANG_RESTARTS: Final = "all pods are removed and start again together"
 PEERS_FOLLOW: Final = (
@@ -57,9 +57,10 @@ class State(StrEnum):
 class Resource:
     """An API resource, and the rules for reading the state of its objects.
 
-    `phase` is the path of the phase in the status, empty if conditions report it. `states` maps
-    phases, or types of conditions with status True in order of precedence, to states. Otherwise,
-    the pods determine whether the run is waiting or running. `restarts` counts past restarts.
+    `phase` is the path of the phase in the status, empty if conditions report the state. `states`
+    maps phases to states or, in order of precedence, types of conditions whose status is True. If
+    none applies, the pods determine whether the run is waiting or running. `restarts` is the path
+    of the number of past restarts in the status.
     """
 
     group: str
@@ -100,10 +101,11 @@ class Kind:
 
     `resource` is the object that represents a run and has its name. `objects`, `needs` and
     `after_fault` are cells of a table in docs/jobs.md. `image_needs` lists what the image must
-    contain in addition to the training image's content. `operator` is the program that the embedded
-    cluster installs for the kind. `program` is the module that hyperparameters start, for kinds
-    that support them. `max_run_name` limits the length of a run's name. `pod_suffix` is the longest
-    suffix that pod names add to the run's name, with `{last}` for the highest pod index.
+    contain in addition to the training image's content. `operator` names the operator that the
+    embedded cluster installs for the kind. `program` is the module that jobs with hyperparameters
+    run, for kinds that support them. `max_run_name` limits the length of a run's name. `pod_suffix`
+    is the longest suffix that pod names add to the run's name, with `{last}` for the highest pod
+    index.
     """
 
     resource: Resource

@@ -38,7 +38,7 @@ FLOW: Final = Resource(
     # Volcano reports Running even if a step has failed, so the state is derived from the steps.
     states={"Succeed": State.SUCCEEDED},
 )
-"""The resource of a run with steps: a Volcano Job per step."""
+"""The resource of a run with steps. A JobFlow creates a Volcano Job for each step."""
 
 TEMPLATE: Final = Resource(
     group=FLOW.group,
@@ -60,7 +60,7 @@ COMMAND: Final = Resource(
 
 
 def command(job: Mapping[str, Any], *, suspended: bool, name: str | None = None) -> dict[str, Any]:
-    """Return the command that suspends or resumes a Job (`vcctl job suspend`).
+    """Return the command that suspends or resumes a Job, like `vcctl job suspend` and `resume`.
 
     Without a name, the API server generates one. While a command is pending, the API server rejects
     another one with the same name.
@@ -107,24 +107,24 @@ KIND: Final = Kind(
 
 
 TRAINING_STEP: Final = "train"
-"""Name of the step that trains."""
+"""Name of the training step."""
 
 
 def template_name(run: str, step: str) -> str:
     """Return the name of a step's JobTemplate.
 
-    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`. Names of templates are short
+    A run is named `<key>-<hash>`, and its templates `<hash>-<step>`. Template names are short
     because a JobFlow names its jobs `<flow>-<template>`.
     """
     return f"{run.rpartition('-')[2]}-{step}"
 
 
 ATTEMPT_FAILED: Final = 64
-"""Exit code (EX_USAGE) of the program that starts a scheduled run, if that run has failed."""
+"""Exit code (EX_USAGE) of the program that starts a scheduled run, if that run fails."""
 
 
 def attempt_name(run: str, job: str) -> str:
-    """Return the name of the run that a Job of the schedule starts, `<key>-<8 digits>`."""
+    """Return the name of the run that a CronJob's Job starts, `<key>-<8 hex digits>`."""
     digits = hashlib.sha256(f"{run}/{job}".encode()).hexdigest()[:8]
     return f"{run.rpartition('-')[0]}-{digits}"
 

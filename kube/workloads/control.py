@@ -1,4 +1,4 @@
-"""Parts of a record: job, autoscaler, rollout, runs, claim templates and proxy of a kind."""
+"""Parts of a kind's record: job, autoscaler, rollout, runtime, claim templates and proxy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Job:
     gang: str = ""
     """Path of the minimum number of pods that start together."""
     member_annotation: bool = False
-    """True if an annotation sets this minimum."""
+    """True if the annotation `scheduling.volcano.sh/group-min-member` sets this minimum."""
     whole: bool = False
     """True if the minimum defaults to all pods."""
     scheduler: str = ""
@@ -41,9 +41,9 @@ class Job:
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True
-    """True if the retry limit also counts containers that the kubelet restarts."""
+    """True if container restarts by the kubelet count towards the retry limit."""
     deadline: str = ""
-    """Path of the deadline of the job."""
+    """Path of the job's deadline."""
     pod_deadline: bool = False
     """True if only the pods have a deadline."""
     claims: str = ""
@@ -93,11 +93,12 @@ class Rollout:
     double: str = ""
     """Path of a field that makes updates run all old and new pods at the same time (blue-green)."""
     single: tuple[str, ...] = ()
-    """Values of the field at `double` that do not run old and new pods at the same time.
-    If empty, every value does.
+    """Values of the field at `double` with which old and new pods do not run at the same time.
+
+    If empty, they run at the same time with every value.
     """
     without: str = ""
-    """Path of a field that prevents updates from starting additional pods."""
+    """Path of a field that, if set, prevents updates from starting additional pods."""
 
 
 DEFAULT_ROLLOUT: Final = Rollout(surge="25%", unavailable="25%")
@@ -148,4 +149,4 @@ class Proxy:
     annotation: str = ""
     """Annotation that can disable the proxy. If empty, the proxy cannot be disabled."""
     values: tuple[str, ...] = ()
-    """Values of the annotation that leave the proxy enabled. It is also enabled by default."""
+    """Values of the annotation that enable the proxy. Without the annotation, it is enabled."""

@@ -23,7 +23,7 @@ def _nim(spec: str) -> Pods:
             Count(
                 paths=(f"{spec}.replicas",),
                 maxima=(f"{spec}.scale.hpa.maxReplicas",),
-                # Several nodes form a LeaderWorkerSet.
+                # Several nodes form a LeaderWorkerSet, whose updates start no additional pods.
                 rollout=replace(DEFAULT_ROLLOUT, without=f"{spec}.multiNode"),
             ),
             Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),
@@ -91,7 +91,7 @@ def _dynamo(component: str) -> Iterator[Pods]:
         metadata=component,
         count=replicas,
         devices=(
-            # If both are set, the limits take precedence.
+            # If both are set, the larger number counts.
             Devices(each="resources.requests", resource="nvidia.com/gpu", count="gpu"),
             Devices(each="resources.limits", resource="nvidia.com/gpu", count="gpu"),
         ),

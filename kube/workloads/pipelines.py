@@ -72,7 +72,7 @@ def _overrides(spec: str) -> Pods:
 
 
 def _task(spec: str, pod: str, *counts: Count) -> Pods:
-    """Return the pod of a Tekton task: its steps are containers."""
+    """Return the pod of a Tekton task, whose steps are its containers."""
     return Pods(
         at=spec,
         containers=("steps.*", "sidecars.*"),
@@ -88,7 +88,7 @@ _PIPELINES: Final = ("tasks.*", "finally.*")
 
 
 def _shared_pods(*paths: str) -> Iterator[Pods]:
-    """Yield the fields that steps inherit, or the pods of tasks that are defined elsewhere."""
+    """Yield step templates, and pod templates for tasks that are defined elsewhere."""
     for at in paths:
         template = at.endswith("stepTemplate")
         yield Pods(at=at, containers=("",) if template else (), count=NOT_RUN, partial=True)
@@ -100,7 +100,7 @@ def _tekton(kind: str, *pods: Pods, shared: tuple[str, ...]) -> WorkloadKind:
 
 
 TEKTON: Final = [
-    # Not run, because a TaskRun starts the pods of a task. It adds its own tolerations.
+    # Tasks run no pods themselves: a TaskRun starts the pods and adds its own tolerations.
     _tekton("Task", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton("ClusterTask", _task("spec", "", *NOT_RUN), shared=("spec.stepTemplate",)),
     _tekton(

@@ -1,8 +1,8 @@
-"""The record of a kind: paths of its pods, their number, and the fields that control them.
+"""The record of a kind: paths of its pods, of their number, and of the fields that control them.
 
 A path is a string such as `spec.tasks.*.template.spec`. `*` stands for every item or value, and
-`[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In a path next
-to the pods, `*` stands for the same items as in the path of the pods.
+`[...]` encloses a key with dots, or a pattern of keys in which `*` matches anything. In paths of
+values that belong to a pod, such as its count, `*` stands for the same item as in the pod's path.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Count:
     default: int | None = 1
     """Number if no path is set. None means that one pod is requested and there is no maximum."""
     words: Mapping[str, int] = field(default_factory=dict)
-    """Maps the words that may replace the number to numbers."""
+    """Maps words that may be written instead of the number, such as `Forbid`, to numbers."""
     less_with: str = ""
     """Path of a field that reduces the number by one if it is set."""
     elsewhere: bool = False
@@ -73,7 +73,7 @@ class Devices:
     __pydantic_config__: ClassVar = STRICT
 
     each: str
-    """Path of the requests, from the pod."""
+    """Path of the requests, relative to the pod."""
     resource: str = ""
     """Name of the resource, if it is fixed."""
     name: str = ""
@@ -91,15 +91,15 @@ class Pods:
     at: str
     """Path of the object with the fields of a pod specification."""
     containers: tuple[str, ...] = ()
-    """Paths, from `at`, of containers outside of the usual lists. "" is the object itself."""
+    """Paths, relative to `at`, of containers outside of the usual lists. "" is `at` itself."""
     defaults: tuple[str, ...] = ()
     """Paths of objects with the defaults of the pod's fields."""
     inherited: tuple[str, ...] = ()
     """Fields to which `defaults` apply; empty for all fields."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """Paths of container fields that the kind names differently, by their usual names."""
+    """Maps usual names of container fields to paths, if the kind names the fields differently."""
     context: Mapping[str, str] = field(default_factory=dict)
-    """Paths of the fields of the pod's security context, if the kind names them differently."""
+    """The same mapping for the fields of the pod's security context."""
     metadata: str = ""
     """Path of the pod's metadata, if it is not next to the specification."""
     count: tuple[Count, ...] = ()
@@ -107,15 +107,15 @@ class Pods:
     devices: tuple[Devices, ...] = ()
     """Accelerators that the pod requests outside of its containers."""
     restart: str = ""
-    """Path of a restart policy that overrides that of the pod."""
+    """Path of a restart policy that overrides the pod's."""
     images: tuple[str, ...] = ()
     """Paths of images outside of containers."""
     supplied: tuple[str, ...] = ()
     """Fields that the controller sets if the manifest does not."""
     partial: bool = False
-    """True if the pod is only partly specified here, unless it lists containers."""
+    """True if the specification is incomplete, unless it contains the field `containers`."""
     machine: bool = False
-    """True if this is not a pod, but requests devices, such as a virtual machine."""
+    """True if the object is not a pod but requests devices, as a virtual machine does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class WorkloadKind:
     scaler: Scaler | None = None
     """Fields of an autoscaler, if the kind is one."""
     scaled: str = "spec.replicas"
-    """Path of the number that an autoscaler sets."""
+    """Path of the number of replicas that an autoscaler sets."""
     rollout: Rollout | None = None
     """Update strategy of the pods."""
     suspend: tuple[str, ...] = ("spec.suspend",)
@@ -156,7 +156,7 @@ class WorkloadKind:
     objects: tuple[str, ...] = ()
     """Paths of complete manifests inside the object."""
     generators: tuple[str, ...] = ()
-    """Paths of objects with the kind and name of a manifest and its other fields in `data`."""
+    """Paths of objects that contain a manifest's kind and name, and its other fields in `data`."""
     texts: tuple[str, ...] = ()
     """Paths of strings that may be manifests."""
     patterns: tuple[str, ...] = ()
@@ -166,6 +166,6 @@ class WorkloadKind:
     opaque: tuple[str, ...] = ()
     """Paths of fields that change pods in a way that rules cannot read."""
     json_patches: tuple[str, ...] = ()
-    """Paths of JSON patches. Rules read only their changes of metadata."""
+    """Paths of JSON patches, which may change only metadata: rules cannot read other changes."""
     unseen: str = ""
-    """Description of what the object deploys and rules cannot see."""
+    """Description of effects that rules cannot see, such as `it deploys a chart`."""

@@ -1,4 +1,4 @@
-"""Kinds that serve: KServe, Knative and Argo Rollouts."""
+"""Serving kinds: KServe, Knative and Argo Rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds for training and batch: Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue."""
+"""Training and batch kinds: Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _ray(cluster: str, *others: str, outer: tuple[Count, ...] = ()) -> tuple[Pod
         Pods(at=f"{cluster}.headGroupSpec.{_POD}", count=outer),
         Pods(at=f"{group}.{_POD}", count=(*outer, *workers)),
         *(Pods(at=other, count=outer) for other in others),
-        # Containers that the operator adds to the head.
+        # Containers that the operator adds to the head pod.
         Pods(
             at=cluster,
             containers=("autoscalerOptions", "historyServerOptions.collectorOptions"),

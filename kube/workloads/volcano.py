@@ -44,7 +44,7 @@ KINDS: Final = [
         group="batch.volcano.sh",
         kind="Job",
         pods=(_tasks("spec"),),
-        # A job of kind `notebook` ends when it is idle.
+        # The job of a notebook ends when the notebook is idle.
         roles=(*BATCH_ROLES, "interactive"),
         ends=True,
         always=True,
@@ -70,7 +70,7 @@ KINDS: Final = [
         always=True,
         job=_volcano_job(_HYPER_JOB),
     ),
-    # A JobFlow creates one Volcano Job from each template; a sweep runs several at the same time.
+    # A JobFlow creates one Volcano Job from each template; a sweep runs several Jobs at once.
     WorkloadKind(
         group="flow.volcano.sh",
         kind="JobTemplate",

@@ -92,7 +92,7 @@ MONITORING: Final = [
     for kind in ("Prometheus", "PrometheusAgent", "Alertmanager", "ThanosRuler")
 ]
 
-# Objects of operators for databases and similar systems, which specify the image.
+# Custom resources of database operators. They specify the images of the pods.
 OPERATORS: Final = [
     WorkloadKind(
         group="postgresql.cnpg.io",

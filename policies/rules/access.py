@@ -110,7 +110,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
     ),
 )
 def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Readers of the manifest believe that the pod has no access to the API."""
+    """Readers of such a manifest would believe that the pod has no access to the API."""
     if pod.spec["automountServiceAccountToken"].value is False:
         for token in _api_tokens(pod):
             yield Violation(token, "nothing, or write another audience")

@@ -36,7 +36,9 @@ class CostConfig(GpuConfig):
         default={}, description="Price of one GPU per hour, by resource name or DRA device class."
     )
     max_hourly_cost: float | None = Field(
-        default=None, ge=0, description="Maximum hourly cost of all GPUs, in the same currency."
+        default=None,
+        ge=0,
+        description="Maximum hourly cost of all GPUs, in the currency of `hourlyPrices`.",
     )
 
 

@@ -103,7 +103,7 @@ def _service(spec: Node) -> Iterator[Violation]:
 
 
 def _endpoints(root: Node) -> Iterator[Violation]:
-    """Yield the addresses of a node itself, such as its cloud's metadata server."""
+    """Yield the loopback and link-local addresses, such as that of a cloud's metadata server."""
     slices = [
         item for endpoint in root["endpoints"].items() for item in endpoint["addresses"].items()
     ]

@@ -67,7 +67,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
         handler = root["handler"]
         alias = _matches(handler.text or "", config) and not _matches(resource.name, config)
         if alias:
-            yield Violation(handler, f'"{resource.name}", or the name {handler.text}')
+            yield Violation(handler, f'"{resource.name}", or name the class {handler.text}')
     elif resource.is_kind("resource.k8s.io", "DeviceClass"):
         name = root["spec"]["extendedResourceName"]
         counted = config.accelerators.includes_class(resource.name)
@@ -92,7 +92,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
 
 
 def _selects_other(selectors: Node, config: LimitConfig) -> bool:
-    """Return whether a device class selects one driver, of devices that are not accelerators."""
+    """Return whether a device class selects only one driver, whose devices are no accelerators."""
     drivers = [
         _DRIVER.match(selector["cel"]["expression"].text or "") for selector in selectors.items()
     ]

@@ -34,7 +34,7 @@ class LimitConfig(TaskConfig, SystemConfig):
 
     components: list[str] = Field(
         default=["training", "serving"],
-        description="Roles of workloads that need a GPU: `training`, `inference` or both.",
+        description="Roles of workloads that need a GPU: `training`, `serving` or both.",
     )
     device_annotations: list[str] = Field(
         default=[
@@ -110,7 +110,10 @@ def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
 def _workers_without_gpus(
     pods: list[Pod], without_limit: list[Pod], config: LimitConfig
 ) -> list[Pod]:
-    """Return the pods without GPUs that are not launchers, by their name or as a minority."""
+    """Return the pods that lack GPUs and are not launchers.
+
+    Launchers have a name in `cpu_tasks`, or are fewer than the pods with GPUs.
+    """
     workers = [pod for pod in without_limit if not is_cpu_task(pod, config)]
     computing = [pod.replicas for pod in pods if pod not in without_limit]
     starting = [pod.replicas for pod in workers]
@@ -134,7 +137,7 @@ def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
 
 
 def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Iterator[Violation]:
-    """Yield the ways to bypass the scheduler: the runtime's variables, mounts, annotations."""
+    """Yield the fields that assign devices without the scheduler, such as runtime variables."""
     expected = "nothing, and write a GPU limit: the device plugin assigns the devices"
     for container in pod.containers:
         for variable in container.node["env"].items():

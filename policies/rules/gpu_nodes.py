@@ -74,7 +74,10 @@ def _tolerates(toleration: Node, taint: str, config: TolerationConfig) -> bool:
 
 
 def _missing_taints(pod: Pod, config: TolerationConfig) -> list[str]:
-    """Return the taints that a pod must tolerate and does not; a claim needs any of them."""
+    """Return the taints that a pod must tolerate but does not.
+
+    For a pod with GPUs only in claims, it is enough to tolerate one of the configured taints.
+    """
     tolerations = pod.spec["tolerations"]
     containers = pod.gpu_containers(config.accelerators)
     if not containers or not tolerations.complete:
@@ -155,7 +158,7 @@ def gpu_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Violation]:
     config=NodeConfig,
 )
 def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violation]:
-    """A pod larger than a node never starts, and half nodes communicate without NVLink."""
+    """A pod larger than a node never starts, and NVLink connects only GPUs of the same node."""
     if config.gpus_per_node is None:
         return
     multiple_pods = workload.size is not None and workload.size > 1

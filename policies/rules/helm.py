@@ -18,7 +18,7 @@ _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 
 def _first(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
-    """Return the value at the first path at which a name is set, or else at the first path."""
+    """Return the value at the first path that is set, or at the first path if none is set."""
     present = []
     for steps in locations:
         node = resource.root
@@ -57,7 +57,7 @@ class UnseenConfig(RuleConfig):
     config=UnseenConfig,
 )
 def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Violation]:
-    """A release contains only values; the objects of its chart first appear in the cluster."""
+    """A release contains only values; the objects of its chart are visible only in the cluster."""
     if resource.is_named(config.checked_elsewhere):
         return
     chart = _first(resource, _CHARTS)
@@ -65,14 +65,14 @@ def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Vi
         yield Violation(
             resource.root["spec"],
             "its rendered manifests to the input of the check: … | python -m policies.check -",
-            found=f"a {resource.kind}: {resource.unseen}; no rule has checked its objects",
+            found=f"a {resource.kind}: {resource.unseen}, and no rule has checked its objects",
         )
         return
     yield Violation(
         chart,
         f"the rendered chart to the input of the check: {_command(resource)}",
-        found=f"{show(chart.text)}, of which only the values are visible; no rule has checked "
-        "its objects",
+        found=f"{show(chart.text)}, of which only the values are visible, so that no rule has "
+        "checked its objects",
     )
 
 

@@ -14,7 +14,7 @@ from policies.settings import NoConfig
 from policies.values import Node, any_field
 from policies.workloads import Pod
 
-# The patterns are also part of CEL expressions: RE2 has no lookaround.
+# The patterns are also part of CEL expressions, so they must not use lookaround, which RE2 lacks.
 _PATH_COMPONENT: Final = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
 _REFERENCE: Final = re.compile(
     rf"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?{_PATH_COMPONENT}(/{_PATH_COMPONENT})*"

@@ -156,7 +156,7 @@ def inference_disruption_budget(stack: Stack, config: RoleConfig) -> Iterator[Vi
     config=NoConfig,
 )
 def autoscaled_without_replicas(stack: Stack, config: NoConfig) -> Iterator[Violation]:
-    """Every update would reset the replicas that the autoscaler has added under load."""
+    """Otherwise, every update would reset the replicas that the autoscaler added under load."""
     for resource in stack.resources:
         replicas = resource.root["spec"]["replicas"]
         for scaling in stack.scalings.of(resource) if replicas.present else ():

@@ -47,7 +47,7 @@ class ModelConfig(RoleConfig):
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --artifact=*",
             f"python3 -m {_FETCH} {_OCI}* {MODELS_PATH}/export --cache=*",
         ],
-        description="Commands with arguments that inference containers may have.",
+        description="Commands, including arguments, that inference containers may run.",
     )
     variables: list[str] = Field(
         default=[
@@ -59,13 +59,13 @@ class ModelConfig(RoleConfig):
             "OTEL_*",
             "RUN_NAME=*",
         ],
-        description="Environment variables with values that inference containers may have. Values "
-        "from Secrets and ConfigMaps count as empty.",
+        description="Environment variables that inference containers may have, as `NAME=value`. "
+        "Values from Secrets and ConfigMaps count as empty.",
     )
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label gives the pod the role serving, regardless of its other labels."""
+    """Return whether any label gives the pod the role `serving`, whatever its other labels are."""
     labels = pod.metadata["labels"]
     components = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in components)
@@ -175,7 +175,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     """Yield the fields that make the container run anything but the program of its image."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
-        yield Violation(image, f"an image of {' or '.join(config.images) or 'images'}")
+        yield Violation(image, f"an image of {' or '.join(config.images) or 'the setting images'}")
     words = _command_words(container)
     if words is not None and (
         any(" " in word for word in words)
@@ -214,7 +214,7 @@ def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
             yield Violation(
                 mount,
                 f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH}, empty directories at "
-                f"{' or '.join(_EMPTY)}, or a claim at {CACHE_PATH} of {_FETCH}, without subPath",
+                f"{' or '.join(_EMPTY)}, or, for {_FETCH}, a claim at {CACHE_PATH}; no subPath",
             )
     for device in container["volumeDevices"].items():
         yield Violation(device, "nothing: a device could contain a model")

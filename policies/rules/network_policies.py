@@ -46,7 +46,7 @@ def _denies_by_default(policy: Resource) -> bool:
 
 
 def _open_peers(policy: Resource) -> Iterator[Node]:
-    """Yield the peers of an ingress rule that admit everybody to every pod."""
+    """Yield the peers or ingress rules of a NetworkPolicy that admit everybody to every pod."""
     spec = policy.root["spec"]
     if not spec["podSelector"].absent and not matches_everything(spec["podSelector"]):
         return

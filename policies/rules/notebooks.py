@@ -69,7 +69,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 def _without_token(pod: Pod, container: Container) -> Node | None:
-    """Return the field without a token, or None if it comes from a Secret or is unknown."""
+    """Return the field that lacks a token, or None if a Secret contains it or it is unknown."""
     files = [match[1] for match in _FILE.finditer(_line(container))]
     env = container.node["env"]
     for variable in env.items():

@@ -28,7 +28,7 @@ _KEY: Final = "app.kubernetes.io/name"
 def sweep_preemptible(stack: Stack, config: SystemsConfig) -> Iterator[Violation]:
     """A sweep may use its queue for days. Other runs should not wait behind its trials.
 
-    A trial that is kept as a job may have the priority of the sweep.
+    A trial that is copied to a job may keep the priority of the sweep.
     """
     yield from _not_below_others(stack, config, _is_sweep)
 
@@ -54,9 +54,9 @@ def _is_sweep(workload: Workload) -> bool:
 def _not_below_others(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
-    """Yield the workloads whose priority is not lower than that of all training in their queue.
+    """Yield the `is_low` workloads whose priority is not below that of all training in their queue.
 
-    Trials that are kept as jobs do not count as training.
+    Trials that are copied to jobs do not count as training.
     """
     classes = {
         priority_class.name: priority_class.root["value"].value

@@ -105,7 +105,7 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A pod that tolerates all taints runs on control plane, cordoned and other teams' nodes."""
     for toleration in pod.spec["tolerations"].items():
         key = toleration["key"]
-        # Also in a patch, which replaces the whole list.
+        # This also applies to a patch, because it replaces the whole list.
         if isinstance(toleration.value, dict) and not toleration.value.get("key", ""):
             yield Violation(toleration, "the key of a taint")
         elif key.value in _CONTROL_PLANE:

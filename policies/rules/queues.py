@@ -143,8 +143,8 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
 def _granted_amounts(queue: Resource, resource: str) -> list[Decimal]:
     """Return the amounts of a resource that a queue grants, by flavor; infinite if unlimited.
 
-    Kueue never admits a resource that its queue does not cover, and places all pods of one
-    specification in one flavor.
+    Kueue never admits a workload with a resource that its queue does not cover, and assigns all
+    pods of one specification to one flavor.
     """
     spec = queue.root["spec"]
     if not queue.is_kind(KUEUE, "ClusterQueue"):

@@ -103,9 +103,9 @@ def _nested_limits(workload: Workload) -> Iterator[Node]:
 
 
 def _uncounted_failures(workload: Workload) -> Iterator[Node]:
-    """Yield the actions of failure policies that restart without counting.
+    """Yield the actions of failure policies that do not count a failure as a retry.
 
-    Disruptions by the cluster need not count.
+    Disruptions by the cluster need not be counted.
     """
     for node in _nodes(workload):
         for rule in node["podFailurePolicy"]["rules"].items():

@@ -132,7 +132,7 @@ def training_gang_whole(workload: Workload, config: GangConfig) -> Iterator[Viol
 
 
 def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
-    """Yield a violation if there are several pods that nothing starts together."""
+    """Yield a violation if the workload has several pods and nothing starts them together."""
     multiple_pods = workload.size is not None and workload.size > 1
     if multiple_pods and not all(_is_grouped(workload, pod) for pod in pods):
         annotation = pods[0].metadata["annotations"][GROUP_ANNOTATION]
@@ -178,7 +178,7 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 
 def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
-    """Return the number of pods; an object that refers to a runtime overrides its number."""
+    """Return the number of pods. For a runtime, the objects that refer to it set the number."""
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None

@@ -171,7 +171,7 @@ def _may_be_secret(key: str, value: Any) -> bool:
 
 
 def _is_command(key: str, value: Any) -> bool:
-    """Return whether a list is the command of a hook or a probe with a secret in it."""
+    """Return whether a list is a command, such as that of a probe, that contains a secret."""
     words = value if key == "command" and isinstance(value, list) else []
     return bool(ARGUMENT.search(" ".join(word for word in words if isinstance(word, str))))
 

@@ -229,7 +229,7 @@ def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 def _volumes_with_shm(pod: Pod) -> Iterator[Node]:
-    """Yield the volumes of the host that contain its /dev/shm and are mounted at the same path."""
+    """Yield the hostPath volumes that contain /dev/shm and are mounted at the same path."""
     for container in pod.containers:
         for mount in container.node["volumeMounts"].items():
             target = normal_path(mount["mountPath"].text or "")

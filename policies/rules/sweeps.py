@@ -37,7 +37,7 @@ class SweepConfig(RuleConfig):
     max_money: float | None = Field(
         default=None,
         gt=0,
-        description="Maximum `budget.money` of a sweep. null also allows sweeps without it.",
+        description="Maximum `budget.money` of a sweep. If null, sweeps need not set it.",
     )
 
 
@@ -52,12 +52,12 @@ def is_sweep(resource: Resource) -> bool:
     description="A hyperparameter sweep limits its trials and its GPU-hours.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Keep trials, parallel and the budget of the sweep within the limits of "
-    "sweep-bounded, or raise the limits.",
+    remediation="Keep `trials`, `parallel` and `budget` of the sweep within the limits that are "
+    "configured for sweep-bounded, or raise the limits.",
     config=SweepConfig,
 )
 def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation]:
-    """A search does not end on its own. Without a limit it uses all idle GPUs."""
+    """Without limits, a sweep never ends and uses all idle GPUs."""
     if not is_sweep(resource):
         return
     for name, maximum in (

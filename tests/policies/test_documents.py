@@ -139,7 +139,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
         (f"{SERVICE}spec: {{<<: 1}}", "a merge (<<) needs an object"),
         (f"{SERVICE}spec: !!int x", "found 'x', which is not of the type int"),
         (f"{SERVICE}spec: !!set {{a}}", "invalid YAML: could not determine"),
-        (f"{SERVICE}spec: !!binary _", "its !!binary is not text in base64"),
+        (f"{SERVICE}spec: !!binary _", "its !!binary value is not base64-encoded UTF-8 text"),
         ("apiVersion: v1\nkind: A\nitems: {a: 1}", 'items: found {"a": 1}; write a list'),
         (f"{SERVICE}spec: &s [*s]", "document 1: it refers to itself"),
         (f"{SERVICE}spec: " + "[" * 100_000, "it is nested deeper than 200 levels"),

@@ -399,9 +399,10 @@ class Controller:
 def xid_query(policy: Policy) -> str:
     """Return a query for one Xid error per GPU; recent errors in `policy.xids` take precedence.
 
-    The exporter reports only the last error of a GPU, until the exporter restarts. A later error
-    that is not in `policy.xids` would hide one that is, so the query also returns such errors of
-    the last `2 * fault_seconds`. This is long enough to confirm the fault.
+    The exporter reports only the last error of a GPU, and repeats it until the exporter restarts. A
+    later error that is not in `policy.xids` would hide one that is. Therefore, the query also
+    returns the errors in `policy.xids` of the last `2 * fault_seconds`, which is long enough to
+    confirm the fault.
     """
     span = f"{max(1, round(2 * policy.fault_seconds))}s"
     series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"

@@ -65,7 +65,7 @@ def write(
     path = directory / name
     if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVE:
         raise OSError(
-            f"{run_dir}: less than {RESERVE // 2**20} MiB are free, which are reserved for "
+            f"{run_dir}: less than {RESERVE // 2**20} MiB are free; this space is reserved for "
             "checkpoints"
         )
     directory.mkdir(parents=True, exist_ok=True)

@@ -142,7 +142,7 @@ class Controller:
         return {document["metadata"]["name"]: document for document in documents}
 
     def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
-        """Return the settings (as text) of existing runs, from their jobs and their exports."""
+        """Return the settings (as text) of existing runs, from their jobs or their exports."""
         runs = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
             with contextlib.suppress(ExportError):

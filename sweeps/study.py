@@ -208,7 +208,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once existing runs were added to the journal, as an earlier journal may be lost."""
+        """True once existing runs have been added to the journal (an earlier one may be lost)."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:

@@ -124,7 +124,7 @@ class Watchdog:
 
 
 class Run:
-    """Context manager of a run of `steps` steps; enter it after the process group is initialized.
+    """Context manager for a run of `steps` steps; enter it after the process group is initialized.
 
     All ranks call all methods in the same order, and share `directory`, by default $RUN_DIR.
     `newest` is the checkpoint to resume from; None in a new run.

@@ -27,7 +27,7 @@ from workload.run import on_rank0
 Report = dict[str, Any]
 """SHA-256 of the weights, number of loaded tensors, and names of tensors that did not fit.
 
-If there are any, it also contains the differences between the models and the adapter's SHA-256.
+It also contains the differences between the models and the SHA-256 of the adapter, if any.
 """
 
 

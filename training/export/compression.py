@@ -76,7 +76,10 @@ CALIBRATION_BATCH: Final = 32
 
 
 def check_quantization(method: Method | Literal["none"]) -> None:
-    """Raise ConfigurationError if the package for quantization is missing. Call before training."""
+    """Check before training that the quantization package is installed.
+
+    Raise ConfigurationError if it is missing.
+    """
     try:
         if method != "none":
             torchao("torchao")

@@ -200,7 +200,7 @@ def check_gang(
 
     `beat` is called before each attempt.
     """
-    # On GPUs, the measurements use memory that the run needs, and are not tested on several GPUs.
+    # On GPUs, the measurements use memory that the run needs. They are untested on several GPUs.
     automatic = "off" if device.type == "cuda" else "report"
     mode = automatic if config.preflight == "auto" else config.preflight
     if mode == "off" or world.size < MIN_RANKS:

@@ -58,14 +58,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     watching = commands.add_parser("watch", help="archive failures until terminated")
     watching.add_argument(
-        "--lines", type=_positive, default=500, help="number of last lines to keep per container"
+        "--lines", type=_positive, default=500, help="maximum number of last lines per container"
     )
-    watching.add_argument("--kib", type=_positive, default=64, help="KiB to keep per container")
+    watching.add_argument("--kib", type=_positive, default=64, help="maximum KiB per container")
     watching.add_argument(
         "--failures", type=_positive, default=10, help="number of latest failures to keep per run"
     )
     watching.add_argument(
-        "--pods", type=_positive, default=16, help="pods to keep per failure, in order of failure"
+        "--pods", type=_positive, default=16, help="maximum pods per failure (the first that fail)"
     )
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")

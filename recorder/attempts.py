@@ -79,7 +79,7 @@ class Attempt:
     def run(self) -> None:
         """Start the run unless it exists, and wait until it has finished.
 
-        Outages of the API server only delay it.
+        Requests that fail because of an API server outage are repeated.
 
         Raises:
             AttemptError: If the run cannot be started or fails.

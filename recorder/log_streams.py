@@ -16,8 +16,8 @@ END_SECONDS: Final = 5.0
 """Time (s) to wait for the rest of a log after its container has terminated."""
 
 STREAMS: Final = 90
-"""Number of log streams per HTTP/2 connection. API servers allow at least 100. A stream above the
-limit would block until another one ends."""
+"""Maximum number of log streams per HTTP/2 connection. API servers allow at least 100. A stream
+above their limit would block until another one ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Tail:
             self.add(line)
 
     def add(self, line: str) -> None:
-        """Append a line. Only the end of a line that exceeds the size by itself is kept."""
+        """Append a line. If the line alone exceeds the maximum size, keep only its end."""
         line = line.encode(errors="replace")[-self._size :].decode(errors="ignore")
         self._lines.append(line)
         self._bytes += _size(line)
@@ -94,7 +94,7 @@ class LogStreams:
         return Tail(self._lines, self._size, [line async for line in lines]).lines
 
     async def _read(self, attempt: Attempt) -> None:
-        # A stream that restarts after an interruption receives the same last lines again.
+        # A restarted stream receives the last lines again, so it starts with an empty tail.
         tail = self._tails[attempt] = Tail(self._lines, self._size)
         client, free = self._connection()
         try:
@@ -110,9 +110,9 @@ class LogStreams:
                 async for line in lines:
                     tail.add(line)
         except (HTTPError, RuntimeError) as error:
-            # lightkube fails to parse an error response of this request, hence RuntimeError.
+            # lightkube raises RuntimeError if the server responds to this request with an error.
             _log.warning("log stream of %s interrupted: %s", attempt.pod, type(error).__name__)
-            # The lines so far are kept; the next update of the pod restarts the stream.
+            # The lines received so far are kept. The next update of the pod restarts the stream.
             self._tasks.pop(attempt, None)
 
     def _connection(self) -> tuple[AsyncClient, asyncio.Semaphore]:

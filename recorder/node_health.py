@@ -1,12 +1,12 @@
 """Cordon nodes with unhealthy GPUs, move their runs, and uncordon nodes that have recovered.
 
-    python3 -m recorder.node_health --namespace ml      in a pod; docs/node-health.md
+    python3 -m recorder.node_health --namespace ml      in a pod; see docs/node-health.md
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus reports
-a listed Xid error for it, or if enough runs reported it as slow when they started. An unhealthy
-node is cordoned and gets the condition `GpuUnhealthy`, and the pods of its runs are evicted. From a
-slow node, only the pods of runs that reported it are evicted. Nodes whose health is unknown and
-nodes that others have cordoned are not changed.
+an Xid error that was passed as `--xid`, or if it was reported as slow in enough run starts. An
+unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the pods of its runs are
+evicted. From a slow node, only the pods of runs that reported it are evicted. Nodes whose health is
+unknown and nodes that others have cordoned are not changed.
 """
 
 import argparse
@@ -41,7 +41,7 @@ OPT_OUT: Final = "gpu-platform.dev/node-health"
 """Annotation that excludes a node if its value is `ignore`."""
 CONDITION: Final = "GpuUnhealthy"
 RETURNED_ANNOTATION: Final = "gpu-platform.dev/gpu-checked"
-"""Annotation with the time when a node was uncordoned. Reports and faults before it are ignored."""
+"""Annotation with the time when a node was uncordoned. Earlier reports and faults are ignored."""
 REPORT_HOURS: Final = 24.0
 WATCH_SECONDS: Final = 240.0
 _SLOW: Final = re.compile(r"^slow node ([a-z0-9.-]+):", re.MULTILINE)
@@ -57,7 +57,10 @@ _log = logging.getLogger("node-health")
 
 @dataclass(frozen=True)
 class Policy:
-    """Limits for cordoned nodes, durations (s) of faults and recoveries, and slow-node reports."""
+    """Thresholds for cordoning and uncordoning nodes. Durations are in seconds.
+
+    `max_nodes` is the maximum number of nodes that are cordoned at the same time.
+    """
 
     max_nodes: int = 1
     fault_seconds: float = 360
@@ -78,7 +81,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeState:
-    """State of a node: number of GPUs, number of GPUs that its device plugin offers, and faults."""
+    """State of a node: its GPUs, those that its device plugin offers, and signs of faults."""
 
     name: str
     ready: bool
@@ -89,7 +92,7 @@ class NodeState:
     condition: bool = False
     ignored: bool = False
     xids: frozenset[int] | None = frozenset()
-    """Xid errors since the last reset, including unlisted ones. None: Prometheus has no data."""
+    """All Xid errors that Prometheus reports for the node. None: it has no data."""
     reports: int = 0
     checked: float = 0
     version: str = ""
@@ -107,7 +110,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Health of each node (None: unknown), and the time of the last change in its health."""
+"""Maps each node to its health (True: healthy, None: unknown) and the time of its last change."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
@@ -119,7 +122,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     xids = node.xids or frozenset()
     if node.mark is None or node.mark.reason != "XidError":
-        # If the node is marked for an Xid error, all errors count, as they may hide the listed one.
+        # On a node marked for an Xid error, every error counts: it may hide one in policy.xids.
         xids &= policy.xids
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
@@ -187,16 +190,16 @@ def _actions_for_marked(
 
 
 class SlowReports:
-    """Reports about slow nodes: pods whose termination message is `slow node NODE: …`."""
+    """Reports about slow nodes: lines `slow node NODE: …` in the termination messages of pods."""
 
     def __init__(self) -> None:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
-        """Time of each report by node, run, the pod's host name, its UID and its restart count."""
+        """Time of each report, by node, run, host name of the pod, its UID and restart count."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
         """Nodes of each run, with the time when one of its pods was last observed on the node."""
 
     def add(self, pod: Pod, now: float) -> bool:
-        """Record the node of a pod and its reports. Return whether a report is new."""
+        """Record the node and the reports of a pod. Return whether any report is new."""
         before = len(self._reports)
         run, spec = run_of(pod), pod.spec
         if spec is not None and spec.nodeName:
@@ -206,8 +209,8 @@ class SlowReports:
                 attempt = termination.attempt
                 host = (spec.hostname if spec else None) or attempt.pod
                 key = (node, run, host, attempt.uid, attempt.restarts)
-                # Every list returns terminated pods again. Their finish time does not change, so
-                # each report is stored once.
+                # Every list request returns terminated pods again. Their finish time does not
+                # change, so each report is stored once.
                 if termination.finished is not None:
                     self._reports[key] = termination.finished.timestamp()
         return len(self._reports) > before
@@ -222,10 +225,10 @@ class SlowReports:
         self._reports = dict(kept)
 
     def count(self, now: float) -> Counter[str]:
-        """Count the run starts that reported each node in the last `REPORT_HOURS`.
+        """Count, per node, the run starts in the last `REPORT_HOURS` that reported it as slow.
 
-        A pod reports at most once per start of its run. Reports about nodes on which the run has no
-        pod are ignored.
+        A pod reports at most once per start of its run, so the pod with the most reports counts.
+        Reports about nodes on which no pod of the run was observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
@@ -274,7 +277,7 @@ class Controller:
             try:
                 await self._apply(action, now)
             except httpx2.HTTPError as error:
-                # For example, the node has changed. The next check reads it again.
+                # For example, the node has changed since it was read. The next check retries.
                 _log.warning("%s: action %s failed: %s", action.node.name, action.kind, error)
 
     async def watch_pods(self) -> None:
@@ -389,16 +392,17 @@ class Controller:
             try:
                 await self.client.create(body, name)
             except httpx2.HTTPError as error:
-                # For example, a disruption budget forbids it. The next check tries again.
+                # For example, a PodDisruptionBudget forbids it. The next check retries.
                 _log.warning("eviction of %s failed: %s", name, error)
 
 
 def xid_query(policy: Policy) -> str:
-    """Return a query for one Xid error per GPU; recent errors that are listed take precedence.
+    """Return a query for one Xid error per GPU; recent errors in `policy.xids` take precedence.
 
-    Until it restarts, the exporter reports only the last error of a GPU. A later, unlisted error
-    would hide a listed one, so the query also returns listed errors of the last
-    `2 * fault_seconds`. This is long enough to confirm the fault.
+    The exporter reports only the last error of a GPU, and repeats it until the exporter restarts. A
+    later error that is not in `policy.xids` would hide one that is. Therefore, the query also
+    returns the errors in `policy.xids` of the last `2 * fault_seconds`, which is long enough to
+    confirm the fault.
     """
     span = f"{max(1, round(2 * policy.fault_seconds))}s"
     series, by_gpu = "DCGM_FI_DEV_XID_ERRORS", "max by (Hostname, gpu)"
@@ -443,7 +447,7 @@ def node_state(
 
 
 def _gpus(resources: Mapping[str, str], resource: str) -> int:
-    """Return the number of GPUs, including shares and MIG devices."""
+    """Return the number of GPUs, including GPU shares and MIG devices."""
     mig = f"{resource.partition('/')[0]}/mig-"
     return sum(
         int(parse_quantity(amount))
@@ -475,7 +479,7 @@ def _time(text: str) -> float:
 
 
 async def run(controller: Controller, interval: float) -> None:
-    """Check the nodes until cancelled. Outages of the API server do not stop it."""
+    """Check the nodes until cancelled. Outages of the API server do not end the loop."""
 
     async def check() -> None:
         controller.check_soon.clear()

@@ -65,7 +65,7 @@ def write(
     path = directory / name
     if shutil.disk_usage(_existing_ancestor(run_dir)).free < RESERVE:
         raise OSError(
-            f"{run_dir}: less than {RESERVE // 2**20} MiB are free, which are reserved for "
+            f"{run_dir}: less than {RESERVE // 2**20} MiB are free; this space is reserved for "
             "checkpoints"
         )
     directory.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def write(
 
 
 def newest(claims: Path, run: str) -> Path | None:
-    """Return the directory of a run's last failure."""
+    """Return the directory of a run's last failure, or None if no failure is recorded."""
     directories = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
     return max(directories, key=lambda directory: directory.name, default=None)
 
@@ -99,7 +99,7 @@ def failure_text(directory: Path) -> Iterator[str]:
 
 
 def _directory(failures: Path, termination: Termination) -> Path:
-    """Return the directory of the failure during which the container ran, or a new directory."""
+    """Return the directory of the failure to which a termination belongs, or a new directory."""
     end = (termination.finished or datetime.now(UTC)).astimezone(UTC)
     start = (termination.started or end).astimezone(UTC)
     for directory in reversed(_failures(failures.parent)):

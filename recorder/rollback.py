@@ -2,9 +2,9 @@
 
     python3 -m recorder rollback '{...}'     in a pod of the service's namespace
 
-The values that are compared with the limits come from Prometheus. A rollback sets the weights and
-the annotation ROLLED_BACK, and creates an Event. It remains in effect until the route describes
-another canary, even if someone restores the weights.
+The values that are compared with the limits come from Prometheus. A rollback removes the canary
+from the backends of the route, sets ROLLED_BACK_ANNOTATION, and creates an Event. It remains in
+effect until the route describes another canary, even if someone restores the backends.
 """
 
 import json
@@ -36,7 +36,7 @@ MANAGER: Final = "canary-rollback"
 UNREADY_EVALUATIONS: Final = 2
 """Number of consecutive evaluations without a ready pod that trigger a rollback.
 
-A single one may occur while a pod is replaced.
+A single such evaluation may occur while a pod is replaced.
 """
 
 _IDENTITY: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
@@ -58,7 +58,7 @@ Object = TypeVar("Object")
 
 @dataclass(frozen=True)
 class Limit:
-    """A PromQL query over CANARY_SPAN and the value above which the canary is rolled back.
+    """A PromQL query over CANARY_SPAN, and the result above which the canary is rolled back.
 
     If the query returns no result, the limit is not checked.
     """
@@ -116,7 +116,7 @@ class Rollback:
         """Time when the current canaries were first observed to receive requests."""
 
     def run(self) -> NoReturn:
-        """Evaluate until terminated. Outages of the API server and of Prometheus do not stop it."""
+        """Evaluate until terminated. Outages of the API server or of Prometheus are only logged."""
         while True:
             try:
                 self.evaluate(time.monotonic())
@@ -125,7 +125,7 @@ class Rollback:
             time.sleep(self._plan.interval_seconds)
 
     def evaluate(self, now: float) -> None:
-        """Evaluate the limits once, and roll back if one is exceeded, or was exceeded earlier."""
+        """Evaluate the limits once. Roll back if one is exceeded, or was exceeded earlier."""
         found = [_get_or_none(partial(self._route, kind)) for kind in self._plan.stable]
         routes = [route for route in found if route is not None]
         for route in routes:
@@ -138,7 +138,7 @@ class Rollback:
         if canaries != self._canaries:
             self._canaries, self._since, self._unready_evaluations = canaries, now, 0
         # The routes of a service describe the same canary, except during an update. The canary may
-        # have been rolled back in only one of the routes, or someone may have restored its weights.
+        # have been rolled back in only one of them, or someone may have restored the backends.
         same = (route for route in routes if _identity(route) in canaries)
         reason = next(filter(None, map(_earlier_reason, same)), None)
         if reason is None:
@@ -283,7 +283,7 @@ def _get_or_none(get: Callable[[], Object]) -> Object | None:
 
 
 def _is_managed(route: GenericNamespacedResource) -> bool:
-    """Return whether this program is a field manager of a route, as after a rollback."""
+    """Return whether this program is a field manager of a route, which a rollback makes it."""
     managed = route["metadata"].get("managedFields") or []
     return any(each.get("manager") == MANAGER for each in managed)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
-# Seconds until a real node without heartbeats is NotReady, and then until its pods are evicted.
+# Seconds until a real node without heartbeats is NotReady, and from then to its pods' eviction.
 NODE_GRACE_SECONDS = 16
 EVICTION_SECONDS = 10
 # With Kubernetes' default limits (20 to 50 requests per second), the controllers would need a
@@ -46,7 +46,7 @@ class Settings:
     services: str = "10.250.128.0/20"
     api_service: str = "10.250.128.1"
     address: str = ""
-    """API server address for real nodes. Empty: it listens on the loopback interface."""
+    """Address at which real nodes reach the API server. Empty: it listens on loopback only."""
 
     @property
     def pki(self) -> Path:
@@ -64,14 +64,14 @@ def write_kwok_start(settings: Settings) -> None:
 
     kwok holds a lease for each simulated node, and every kwok process uses a new holder name. After
     a restart, kwok would not manage nodes and pods until the old leases expire, which takes
-    minutes. The script is not used with real nodes, because kubelets have leases, too.
+    minutes. The script is not used with real nodes, because kubelets hold leases, too.
     """
     kubeconfig = settings.pki.parent / "kubeconfig.yaml"
     kubectl = [str(settings.binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     delete = shlex.join([*kubectl, "delete", f"--raw={LEASES}"])
     lines = [
         "#!/bin/sh",
-        # kwokctl queries the version before the API server runs.
+        # kwokctl runs the script with --version before the API server is started.
         f'[ "$1" = --version ] || until {delete} >/dev/null 2>&1; do sleep 0.2; done',
         f'exec {shlex.quote(str(settings.binaries / "kwok"))} "$@"',
     ]
@@ -141,10 +141,10 @@ def _api_server(settings: Settings) -> dict[str, object]:
             *_aggregation(settings),
         ]
         return {"name": "kube-apiserver", "extraArgs": flags}
-    # Enabled by default since Kubernetes 1.35. Not enabled for real nodes, because Debian's
-    # containerd cannot mount images.
+    # Kubernetes enables this gate by default since 1.35. It stays disabled for real nodes, because
+    # Debian's containerd cannot mount images.
     flags.append(_flag("feature-gates", "ImageVolume=true"))
-    # Otherwise a busy API server spends an eighth of its time on garbage collection.
+    # With Go's default, a busy API server spends an eighth of its time on garbage collection.
     environment = [{"name": "GOGC", "value": "300"}]
     return {"name": "kube-apiserver", "extraArgs": flags, "extraEnvs": environment}
 
@@ -182,8 +182,8 @@ def _controllers(services: str, *, real: bool) -> dict[str, object]:
 def _single_replica_flags() -> list[dict[str, object]]:
     """Return the flags of components with a single replica, which need no leader election.
 
-    Without it, they do not wait for the lease of a previous process, and do not exit if they fail
-    to renew their lease in time, for example after a laptop was suspended.
+    Without leader election, they do not wait for the lease of a previous process, and do not exit
+    if they fail to renew a lease in time, for example after a laptop was suspended.
     """
     return [
         _flag("leader-elect", "false"),

@@ -1,4 +1,4 @@
-"""Control plane of a cluster: kwokctl runs etcd, API server, controllers, scheduler and kwok.
+"""Control plane of a cluster: etcd, the API server, controllers, the scheduler and kwok.
 
 kwokctl's binary runtime starts them as plain processes and keeps its files in HOME.
 """
@@ -71,7 +71,8 @@ class ControlPlane:
 
     def _link_binaries(self) -> None:
         self._write_kwok_start()
-        # kwokctl starts the targets of its links, which may point to the tools of an earlier start.
+        # kwokctl starts components through links, which may point to the binaries of an earlier
+        # start.
         for link in (self.settings.pki.parent / "bin").iterdir():
             ours = self.settings.binaries / link.name
             target = self.settings.kwok if link.name == "kwok-controller" else ours
@@ -97,8 +98,8 @@ class ControlPlane:
     def on_exit(self, pid: int) -> None:
         """Restart components that are down, without waiting. Call it for every exited process.
 
-        Only one kwokctl runs at a time. Otherwise, two would both start a component, and record the
-        process ID of the instance that exits because its port is in use.
+        Only one kwokctl runs at a time. Two would both start the same component, and might record
+        the process ID of the instance that exits because its port is in use.
         """
         is_kwokctl = pid == self._starting
         if is_kwokctl:

@@ -20,7 +20,7 @@ TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
 
 def manifest(index: int, product: str, *, tainted: bool = False) -> dict[str, object]:
-    """Return a Node with eight GPUs. `tainted` keeps pods away that need real nodes."""
+    """Return a Node with eight GPUs. `tainted` keeps away pods that need real nodes."""
     labels = {
         "type": "kwok",
         "kubernetes.io/hostname": f"simulated-{index}",
@@ -46,7 +46,7 @@ def ensure(count: int, product: str, kubectl: Sequence[str], *, tainted: bool = 
     """Create missing nodes and wait until all of them are Ready.
 
     Raises:
-        ClusterError: If they do not become Ready.
+        ClusterError: If the nodes do not become Ready in time.
         CalledProcessError: If kubectl fails.
     """
     if not count:

@@ -27,7 +27,10 @@ class Service:
 
 
 class Supervisor:
-    """Runs services with one log file each. SIGTERM terminates the supervisor and the services."""
+    """Supervisor of services, each with its own log file.
+
+    SIGTERM terminates the supervisor and, as it is process 1, all services.
+    """
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -83,7 +86,7 @@ class Supervisor:
             self.on_orphan(pid)
 
     def _wait(self) -> tuple[int, int]:
-        """Return an exited process, or 0 if services have to be restarted first."""
+        """Return the ID and status of an exited process, or zeros if there is none yet."""
         try:
             return os.waitpid(-1, os.WNOHANG if self._exited else 0)
         except ChildProcessError:

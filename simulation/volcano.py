@@ -1,4 +1,4 @@
-"""Volcano's definitions and processes for a control plane without real nodes."""
+"""Volcano's CustomResourceDefinitions and processes for a control plane without real nodes."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from typing import Any, Self
 from simulation.supervisor import Service
 
 LOG_LEVEL = 2
-"""Log level of a stack's release. From level 3, the scheduler logs a line for each full node."""
+"""Log level of a stack's Volcano release. From 3, the scheduler logs a line per full node."""
 
 FLAGS = "scheduler.flags"
 
@@ -27,8 +27,8 @@ def apply_definitions(
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
-    # If the API server was killed after it accepted a definition's names but before it served them,
-    # it continues only when the definition changes.
+    # If the API server was killed after it accepted the names of a CRD but before it served them,
+    # it starts to serve them only when the CRD changes.
     changed = f"gpu-platform.dev/started={time.time_ns()}"
     commands = [
         ["apply", "--server-side", "--force-conflicts", *files],
@@ -48,7 +48,7 @@ def apply_definitions(
 
 
 def _wait_established(command: Sequence[str], attempts: int = 20) -> None:
-    """Repeat the command, which fails as long as a new definition has no conditions."""
+    """Repeat the command, which fails as long as a new CRD has no conditions."""
     for _ in range(attempts - 1):
         if subprocess.run(command, capture_output=True).returncode == 0:
             return
@@ -68,7 +68,7 @@ class Webhooks:
 
     @classmethod
     def of(cls, file: Path, pki: Path) -> Self:
-        """Read webhook configurations and replace references to Volcano's service by local URLs."""
+        """Read webhook configurations; replace references to Volcano's service with local URLs."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
@@ -147,7 +147,7 @@ def volcano_services(
             [
                 str(binaries / "vc-scheduler"),
                 *common,
-                # Read again whenever it changes. If missing, the scheduler uses its defaults.
+                # The scheduler rereads this file when it changes. Without it, it uses defaults.
                 f"--scheduler-conf={configuration}",
                 "--enable-healthz=false",
                 "--enable-metrics=false",

@@ -142,7 +142,7 @@ class Controller:
         return {document["metadata"]["name"]: document for document in documents}
 
     def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
-        """Return the settings (as text) of the runs: jobs in the cluster, exports on the claim."""
+        """Return the settings (as text) of existing runs, from their jobs or their exports."""
         runs = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
             with contextlib.suppress(ExportError):
@@ -177,7 +177,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Return the objective by completed epochs, or by steps if the run's length is in steps."""
+        """Return the objective by completed epochs, or by steps if the length is set in steps."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:
@@ -195,7 +195,7 @@ class Controller:
         return values
 
     def _result(self, run: str) -> float | None:
-        """Return the objective of the finished model."""
+        """Return the objective of the exported model, or None if there is no valid export."""
         metric = self._sweep.settings.objective.metric
         with contextlib.suppress(ExportError):
             metrics = read_manifest(self._claim / run / "export").metrics
@@ -205,8 +205,8 @@ class Controller:
     def _account(self, trials: list[Trial], jobs: Mapping[str, Object]) -> float:
         """Add the GPU time since the last step to the ledger, and return the total in seconds.
 
-        If a trial had GPUs at one of two observations, the whole time between them counts, so that
-        the total is never too low.
+        If a trial had GPUs at either of two consecutive observations, the whole time between them
+        counts, so that the total is never too low.
         """
         now, ledger = self._clock(), self._study.ledger()
         for trial in trials:
@@ -300,7 +300,7 @@ def _is_active(job: Object) -> bool:
 
 
 def _arguments(job: Object) -> dict[str, str]:
-    """Return the hyperparameters in a job's command by name."""
+    """Return the hyperparameters that a job's command sets, by name."""
     (task, *_) = job["spec"]["tasks"]
     arguments = task["template"]["spec"]["containers"][0].get("command", ())
     flags = (word.removeprefix("--").partition("=") for word in arguments if word.startswith("--"))

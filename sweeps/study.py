@@ -208,11 +208,11 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once existing runs have been added to the journal, which may have been lost."""
+        """True once existing runs have been added to the journal (an earlier one may be lost)."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:
-        """Record existing runs of the sweep that the journal lacks; `runs` maps them to settings.
+        """Record existing runs that the journal lacks; `runs` maps run names to settings.
 
         A run is a trial of this sweep if its name equals the name computed from its settings.
         """
@@ -282,7 +282,7 @@ def _identity(sweep: Sweep) -> str:
 
 
 def _drop_torn_line(journal: Path) -> None:
-    """Remove an unfinished last line, which a power failure may leave."""
+    """Remove an incomplete last line, which a power failure may leave behind."""
     if not journal.exists():
         return
     content = journal.read_bytes()

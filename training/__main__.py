@@ -61,7 +61,7 @@ def run(config: TrainingConfig) -> int:
         # The rest of the message is about PyTorch's allocator.
         message = str(error).partition(" Of the allocated memory")[0]
         remedy = "set a smaller batch_size with a larger accumulate, or activation_checkpointing"
-        return fail(f"{message} To reduce the memory, {remedy}", exit_codes.FAILED)
+        return fail(f"{message} To reduce memory use, {remedy}", exit_codes.FAILED)
     except Exception as error:
         if isinstance(error, AcceleratorError) and DEVICE_ASSERTION in str(error):
             traceback.print_exc()
@@ -84,6 +84,6 @@ DEVICE_ASSERTION: Final = "device-side assert"
 
 if __name__ == "__main__":
     if os.getpid() == 1:
-        # Process 1 of a container has no default action for SIGTERM. Nothing is saved yet.
+        # Process 1 of a container ignores SIGTERM by default. There is nothing to save yet.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     exit_codes.leave(main())

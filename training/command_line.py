@@ -14,7 +14,7 @@ from workload.configuration import ConfigurationError, problem_sentences
 
 ENVIRONMENT_PREFIX: Final = "TRAINING_"
 FILE: Final = "config"
-"""Flag of the settings file and, with ENVIRONMENT_PREFIX, its variable."""
+"""Name of the settings file's flag and, after ENVIRONMENT_PREFIX, of its variable."""
 
 
 def variable_of(field: str) -> str:

@@ -1,6 +1,7 @@
 """Configuration of a training run: checks across its settings, and values derived from them.
 
-Imports no torch: the stack validates a job's hyperparameters with this class in the preview.
+This module does not import torch, because the stack uses it to validate the hyperparameters of jobs
+during the preview.
 """
 
 import json
@@ -30,7 +31,7 @@ TENSORFLOW_FIELDS: Final = frozenset((
     "model", "dataset", "run_dir", "epochs", "batch_size", "learning_rate", "seed",
     "checkpoint_every", "keep_checkpoints", "peer_timeout",
 ))  # fmt: skip
-"""Fields that `examples.tensorflow` reads; its `batch_size` is per GPU, or for the CPU."""
+"""Fields that `examples.tensorflow` reads; its `batch_size` applies to each GPU, or to the CPU."""
 
 LENGTHS: Final = ("epochs", "train_steps", "train_samples", "train_tokens")
 """Settings that determine the length of a run, of which at most one may be set."""
@@ -44,8 +45,8 @@ LISTED_IF_SET: Final = (
     "init_sha256", "init_partial", "init_adapter", "lora_rank", "lora_alpha", "lora_dropout",
     "lora_targets", *LENGTHS[1:],
 )  # fmt: skip
-"""Settings added later. They are listed only if they differ from the default, so that the list of
-an older run stays the same."""
+"""Settings that `result_settings` lists only if they differ from the default. They were added later
+and must not change the lists of older runs."""
 
 
 class TrainingConfig(TrainingSettings):
@@ -107,7 +108,7 @@ class TrainingConfig(TrainingSettings):
 
     @model_validator(mode="after")
     def _urls_fit(self) -> Self:
-        # Not a field validator, whose message would contain a password.
+        # This is not a field validator, whose message would contain the URL and any password in it.
         for name in ("data_url", "run_url"):
             url = getattr(self, name)
             if url is not None and (not URL.fullmatch(url) or ".." in url):
@@ -206,7 +207,7 @@ class TrainingConfig(TrainingSettings):
                 name
                 for name in LISTED_IF_SET
                 if getattr(self, name) != fields[name].get_default(call_default_factory=True)
-                # A former default, which older runs do not list.
+                # This is a former default, which older runs do not list.
                 and (name, getattr(self, name)) != ("precision", "fp32")
             ),
         ]

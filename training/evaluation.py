@@ -20,7 +20,7 @@ TOKENS: Final = 16_384
 
 
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
-    """Evaluate the weights unless already done; return None if a process was asked to stop.
+    """Evaluate the weights unless this has been done; return None if a process was asked to stop.
 
     With a `maximum` of 0, all samples are evaluated. Raise DivergedError if the held-out loss or a
     metric is not finite.

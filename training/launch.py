@@ -44,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":
-        # Only agents whose processes failed count the restart, so the count does not identify it.
+        # Agents whose processes did not fail do not count the restart, so its number may differ
+        # between agents and cannot distinguish the starts.
         os.environ[NEW_STORE] = "1"
     return run_launcher(lambda: run(parsed))  # type: ignore[no-untyped-call]
 
@@ -105,7 +106,7 @@ def interrupted_code(ended: Sequence[int], number: int) -> int:
 
 
 def report_signal(rank: int, code: int) -> None:
-    """Report that a signal killed a process, which the process cannot report itself."""
+    """Report that a process was killed by a signal, which the process cannot report itself."""
     if code < 0:
         name = signal.Signals(-code)
         message = (

@@ -48,7 +48,7 @@ class Length:
         return self.done(position) / self.samples
 
     def end(self, position: Position) -> int:
-        """Return the number of samples in the current epoch, in which the run may also end."""
+        """Return the number of samples to train in the current epoch, in which the run may end."""
         return min(self.epoch, position.seen + self._left(position))
 
     def is_reached(self, position: Position) -> bool:

@@ -51,7 +51,7 @@ each is written to new files."""
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of all adapters of a model. `targets` contains Llama's names of the layers."""
+    """Settings of all adapters of a model. `targets` contains layers by their names in Llama."""
 
     rank: int
     alpha: float
@@ -164,7 +164,7 @@ def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
 def load_adapter(folder: Path, model: Gpt) -> tuple[str, Lora]:
     """Add the adapters of a PEFT directory to a model; return their digest and settings.
 
-    Raise ExportError if they are not adapters of all blocks of this model.
+    Raise ExportError if the adapters do not match all blocks of this model.
     """
     settings = read_json(folder / _ADAPTER_CONFIG)
     try:

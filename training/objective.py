@@ -1,4 +1,4 @@
-"""Loss and metrics of a run: cross entropy, accuracy and custom functions, and their values."""
+"""Loss and metrics of a run (cross entropy, accuracy and custom functions), and their values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

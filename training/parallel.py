@@ -75,7 +75,10 @@ class Parallel:
             cast(FSDPModule, self._wrapped).set_requires_gradient_sync(enabled)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Clip the gradients to a total norm of `max_norm`, unless it is 0; return their norm."""
+        """Clip the gradients to a total norm of `max_norm` unless it is 0.
+
+        Return the norm before clipping.
+        """
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if max_norm:

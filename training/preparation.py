@@ -90,7 +90,8 @@ def prepare(
 
 def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int | None:
     """Return the FLOPs per sample, from which GPU utilization is computed; None if unknown."""
-    # Gradients of frozen weights are not computed.
+    # flops_per_sample counts the gradients of all weights, but those of frozen ones are not
+    # computed.
     if peak_flops(device) is None or not all(each.requires_grad for each in network.parameters()):
         return None
     dtype = torch.float32 if data.train.divisor else torch.int64
@@ -139,6 +140,6 @@ def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Datas
 
 
 def _report(watchdog: Watchdog, line: str) -> None:
-    """Report progress while data is read, so that this does not count as a hang."""
+    """Report progress while data is read, so that reading does not count as a hang."""
     watchdog.beat()
     report_event(line)

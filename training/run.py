@@ -92,7 +92,7 @@ class Run:
     def check_step(self, loss: Tensor, norm: Tensor) -> None:
         """Record whether a step's loss and gradients are finite, without waiting for the device."""
         healthy = loss.isfinite()
-        # With fp16, a step with an infinite gradient is skipped, with a smaller loss scale.
+        # With fp16, the scaler skips a step with an infinite gradient and reduces the loss scale.
         if not self.model.scaler.is_enabled():
             healthy = healthy & norm.isfinite()
         self.diverged |= ~healthy

@@ -1,4 +1,7 @@
-"""Settings of a training run: names, types, defaults and descriptions. Imports no torch."""
+"""Settings of a training run: names, types, defaults and descriptions.
+
+This module does not import torch.
+"""
 
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal, get_args
@@ -19,7 +22,7 @@ IMAGES: Final[tuple[DatasetName, ...]] = tuple(
 )
 PUBLISHED: Final[tuple[DatasetName, ...]] = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 PREPARED: Final[tuple[DatasetName, ...]] = ("shards", "tokens")
-"""Data sets from `python -m training.data prepare`, in subdirectories of data_dir by name."""
+"""Data sets from `python -m training.data prepare`; each is in data_dir/<name>."""
 ExportFormat = Literal["pt2"]
 Tracking = Literal["mlflow", "wandb"]
 

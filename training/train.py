@@ -236,8 +236,8 @@ def is_due(run: Run, every: int) -> bool:
 def interrupt(run: Run) -> None:
     """Save the run because a process of the gang received SIGTERM.
 
-    Also called if one process cannot continue. Raise OSError if the last checkpoint could not be
-    written, and DivergedError if a loss is not finite.
+    This is also called if one process cannot continue. Raise OSError if the last checkpoint could
+    not be written, and DivergedError if a loss is not finite.
     """
     save(run)
     run.saver.close(run.watchdog.beat)

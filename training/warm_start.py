@@ -25,8 +25,9 @@ from workload.models.gpt import Gpt
 from workload.run import on_rank0
 
 Report = dict[str, Any]
-"""SHA-256 of the weights, number of loaded tensors, and names of tensors that did not fit. Also
-contains differences between the models and the SHA-256 of the adapter, if any.
+"""SHA-256 of the weights, number of loaded tensors, and names of tensors that did not fit.
+
+It also contains the differences between the models and the SHA-256 of the adapter, if any.
 """
 
 
@@ -34,7 +35,7 @@ def load_initial_weights(run: Run) -> Report:
     """Load the weights of `init_from` into all processes; return what was loaded.
 
     Only rank 0 reads the files. Raise ConfigurationError if the weights do not exist, are damaged,
-    have another digest than required, or do not fit the model.
+    do not have the required digest, or do not fit the model.
     """
     weights: dict[str, ValueType] = {}
 

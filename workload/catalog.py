@@ -41,7 +41,9 @@ class GptOptions(Options):
     )
     layers: int = Field(default=4, ge=1, le=128, description="Number of blocks.")
     heads: int = Field(default=4, ge=1, le=128, description="Attention heads per block.")
-    width: int = Field(default=128, ge=8, le=16_384, description="Embedding width over all heads.")
+    width: int = Field(
+        default=128, ge=8, le=16_384, description="Embedding width, shared by all heads."
+    )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout probability.")
 
     @model_validator(mode="after")
@@ -81,7 +83,9 @@ MODELS: Final = {
         "3x224x224 or another image_size",
         options=ResNetOptions,
     ),
-    "resnet50": KnownModel("workload.models.resnet:resnet50", "as resnet18", options=ResNetOptions),
+    "resnet50": KnownModel(
+        "workload.models.resnet:resnet50", "the same as resnet18", options=ResNetOptions
+    ),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
 """Models by name. Images are enlarged and converted to colour as needed, but never shrunk."""

@@ -1,4 +1,7 @@
-"""Configuration types and errors of the training program and the model server. Imports no torch."""
+"""Configuration types and errors of the training program and the model server.
+
+This module does not import torch.
+"""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -34,14 +34,14 @@ Restart from the last checkpoint (EX_PROTOCOL).
 
 
 class FatalError(Exception):
-    """An error that a restart would repeat; a run with `workload.run` exits with BAD_INPUT."""
+    """An error that a restart would repeat. `workload.run` exits with BAD_INPUT after it."""
 
 
 def leave(code: int, immediately: bool = True) -> NoReturn:
     """Exit, by default without shutting down the interpreter.
 
-    During a shutdown, threads of a process group occasionally abort, because their library is
-    unloaded.
+    While the interpreter shuts down, threads of a process group occasionally abort, because their
+    library is being unloaded.
     """
     if not immediately:
         raise SystemExit(code)

@@ -24,7 +24,7 @@ class Program(nn.Module):
 
     def __init__(self, program: torch.nn.Module) -> None:
         super().__init__()
-        # In a tuple, so that it is no submodule: an exported module lacks eval() and to().
+        # The tuple keeps it from being a submodule, because exported modules lack eval() and to().
         self._program = (program,)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -36,9 +36,9 @@ class Program(nn.Module):
 def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Module:
     """Load the trained model in evaluation mode on the CPU.
 
-    `custom` is the only `package.module:factory` that a manifest may name: anyone who can write the
-    export must not choose which code is imported. Raise ExportError if the export is damaged or
-    names other code.
+    `custom` is the only `package.module:factory` that a manifest may name, because whoever can
+    write the export must not be able to choose which code is imported. Raise ExportError if the
+    export is damaged or names other code.
     """
     return _load_weights(folder, manifest, manifest.weights, custom)
 
@@ -54,10 +54,10 @@ def read_weights(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
 def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
     """Load another form of the model (pt2, pruned, int8) for the CPU.
 
-    All forms except pruned are code: load them only from a directory that only the training program
-    may write to, because anyone who can replace the file can also replace its digest. `custom`
-    applies to pruned, as in load_network. Raise ExportError if the form does not exist or is
-    damaged.
+    All forms except pruned are code. No program other than the training program may have write
+    access to their directory, because whoever can replace the file can also replace its digest.
+    `custom` applies to pruned, as in load_network. Raise ExportError if the form does not exist or
+    is damaged.
     """
     artifact = manifest.artifact(kind)
     if kind == "pruned":
@@ -66,7 +66,7 @@ def load_artifact(folder: Path, manifest: Manifest, kind: str, custom: str = "")
 
 
 def read_form(path: Path, kind: str, method: str = "") -> nn.Module:
-    """Read a program file with a verified digest; raise ExportError if torch cannot load it."""
+    """Read a program from a verified file; raise ExportError if torch cannot load it."""
     match kind:
         case "pt2":
             return Program(_read_program(path).module())
@@ -153,10 +153,10 @@ def _read_program(path: Path) -> ExportedProgram:
 
 
 def _read_quantized(path: Path, method: str) -> nn.Module:
-    """Read an int8 program; static ones are lowered to oneDNN if this machine has it.
+    """Read an int8 program; lower a static one to oneDNN if this machine supports it.
 
-    A static graph contains only fake-quantization steps; without lowering, it would be slower than
-    fp32.
+    A static graph only simulates int8 (fake quantization), so without lowering, it would be slower
+    than fp32.
     """
     try:
         torchao("torchao.quantization")
@@ -173,7 +173,7 @@ def _has_onednn() -> bool:
 
 
 def _lowered(program: ExportedProgram) -> GraphModule:
-    """Lower a graph for any batch size, like torchao's lower_pt2e_quantized_to_x86.
+    """Lower a graph for any batch size to oneDNN, as torchao's lower_pt2e_quantized_to_x86 does.
 
     This needs no compiler. Weights are packed for this machine's kernels here and not in the file,
     because packed weights cannot be saved.

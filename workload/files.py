@@ -21,7 +21,7 @@ def write_atomically(
     `content` is the content, or a function that writes it to the open file. Raise OSError if the
     disk is full or not writable; `path` is then unchanged.
     """
-    # Not named by the process ID: processes in different pods may have the same one.
+    # The name is random, because processes in different pods may have the same process ID.
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("wb") as stream:
@@ -56,7 +56,7 @@ def publish_folder(unfinished: Path) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Rename a directory and remove it, so that a partly removed one never has its name."""
+    """Rename a directory, then remove it: a partly removed one must not have its original name."""
     renamed = path.with_name(f".{path.name}.old.tmp")
     shutil.rmtree(renamed, ignore_errors=True)
     path.rename(renamed)
@@ -90,7 +90,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def describe_all(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the name, size and SHA-256 of all files below a directory, by relative name."""
+    """Return the name, size and SHA-256 of all files below a directory, by relative path."""
     found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
     return {
         name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()
@@ -120,7 +120,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def recover(folder: Path) -> list[Path]:
-    """Remove unfinished checkpoints of a killed process; return all others, newest first."""
+    """Remove checkpoints that a killed process left unfinished; return the others, newest first."""
     for path in folder.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     return list_checkpoints(folder)[::-1]

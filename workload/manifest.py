@@ -1,4 +1,7 @@
-"""Manifest of an export: the contract between training and inference. Imports no torch."""
+"""Manifest of an export: the contract between training and inference.
+
+This module does not import torch.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -58,7 +61,7 @@ class Artifact(Weights):
     method: str = Field(default="", description="Method, such as static for int8.")
     metrics: dict[str, float] = Field(default_factory=dict, description="Metrics of this form.")
     metrics_before: dict[str, float] = Field(
-        default_factory=dict, description="Metrics of the weights in the same evaluation."
+        default_factory=dict, description="Metrics of the original model in the same evaluation."
     )
     relative_size: float = Field(gt=0, description="Size relative to the weights' file.")
     relative_speed: float = Field(
@@ -68,7 +71,9 @@ class Artifact(Weights):
     batch: int = Field(ge=1, description="Samples per timed batch.")
     threads: int = Field(default=1, ge=1, description="CPU threads.")
     largest_difference: float | None = Field(
-        default=None, ge=0, description="Largest output difference from the weights on the batch."
+        default=None,
+        ge=0,
+        description="Largest difference from the original model's outputs, on the timed batch.",
     )
     zeros: float | None = Field(
         default=None, ge=0, le=1, description="Share of zeros in the weights."

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 PROGRESS_FILE: Final = "progress.jsonl"
-"""File with the lines of all epochs in the directory of a run."""
+"""File in the directory of a run, with the progress lines of all epochs."""
 
 
 class Event(BaseModel):
@@ -33,9 +33,9 @@ class Started(Event):
 
     event: Literal["start", "resume"]
     epochs: int | float | None = None
-    """Length of the run; not an integer if it ends within an epoch."""
+    """Length of the run in epochs; not an integer if it ends within an epoch."""
     done_epochs: float = 0
-    """Epochs that the checkpoint contains."""
+    """Epochs that were completed before the checkpoint."""
     step: int = 0
     """Step of the checkpoint."""
     batch_size: int = 1
@@ -55,7 +55,7 @@ class Step(Event):
     step: int
     loss: float
     done_epochs: float | None = None
-    """Epochs, including the fraction of the current epoch."""
+    """Completed epochs, including the fraction of the current epoch."""
     epochs: int | float | None = None
     samples: int | None = None
     learning_rate: float | None = None
@@ -72,7 +72,7 @@ class Step(Event):
 
 
 class Epoch(Event):
-    """End of an epoch, or of a run within an epoch."""
+    """End of an epoch, or of a run that ends within an epoch."""
 
     event: Literal["epoch"] = "epoch"
     epoch: int | float

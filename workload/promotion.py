@@ -1,4 +1,7 @@
-"""Conditions for promoting a new model, on its metrics and the served model's. Imports no torch."""
+"""Conditions for promoting a new model, based on its metrics and those of the served model.
+
+This module does not import torch.
+"""
 
 import math
 import operator
@@ -20,7 +23,10 @@ _COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison of a metric with a number or with the incumbent's metric."""
+    """A comparison of a metric with a number or the incumbent's metric.
+
+    The incumbent is the model that is being served.
+    """
 
     text: str
     compare: str

@@ -36,13 +36,13 @@ _terminals: list["Terminal"] = []
 
 
 class Listener(Protocol):
-    """Receiver of copies of this process's lines."""
+    """Receiver of copies of this process's progress lines."""
 
     def receive(self, content: Mapping[str, object]) -> None:
         """Receive the fields of a line."""
 
     def close(self) -> None:
-        """Write everything that was received, before the last line is written."""
+        """Write everything that was received; called before this process writes its last line."""
 
 
 listeners: list[Listener] = []

@@ -32,7 +32,7 @@ from workload.files import sha256_of, sync_files, sync_folder, write_atomically
 from workload.manifest import MANIFEST_FILE, ExportError, File, checked_file, read_manifest
 
 RESULTS_FOLDER: Final = ".steps"
-"""Directory on the claim, next to the directories of the runs. It is not a valid run name."""
+"""Directory on the claim, next to the directories of the runs. No run can have this name."""
 
 STEPS_FOLDER: Final = "steps"
 """Subdirectory of a run with a file for each step that was skipped or has a result."""
@@ -103,7 +103,7 @@ def write_marker(run: Path, step: str, state: str, **details: str) -> None:
 
 
 def resolve(run: Path, reference: str) -> Value:
-    """Return the value of `<step>.<output>`, or of a list of them in brackets.
+    """Return the value of the reference `<step>.<output>`, or of a list of references in brackets.
 
     Raises:
         ExportError: If there is no such result, or a file differs from its digest.
@@ -203,7 +203,10 @@ def collect(
 
 
 def publish(unfinished: Path, manifest: StepManifest, folder: Path) -> StepManifest:
-    """Give a result its final name unless one exists; return the existing or new manifest."""
+    """Rename a result to `folder` unless a complete one exists there.
+
+    Return the manifest of the result in `folder`.
+    """
     write_atomically(
         unfinished / MANIFEST_FILE, (manifest.model_dump_json(indent=2) + "\n").encode()
     )
@@ -211,7 +214,7 @@ def publish(unfinished: Path, manifest: StepManifest, folder: Path) -> StepManif
     try:
         unfinished.rename(folder)
     except OSError:
-        # Another run was faster, or the files of an earlier result are damaged.
+        # `folder` exists: another run was faster, or the files of an earlier result are damaged.
         if (existing := complete_result(folder)) is not None:
             shutil.rmtree(unfinished, ignore_errors=True)
             return existing

@@ -60,7 +60,7 @@ class Vote:
         self._pending: dist.Work | None = None
 
     def listen(self) -> dict[int, Any]:
-        """Vote to stop after SIGTERM or the first Ctrl-C; return the previous handlers."""
+        """Make SIGTERM and the first Ctrl-C a vote to stop; return the previous handlers."""
         return {each: signal.signal(each, self._stop) for each in (signal.SIGTERM, signal.SIGINT)}
 
     def _stop(self, number: int, _: object) -> None:
@@ -86,7 +86,7 @@ class Vote:
 
 
 class Watchdog:
-    """Watchdog that requires a call of `beat` at least every `timeout` seconds; 0 disables it.
+    """Watchdog that requires a call to `beat` at least every `timeout` seconds; 0 disables it.
 
     If a call is late, it writes the stacks of all threads to standard error and exits with HUNG, or
     with FAILED after at most twice the timeout if a library blocks Python by holding the GIL.
@@ -124,7 +124,7 @@ class Watchdog:
 
 
 class Run:
-    """A run of `steps` steps, entered after the process group is initialized.
+    """Context manager for a run of `steps` steps; enter it after the process group is initialized.
 
     All ranks call all methods in the same order, and share `directory`, by default $RUN_DIR.
     `newest` is the checkpoint to resume from; None in a new run.
@@ -167,7 +167,8 @@ class Run:
         except BaseException as error:
             self.__exit__(type(error), error)
             raise
-        # Not earlier, when there is nothing to save, and the process would wait for a lost peer.
+        # Handle signals only from here: earlier, there is nothing to save, and a process that
+        # handles SIGTERM would continue to wait for a lost peer.
         self._handlers = self._vote.listen()
         return self
 
@@ -191,7 +192,7 @@ class Run:
         self._emit("resume" if step else "start", **self._progress(step), **fields)
 
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
-        """Report a step, and save with `save(directory)` if it is due or the run has to stop."""
+        """Report a step; call `save(directory)` if a checkpoint is due or the run has to stop."""
         self.report(step, loss)
         if (stop := self.should_stop()) or due:
             self.save(step, save)
@@ -231,7 +232,7 @@ class Run:
         self._emit("checkpoint", step=step)
 
     def interrupt(self, step: int) -> NoReturn:
-        """Exit with 75. The state must have been saved."""
+        """Exit with INTERRUPTED (75). The state must have been saved."""
         self._emit("interrupted", step=step)
         exit_codes.leave(exit_codes.INTERRUPTED, dist.is_initialized())
 
@@ -282,7 +283,7 @@ class Run:
             (conclude if event in ("finished", "interrupted") else emit)(event, **fields)
 
     def _serve_metrics(self) -> None:
-        """Serve the values under the names that the platform's alerts and dashboards use."""
+        """Serve Prometheus metrics with the names that the platform's alerts and dashboards use."""
         run, values = json.dumps(self.directory.name, ensure_ascii=False), self._values
 
         class Handler(BaseHTTPRequestHandler):

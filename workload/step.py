@@ -2,7 +2,7 @@
 
 The program evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the
 command and its variables, and runs the command. A step is skipped if a preceding step was skipped,
-or if a condition on the metrics of the run's export is false. A step with outputs is also skipped
+or if a condition on the metrics of the exported model is false. A step with outputs is also skipped
 if its result exists, that is, if the same image, command and variables have already run with the
 same inputs. Volcano counts a skipped step as a success.
 """

@@ -59,7 +59,7 @@ class StoreDirectory:
             self._store = connect(url)
 
     def list_sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all objects below a directory by name."""
+        """Return the sizes of all objects below a directory, by object name."""
         from obstore import list as list_objects
 
         with self._errors(f"{folder} cannot be listed"):
@@ -87,7 +87,7 @@ class StoreDirectory:
             put(self._store, name, content)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects."""
+        """Remove objects. Names that do not exist are ignored."""
         from obstore import delete
 
         for name in names:

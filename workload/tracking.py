@@ -68,7 +68,7 @@ class Line:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the values of a progress line or of the result, as `event/name`."""
+        """Return the values of a progress line or of the result, under the keys `event/name`."""
         if self.event not in ("step", "epoch", "evaluation", "finished"):
             return {}
         custom = self.content.get("metrics")
@@ -152,7 +152,7 @@ class Mlflow(Service):
             )
 
     def write(self, lines: list[Line]) -> None:
-        """Write lines to the run, which is created or continued with the first one."""
+        """Write lines to the run, which the first line creates or continues."""
         from mlflow.entities import Metric, Param
         from mlflow.exceptions import MlflowException
 
@@ -215,7 +215,7 @@ class Mlflow(Service):
 
 
 class Wandb(Service):
-    """W&B, in its offline mode unless WANDB_MODE is set: `wandb sync` uploads its directory."""
+    """W&B, in offline mode unless WANDB_MODE is set. Upload offline runs with `wandb sync`."""
 
     name = "wandb"
 
@@ -224,7 +224,7 @@ class Wandb(Service):
         self._run: Any = None
 
     def write(self, lines: list[Line]) -> None:
-        """Write lines to the run, which is created or continued with the first one."""
+        """Write lines to the run, which the first line creates or continues."""
         for line in lines:
             if self._run is None:
                 self._run = self._open(line.parameters)

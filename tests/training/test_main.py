@@ -79,7 +79,7 @@ def test_a_slow_node_exits_with_69_and_a_termination_message_of_text(
         (
             torch.OutOfMemoryError("CUDA out of memory. 1 MiB is free. Of the allocated memory 2"),
             exit_codes.FAILED,
-            "CUDA out of memory. 1 MiB is free. To reduce the memory, set a smaller batch_size "
+            "CUDA out of memory. 1 MiB is free. To reduce memory use, set a smaller batch_size "
             "with a larger accumulate, or activation_checkpointing",
         ),
     ],

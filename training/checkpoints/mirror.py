@@ -26,9 +26,10 @@ POLL_SECONDS: Final = 1.0
 
 
 class Mirror:
-    """Copies checkpoints in a thread; skips those for which a newer one is already waiting.
+    """Mirror of a run, to which a thread copies checkpoints.
 
-    `beat` is called regularly while a method waits, so that a long wait is not mistaken for a hang.
+    If a newer checkpoint is already waiting, an older one is skipped. `beat` is called regularly
+    while a method waits, so that a long wait is not mistaken for a hang.
     """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:

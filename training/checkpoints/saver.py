@@ -66,7 +66,7 @@ class Staging:
 
 
 class Saver:
-    """Saves one checkpoint at a time, with a background thread in every process.
+    """Saver of checkpoints, one at a time, with a background thread in every process.
 
     Training waits only for the copy of the tensors. All processes call all methods in the same
     order.
@@ -80,7 +80,7 @@ class Saver:
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            # In a new thread, the default is the first GPU of the node.
+            # By default, a new thread would use the first GPU of the node.
             self._thread.submit(torch.cuda.set_device, torch.cuda.current_device())
         self._pending: list[Future[None]] = []
         self._step: int | None = None
@@ -92,7 +92,7 @@ class Saver:
         check: Callable[[Tensors], object],
         done: Callable[[float], object],
     ) -> None:
-        """Copy the tensors and start to write them, after the previous checkpoint is on disk.
+        """Wait for the previous checkpoint, then copy the tensors and start to write them.
 
         `seal` does not list the files yet. The background thread calls `check` with the copies; if
         the check fails in one process, nothing is written. When everything is on disk, `done` is
@@ -158,7 +158,7 @@ class Saver:
         check: Callable[[Tensors], object],
         done: Callable[[float], object],
     ) -> None:
-        # Checked here and not in `save`, where training would wait several times as long.
+        # The check is not in `save`, because training would then wait several times as long.
         all_or_none(lambda: check(tensors), self.group)
         target = files.checkpoint_of(self._folder, seal.position.step)
         folder = on_rank0(lambda: files.create_unfinished(target), self.group)

@@ -1,7 +1,7 @@
 """Safetensors files of tensors that are replicated or sharded over processes.
 
-Uses torch.distributed.checkpoint with its safetensors storage: a replicated tensor is written by
-one process, a DTensor by all of them in shards, and any number of processes can read them.
+They are written with torch.distributed.checkpoint and its safetensors storage: a replicated tensor
+by one process, a DTensor by all of them in shards. Any number of processes can read them.
 """
 
 from pathlib import Path
@@ -111,7 +111,7 @@ def read(
 
 
 def _first_error(error: CheckpointException) -> Exception:
-    """Return the first error; the library's own is a BaseException with all stack traces."""
+    """Return the first error. The library's exception is a BaseException with all stack traces."""
     reasons = [reason for reason, _ in error.failures.values()]
     for reason in reasons:
         if isinstance(reason, OSError):

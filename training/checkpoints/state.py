@@ -63,7 +63,7 @@ def _require_finite_weights(tensors: Tensors, error: DivergedError) -> None:
 
 
 def _saved(run: Run, step: int, seconds: float) -> None:
-    """Report a complete checkpoint. May be called from any thread."""
+    """Report a complete checkpoint. This may be called from any thread."""
     run.metrics.saved(step, seconds)
     if run.world.is_rank0:
         emit(Checkpointed(step=step, seconds=round(seconds, 3)))
@@ -105,7 +105,7 @@ def _resume(run: Run) -> bool:
 
 
 def _fault(run: Run, path: Path, seal: Seal) -> str | None:
-    """Return what is wrong with the files, if anything; each process checks some of them."""
+    """Return a description of the first fault in the files; each process checks some of them."""
     mine = seal.files[run.world.rank :: run.world.size]
     faults = gather(storage.find_fault(path, mine), run.saver.group)
     return next((fault for fault in faults if fault is not None), None)
@@ -155,7 +155,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds
     samples = run.data.train
-    # Use the run's batch size: with another one, compiled blocks would become dynamic.
+    # Use the run's batch size: with another one, blocks would be recompiled with dynamic shapes.
     inputs, _ = samples.batch(np.resize(np.arange(len(samples)), run.config.batch_size))
     run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.divisor))
     _restore_rank_tensors(run, stored, same)
@@ -175,7 +175,10 @@ def _tensors(run: Run) -> Tensors:
 
 
 def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
-    """Drop the state of parameters that never had a gradient. Raise ValueError if it is partial."""
+    """Drop the state of parameters that never had a gradient.
+
+    Raise ValueError if the state of a parameter is incomplete.
+    """
     for name, parameter in run.model.parameters().items():
         slots = {
             f"{OPTIMIZER_PREFIX}{name}/{slot}" for slot in run.optimizer.state.get(parameter, ())

@@ -75,7 +75,8 @@ def file_entry(path: Path) -> File:
 def seal_checkpoint(written: Path, seal: Seal) -> Path:
     """Seal a written checkpoint and rename it; return its directory. Raise OSError on failure."""
     write_atomically(written / SEAL_FILE, seal.model_dump_json(indent=2).encode())
-    # An existing checkpoint with this name is damaged, because the run resumed from an earlier one.
+    # If a checkpoint with this name exists, it is damaged (the run resumed from an earlier one) and
+    # is replaced.
     return publish_folder(written)
 
 

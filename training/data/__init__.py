@@ -60,9 +60,9 @@ def load(
 
     If `shape` is None, samples keep their original shape. With `download`, published files are
     downloaded first; all processes may pass it, but only one per machine downloads. Shards and
-    tokens are compared with their digests if `verification` is set; one process per machine is
-    enough. `report` is called with a progress line every two seconds. Raise DataError if a file is
-    missing or damaged; the message names it.
+    tokens are compared with their digests if `verification` is set. It is enough to set it in one
+    process per machine. `report` is called with a progress line every two seconds. Raise DataError
+    if a file is missing or damaged; the message names it.
     """
     if download:
         fetch(name, folder)

@@ -125,7 +125,7 @@ def _validate(options: argparse.Namespace) -> str:
     from training.data.validation import examine, problems, read_report, write_report
 
     last = read_report(options.against) if options.against else None
-    # Not verified here, because training compares prepared files with their digests.
+    # Digests are not verified here, because training compares prepared files with them.
     data = load(
         options.dataset, options.data_dir, None, seed=0, verification=None, report=report_stderr
     )
@@ -275,7 +275,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         "--workers", type=_positive, default=len(os.sched_getaffinity(0)), metavar="N",
         help="number of images read in parallel (default: one per CPU, %(default)s)",
     )  # fmt: skip
-    _add_common(parser, "images of --folder")
+    _add_common(parser, "of the images of --folder")
     parser.set_defaults(run=_images)
 
 
@@ -302,18 +302,18 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
         "--min-bytes", type=_positive, default=64, metavar="N",
         help="minimum length of a text; shorter ones are dropped (default: %(default)s)",
     )  # fmt: skip
-    _add_common(parser, "each *.txt file (at its end), of *.jsonl lines and of *.parquet rows")
+    _add_common(parser, "at the end of each *.txt file, and of *.jsonl lines and *.parquet rows")
     parser.set_defaults(run=_text)
 
 
 def _add_common(parser: argparse.ArgumentParser, held_out: str) -> None:
     parser.add_argument(
         "--held-out", type=_share, default=0.1, metavar="X",
-        help=f"held-out share of {held_out} (default: %(default)s)",
+        help=f"share to hold out {held_out} (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--max-mib", type=_positive, default=256, metavar="N",
-        help="maximum size of each file of the data set (default: %(default)s)",
+        help="maximum size in MiB of each file of the data set (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--force", action="store_true", help="replace an existing data set in the target"

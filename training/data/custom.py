@@ -12,7 +12,7 @@ from workload.configuration import ConfigurationError
 from workload.custom import find
 
 _IDENTIFYING: Final = 64
-"""Number of samples per split whose targets are hashed to identify a data set without a digest."""
+"""Number of samples per split whose targets identify a data set without a `digest` method."""
 
 
 class Items:
@@ -59,9 +59,9 @@ class Items:
 
 
 def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
-    """Load training samples with `factory(data_dir=…, train=True)`, and held-out ones with False.
+    """Load training samples with `factory(data_dir=…, train=True)`, held-out ones with train=False.
 
-    `shape` is the input shape of the model, if it has one; only uint8 images may differ from it.
+    `shape` is the input shape of the model, if it is fixed; only uint8 images may have another one.
     Raise ConfigurationError or DataError for errors that every restart would repeat.
     """
     source = f"dataset {name}"
@@ -115,7 +115,7 @@ def _classes(source: str, part: Any) -> tuple[str, ...]:
 
 
 def _identity(source: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
-    """Return the digest of a data set, or a digest of its sizes, classes and some targets."""
+    """Return a digest of the classes and the parts: their `digest()`, or size and some targets."""
     described = [np.array([*classes])]
     for part in parts:
         digest = getattr(part, "digest", None)

@@ -12,7 +12,7 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum size of a data set that is enlarged once, in memory; others are enlarged per batch."""
+"""Maximum size (after enlarging) of a data set that is enlarged in advance and not per batch."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def fit(images: Images, shape: Shape) -> Images:
 
 
 def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
-    """Convert images from one shape to another, in advance if that takes little memory.
+    """Convert images from one shape to another; do this in advance if it takes little memory.
 
     Raise DataError if this would shrink them.
     """

@@ -30,9 +30,10 @@ class Batch:
 
 
 class GangSampler:
-    """Distributes the samples of an epoch over `size` processes in an order derived from the seed.
+    """Sampler that distributes the samples of an epoch over `size` processes.
 
-    The order does not depend on the number of processes, and iteration can start at any sample.
+    Their order is derived from the seed and does not depend on the number of processes, and
+    iteration can start at any sample.
     Every sample counts exactly once per epoch. A step consists of `accumulate` batches of
     `batch_size` samples per process; the last step of an epoch may be smaller.
     """
@@ -85,7 +86,7 @@ class Loaded:
 
 
 class Loader:
-    """Reads the batches of a sampler in order; it has no state to save."""
+    """Reader of the batches of a sampler, in order. It has no state to save."""
 
     def __init__(
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int
@@ -127,7 +128,7 @@ def _identity(read: Any) -> Any:
 
 
 class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
-    """Maps the sample indices of a batch to tensors, in loader processes."""
+    """Data set that maps the sample indices of a batch to tensors, also in loader processes."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -138,7 +139,7 @@ class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
 
 
 class _ReusableSampler(data.Sampler[Batch]):
-    """A sampler that can be iterated again in every epoch."""
+    """Sampler that can be iterated again in every epoch."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = batches

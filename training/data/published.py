@@ -27,7 +27,7 @@ FOLDERS: Final[dict[str, str]] = {
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
 PLAIN_FOLDERS: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
-"""Alternative directory with plain files."""
+"""Alternative directory below data_dir, which contains the files without a subdirectory `raw`."""
 
 CIFAR: Final = {
     "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),

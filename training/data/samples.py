@@ -1,4 +1,4 @@
-"""Interface to the samples of any data set. Imports no torch."""
+"""Interface to the samples of any data set. This module does not import torch."""
 
 import hashlib
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Samples(Protocol):
         """
 
     def order(self, random: np.random.Generator) -> Indices:
-        """Return a random permutation that is cheap to read."""
+        """Return a random permutation in which the samples can be read efficiently."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from workload.files import sha256_of
 MAX_IMAGE_BYTES: Final = 64 * 2**20
 """Maximum size of a stored image."""
 WINDOW: Final = 8
-"""Shards whose samples are shuffled together."""
+"""Number of shards whose samples are shuffled together."""
 IMAGE_FORMATS: Final = {"png": "PNG", "jpg": "JPEG", "jpeg": "JPEG"}
 LABEL: Final = "cls"
 

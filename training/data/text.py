@@ -28,9 +28,9 @@ HELD_OUT_SHARE: Final = 0.1
 A part in the middle would be easier to predict, because it would be surrounded by training text.
 """
 CONTEXT: Final = 256
-"""Tokens per sample for models that do not specify a context."""
+"""Number of tokens per sample for models that do not specify a context."""
 WINDOW: Final = 8
-"""Files whose samples are shuffled together."""
+"""Number of files whose samples are shuffled together."""
 
 
 class Stream(Protocol):

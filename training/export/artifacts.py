@@ -1,4 +1,4 @@
-"""Additional forms of a trained model, each compared with it, evaluated and timed."""
+"""Additional forms of a trained model, each compared with the model, evaluated and timed."""
 
 import copy
 import math
@@ -65,7 +65,7 @@ def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def evaluate_on_cpu(model: nn.Module, samples: Samples) -> dict[str, float]:
-    """Return accuracy (from 0 to 1) and mean cross entropy, per class or per token."""
+    """Return the accuracy (from 0 to 1) and the mean cross entropy over all images or tokens."""
     inputs, targets = spread_samples(samples, MAX_EVALUATED)
     loss = correct = 0.0
     for part, expected in zip(torch.split(inputs, BATCH), torch.split(targets, BATCH), strict=True):
@@ -181,11 +181,11 @@ def _check(
     before: dict[str, float],
     heartbeat: Callable[[], object],
 ) -> Artifact:
-    """Read a form back and compare it with the model."""
+    """Read a form back, compare it with the model, evaluate it and time it."""
     is_pruned = kind == "pruned"
     model = fill(copy.deepcopy(source.model), path) if is_pruned else read_form(path, kind, method)
     inputs = source.samples[:BATCH]
-    # A program computes the same outputs as the model; the other forms do not.
+    # A pt2 program computes the same outputs as the model; the other forms do not.
     difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
     heartbeat()
     metrics = evaluate_on_cpu(model, source.held_out)

@@ -1,8 +1,8 @@
 """Programs of torch.export, pruning, and post-training int8 quantization (torchao).
 
 static: PT2E quantization of convolutions and linear layers with ranges observed on samples.
-dynamic: linear layers, with the input range computed at run time. weight-only: int8 weights of
-linear layers, computed in fp32.
+dynamic: int8 linear layers, with the input range computed at run time. weight-only: int8 weights of
+linear layers, which compute in fp32.
 """
 
 import copy
@@ -76,7 +76,10 @@ CALIBRATION_BATCH: Final = 32
 
 
 def check_quantization(method: Method | Literal["none"]) -> None:
-    """Check before training that a model can be quantized. Raise ConfigurationError if not."""
+    """Check before training that the quantization package is installed.
+
+    Raise ConfigurationError if it is missing.
+    """
     try:
         if method != "none":
             torchao("torchao")

@@ -33,8 +33,8 @@ _INDEX_FILE: Final = "model.safetensors.index.json"
 def write_huggingface(folder: Path, model: Gpt, config: TrainingConfig) -> None:
     """Write weights, configuration and tokenizer.
 
-    Replaces an existing directory. `model` may be on any device and is not modified. Raise OSError
-    or ExportError on failure.
+    An existing directory is replaced. `model` may be on any device and is not modified. Raise
+    OSError or ExportError on failure.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -164,10 +164,10 @@ _COMPARED: Final = (
 
 
 def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
-    """Return config.json with the defaults of transformers for Llama.
+    """Return the content of config.json, completed with transformers' defaults for Llama.
 
-    Releases before 5 write `rope_theta` and `rope_scaling` instead of `rope_parameters`. Raise
-    ExportError if `rope_scaling` is not an object.
+    Releases of transformers before 5 write `rope_theta` and `rope_scaling` instead of
+    `rope_parameters`. Raise ExportError if `rope_scaling` is not an object.
     """
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
     head_dim = found.get("head_dim")

@@ -31,7 +31,7 @@ POLL_SECONDS: Final = 0.05
 
 @contextlib.contextmanager
 def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]:
-    """Join the process group for the context: gloo on the CPU, and also NCCL with a GPU.
+    """Join the process group within the context: gloo for CPU tensors, NCCL for GPU tensors.
 
     Raise torch.distributed.DistError (a RuntimeError) if the other processes cannot be reached, and
     ConfigurationError if the port of rank 0 is in use. An operation with a dead peer fails at once
@@ -48,13 +48,13 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
-            # With the device, NCCL connects immediately and runs barriers on the right GPU.
+            # If it knows the device, NCCL connects immediately and runs barriers on the right GPU.
             device_id=device if device.type == "cuda" else None,
         )
     except dist.DistNetworkError as error:
         raise port_taken(world, error) or error from None
     yield
-    # Not called after an error: it may block if a peer is dead, and the process exits anyway.
+    # This is skipped after an error: it may block if a peer is dead, and the process exits anyway.
     dist.destroy_process_group()
 
 

@@ -84,7 +84,7 @@ class Report:
 
 
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
-    """Measure, and repeat while there are outliers.
+    """Measure, and repeat while there are outliers, up to `ATTEMPTS` times.
 
     Return the best values, and the outliers that remain. `measure` returns the reports of all ranks
     in order, and must return the same list on every rank.
@@ -200,7 +200,7 @@ def check_gang(
 
     `beat` is called before each attempt.
     """
-    # On GPUs, the measurements use memory that the run needs. They have not run on several GPUs.
+    # On GPUs, the measurements use memory that the run needs. They are untested on several GPUs.
     automatic = "off" if device.type == "cuda" else "report"
     mode = automatic if config.preflight == "auto" else config.preflight
     if mode == "off" or world.size < MIN_RANKS:
@@ -317,7 +317,7 @@ def all_reduce_bandwidth(device: torch.device) -> float:
 
 
 def clock_offset(rank: int) -> float:
-    """Return the seconds by which the clock differs from the median of the gang."""
+    """Return the seconds by which this process's clock differs from the median of the gang."""
     offsets = []
     for _ in range(CLOCK_READINGS):
         dist.barrier()

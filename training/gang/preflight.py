@@ -1,6 +1,6 @@
 """Checks before the first step for problems that would otherwise appear hours later.
 
-A failed check raises ConfigurationError. Imports no torch.
+A failed check raises ConfigurationError. This module does not import torch.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ MiB for each connection; containerd's default limit is 8 MiB."""
 
 
 def await_free_space(folder: Path, timeout: float) -> None:
-    """Wait for free space, and report it, if a run with checkpoints resumes on a full volume.
+    """If a run with checkpoints resumes on a full volume, report this and wait for free space.
 
     Other programs may have filled the volume, and exiting would use up the run's retries. Wait
     until a checkpoint as large as the newest one fits, for at most `timeout` seconds (0 waits
-    forever); later checks report what is still wrong. Every process waits by itself, before it
-    joins the gang.
+    forever); if it still does not fit, a later check fails. Every process waits by itself, before
+    it joins the gang.
     """
     found = sorted((folder / "checkpoints").glob("step-*"))
     if not found:

@@ -30,15 +30,15 @@ class LauncherVariables:
 
 
 PLAIN: Final = LauncherVariables()
-"""torchrun, accelerate, Volcano's pytorch plugin, a PyTorchJob, or manually set variables."""
+"""Variables that torchrun, accelerate, Volcano's pytorch plugin, a PyTorchJob or a user sets."""
 
 INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
-"""An Indexed Job sets the index of a pod but not the number of pods."""
+"""Variables of an Indexed Job, which sets the index of a pod but not the number of pods."""
 
 KUBEFLOW: Final = LauncherVariables(
     rank="PET_NODE_RANK", size="PET_NNODES", host="PET_MASTER_ADDR", port="PET_MASTER_PORT"
 )
-"""A TrainJob sets only torchrun's own variables."""
+"""Variables of a TrainJob, which sets only torchrun's own ones."""
 
 OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_RANK",
@@ -46,10 +46,10 @@ OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-"""Open MPI sets no address; MASTER_ADDR and MASTER_PORT are needed as well."""
+"""Variables of Open MPI, which sets no address; MASTER_ADDR and MASTER_PORT are needed as well."""
 
 PLAIN_BY_MPI: Final = replace(PLAIN, local_rank=OPEN_MPI.local_rank, local_size=OPEN_MPI.local_size)
-"""RANK and WORLD_SIZE, set by a script; the local rank is only in Open MPI's variables."""
+"""Variables if a script sets RANK and WORLD_SIZE, but only Open MPI sets the local rank."""
 
 ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_MIXED_PRECISION": ("no", "--mixed_precision", "--precision"),

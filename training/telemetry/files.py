@@ -60,7 +60,7 @@ class EventFiles(contextlib.ExitStack):
 
 
 class Tracer:
-    """Profiler of `steps` steps after the first `after` steps of this process; 0 disables it.
+    """Profiler of `steps` steps (0: disabled) after the first `after` steps of this process.
 
     `before` is the number of steps of the run before this process started. After the last profiled
     step, or at exit, the trace is written to `folder`/rank-<rank>-step-<first>.json.gz. Raise
@@ -73,7 +73,7 @@ class Tracer:
         self._target = folder / f"rank-{rank}-step-{before + after + 1:08d}.json.gz"
         self._left = after + steps
         if steps:
-            # The step before these is a warm-up, which absorbs the profiler's startup.
+            # The step before the profiled ones is a warm-up, which absorbs the profiler's startup.
             skipped = {"skip_first": after - 1, "wait": 0, "warmup": 1}
             plan = schedule(**skipped, active=steps, repeat=1) if after else None
             self._profile = profile(schedule=plan, on_trace_ready=self._write, record_shapes=True)

@@ -151,7 +151,7 @@ class Metrics(contextlib.ExitStack):
                 busy.set_function(lambda: _utilization(device))
 
     def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
-        """Serve the metrics at `metrics_port` until exit; only the first process of a node does."""
+        """Serve the metrics at `metrics_port` until exit, in the first process of a node only."""
         if not config.metrics_port or world.local_rank:
             return
         try:
@@ -205,9 +205,9 @@ class Metrics(contextlib.ExitStack):
         self._skipped.inc(skipped)
 
     def saved(self, step: int, seconds: float) -> None:
-        """Record a complete checkpoint, `seconds` after its pause began.
+        """Record a checkpoint that is complete `seconds` after training paused for it.
 
-        May be called from any thread.
+        This may be called from any thread.
         """
         self._write_seconds.observe(seconds)
         self._saved_step.set(step)

@@ -18,7 +18,7 @@ from workload.report import Bar, emit
 
 
 class ProgressOutputs(contextlib.ExitStack):
-    """Reports steps and epochs of a run, starting at its current position.
+    """Outputs that report the steps and epochs of a run, starting at its current position.
 
     Raise ConfigurationError if a required package is not installed, and OSError if a trace or event
     file cannot be written.

@@ -32,7 +32,7 @@ from torchtitan.trainer import Trainer
 
 CHECKPOINTS: Final = "checkpoints"
 HUGGING_FACE: Final = "huggingface"
-"""Directory of the export for servers that read Hugging Face directories, such as vLLM."""
+"""Directory in the export for servers that read Hugging Face directories, such as vLLM."""
 
 MISTAKES: Final = (ValueError, AssertionError, FileNotFoundError, NotImplementedError)
 """Exceptions that torchtitan raises for a configuration that would fail on every attempt."""
@@ -193,7 +193,7 @@ def keep_losses(trainer: RunTrainer) -> None:
 
 
 def collect(written: Path, assets: Path, target: Path) -> None:
-    """Move the exported weights into the export, with the model's configuration and tokenizer."""
+    """Move the weights into the export, and copy the model's configuration and tokenizer there."""
     for path in sorted(written.iterdir()):
         shutil.rmtree(path / "sharded", ignore_errors=True)
         path.rename(target / path.name)

@@ -15,11 +15,11 @@ Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each of shape (positions, head_width / 2)."""
 
 INIT: Final = 0.02
-"""Standard deviation of new weights, as in GPT-2."""
+"""Standard deviation of the initial weights, as in GPT-2."""
 
 
 class Gpt(nn.Module):
-    """Maps tokens N x T (int64, T up to `context`) to logits N x T x `tokens`.
+    """Decoder that maps tokens N x T (int64, T up to `context`) to logits N x T x `tokens`.
 
     Attention is causal. There are no buffers, so the state consists of weights only.
     """
@@ -35,7 +35,8 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
         self.apply(_initialize)
-        # Scale down the residual branches as the number of blocks grows, as in GPT-2.
+        # Scale down the initial weights of the residual branches as the number of blocks grows, as
+        # in GPT-2.
         for name, weight in self.named_parameters():
             if name.endswith("out.weight"):
                 nn.init.normal_(weight, std=INIT / math.sqrt(2 * layers))
@@ -101,7 +102,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU with as many weights as a conventional layer of four times the width."""
+    """SwiGLU with as many weights as a conventional network whose hidden layer is 4 x `width`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

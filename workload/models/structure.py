@@ -37,11 +37,11 @@ def flops_per_sample(
 ) -> int:
     """Return the number of floating-point operations to train on one sample.
 
-    Counts matrix products, convolutions and attention (causal attention as if it were full) in the
-    forward pass, and twice as many operations in the backward pass, as usual for model FLOPs
-    utilization (PaLM, arXiv:2204.02311, appendix B). Recomputation by activation checkpointing is
-    not counted. The model, which is not executed or modified, must not be sharded or wrapped.
-    `shape` is the shape of one input.
+    The number includes matrix products, convolutions and attention (causal attention as if it were
+    full) in the forward pass, and twice as many operations in the backward pass, as usual for model
+    FLOPs utilization (PaLM, arXiv:2204.02311, appendix B). Recomputation by activation
+    checkpointing is not counted. The model is neither executed nor modified. It must not be sharded
+    or wrapped. `shape` is the shape of one input.
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shadow = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}

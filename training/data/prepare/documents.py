@@ -1,4 +1,4 @@
-"""Readers of texts: whole files, lines of JSON, and rows of Parquet."""
+"""Readers of texts, which are whole files, lines of JSON Lines files, or rows of Parquet files."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -61,7 +61,7 @@ def _field_of(line: bytes, field: str) -> bytes | None:
 
 
 def _read_rows(path: Path, field: str) -> Iterator[bytes | None]:
-    """Yield the texts of a Parquet file; None once if it is invalid or lacks the column."""
+    """Yield the texts of a Parquet file; yield None once if it is invalid or lacks the column."""
     try:
         import pyarrow
         import pyarrow.parquet

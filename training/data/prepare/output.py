@@ -19,8 +19,8 @@ from training.data.shards import LABEL, scan
 from workload.files import sha256_of, sync_folder
 
 UNFINISHED: Final = ".unfinished"
-"""Directory inside the target and thus on the same volume, so that publishing only renames
-files."""
+"""Directory for unfinished files. It is in the target and thus on the same volume, so that
+publishing only renames files."""
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _publish(unfinished: Path, target: Path) -> None:
-    """Replace the old files, then the manifest. Safe to repeat after an interruption."""
+    """Replace the old files, then the manifest. This can be repeated after an interruption."""
     if (target / MANIFEST_FILE).exists():
         try:
             old = [part.file for part in read_manifest(target).parts()]

@@ -89,8 +89,8 @@ def prepare_text(
 ) -> TokensManifest:
     """Write all texts below `folder` as tokens to `target`; see `documents.texts`.
 
-    Files have at most `limit` bytes. `held_out` is the share of each *.txt file (at its end), of
-    *.jsonl lines and of *.parquet rows to hold out; the text of lines and rows is in `field`. Raise
+    Files have at most `limit` bytes. `held_out` is the share to hold out: the end of each *.txt
+    file, and this share of the *.jsonl lines and *.parquet rows, whose text is in `field`. Raise
     DataError if there is nothing to train on or to hold out, or if `target` is not empty. After an
     error, `target` is unchanged.
     """
@@ -158,7 +158,8 @@ def _cleaned(
     for path, size in sizes.items():
         is_file, done = path.suffix == documents.TEXT_SUFFIX, 0
         for text in documents.texts(path, field):
-            # Texts are shorter than the lines that contain them, but longer than compressed rows.
+            # Estimate the progress in the file: a text is shorter than its JSON line, but may be
+            # longer than its compressed Parquet row.
             step = min(len(text or b""), size - done)
             done += step
             progress.advance(step, f", {dropped.total():,} texts dropped")

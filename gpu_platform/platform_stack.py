@@ -40,9 +40,9 @@ class PlatformError(pulumi.RunError):
 class Platform:
     """The platform on which the workloads of another stack run.
 
-    `claims` maps logical names to names in the cluster. `queues` is None if the queues are unknown.
-    Namespace and claims may be outputs of resources, because the names of runs do not depend on
-    them.
+    `claims` maps logical names of claims to their names in the cluster. `queues` is None if the
+    queues are unknown. Namespace and claims may be outputs of resources, because the names of runs
+    do not depend on them.
     """
 
     namespace: pulumi.Input[str]

@@ -100,7 +100,7 @@ class Platform:
 
     @classmethod
     def of(cls, stack: str, values: Mapping[str, object]) -> Self:
-        """Return the platform for the outputs of a stack.
+        """Return the platform that the outputs of a stack describe.
 
         Raises:
             PlatformError: If an output is missing or invalid.

@@ -29,7 +29,7 @@ class _TfConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Worker:
-    """Position of this process among the workers. The first one is the chief."""
+    """Position of this process among the workers. The first worker is the chief."""
 
     index: int = 0
     workers: int = 1

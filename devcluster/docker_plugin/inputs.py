@@ -19,7 +19,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ImageError(Exception):
-    """An error for the user, with the last lines of Docker's output."""
+    """An error that the user can fix. The message may contain Docker's last output."""
 
 
 class _Input(BaseModel):

@@ -18,7 +18,7 @@ PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
 REGISTRY_HOSTS = Path("/etc/containerd/certs.d")
 CNI_CHAIN = Path("/etc/cni/net.d/10-pods.conflist")
 HARDWARE_FILE = Path("/var/lib/kubelet/device-plugins/simulated-gpus.json")
-# Next to the socket on which the kubelet reports the GPUs of each pod.
+# This socket is next to the one on which the kubelet reports the GPUs of each pod.
 GPUS_SOCKET = Path("/var/lib/kubelet/pod-resources/simulated-gpus.sock")
 
 

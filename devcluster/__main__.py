@@ -61,14 +61,14 @@ def _parser() -> argparse.ArgumentParser:
             "--nodes",
             default="auto",
             metavar="KIND",
-            help="real, simulated or auto (default): real if the host supports it",
+            help="real, simulated, or auto (default), which selects real if the host supports it",
         )
         if name in ("up", "deploy"):
             command.add_argument(
                 "--simulated-nodes",
                 type=_count,
                 metavar="N",
-                help="number of nodes with 8 GPUs",
+                help="number of simulated nodes, each with 8 GPUs",
             )
         if name == "up":
             command.add_argument(

@@ -21,7 +21,7 @@ from simulation.volcano import Webhooks, apply_definitions, volcano_services
 
 
 def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Service:
-    """Return the process of a real node. Restarting it reboots the node."""
+    """Return the service that runs a real node. Restarting it reboots the node."""
     switch = os.open("/proc/self/ns/net", os.O_RDONLY)
     os.set_inheritable(switch, True)
     unshare = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
@@ -81,7 +81,7 @@ def run_simulated(
 
 
 def group_name(kind: Kind) -> str:
-    """Return the name of the cluster's control group in every hierarchy."""
+    """Return the name of the cluster's control group, which is the same in every hierarchy."""
     return f"gpu-platform-{kind}"
 
 
@@ -91,7 +91,7 @@ def main(kind: str, binaries: str, files: str, last: str) -> None:
     Args:
         kind: Kind of the cluster.
         binaries: Directory of the tools.
-        files: The chart repository (real) or Volcano's files (simulated).
+        files: Directory of the chart repository (real) or of Volcano's files (simulated).
         last: File descriptor of the host's network namespace (real), or port of the API server
             (simulated).
     """

@@ -15,7 +15,7 @@ from devcluster.toolchain import Toolchain
 # Public on purpose: the dev stack contains no secrets (see Pulumi.dev.yaml).
 PASSPHRASE = "devcluster"  # noqa: S105
 ADOPTION_VARIABLES = {"PULUMI_K8S_ENABLE_PATCH_FORCE": "true"}
-"""Variable that lets an update adopt existing objects, for example from a killed update.
+"""Variable that lets an update adopt existing objects, such as those of a killed update.
 
 `make up` sets it only for the platform's stack. If it were exported to the shell, other stacks
 could adopt the platform's objects.

@@ -72,7 +72,7 @@ def choose_kind(requested: str) -> Choice:
     if requested == Kind.REAL:
         if obstacle:
             raise DevclusterError(
-                f"NODES=real is not possible here: {obstacle}. "
+                f"NODES=real: real nodes are not possible here: {obstacle}. "
                 "Use NODES=simulated for a cluster whose pods run no processes."
             )
         return Choice(Kind.REAL, "requested by NODES=real")
@@ -97,11 +97,14 @@ def _obstacle_to_real_nodes() -> str:
 
 
 def install_packages(packages: list[str], log: Path) -> None:
-    """Install Debian packages. Raise DevclusterError with the command to run manually."""
+    """Install Debian packages.
+
+    Raise DevclusterError with the command to run manually if the installation fails.
+    """
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    # The installation must not start Docker or containerd on the host, which status 101 forbids.
+    # Exit status 101 prevents the installation from starting Docker or containerd on the host.
     created = not POLICY.exists()
     if created:
         POLICY.write_text("#!/bin/sh\nexit 101\n")

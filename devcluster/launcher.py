@@ -1,6 +1,6 @@
 """Functions that start, find and stop the cluster's process and all its children.
 
-Only one command at a time may use them. Other commands report which one is running.
+Only one command at a time may use them. Other commands report that command and fail.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ def launch(
         kind: Kind of the cluster.
         layout: Paths of the cluster.
         binaries: Directory of the tools.
-        files: The chart repository (real), or Volcano's files (simulated).
+        files: Directory of the chart repository (real) or of Volcano's files (simulated).
         api_port: Port of the API server (simulated).
     """
     layout.logs.mkdir(parents=True, exist_ok=True)
@@ -170,10 +170,10 @@ def kill(process: psutil.Process) -> None:
 
 
 def stop_orphans(kind: Kind) -> int:
-    """Stop every cluster of a kind that has no record, and return their number.
+    """Stop all clusters of a kind that have no record, and return their number.
 
-    Their state directories were removed, or their start was interrupted before the record was
-    written.
+    A record is missing if the state directory was removed, or if the start was interrupted before
+    the record was written.
     """
     stopped = 0
     for process in _clusters(kind):

@@ -47,7 +47,7 @@ class Cluster:
 
 
 OnApiServer = Callable[[Cluster], object]
-"""Callback that is called when the API server is available. Nodes and images may not be ready."""
+"""Callback, called when the API server is available. Nodes and images may not be ready yet."""
 
 
 def up(
@@ -73,7 +73,7 @@ def up(
     if record is None:
         launcher.stop(layout)
         if stopped := launcher.stop_orphans(spec.kind):
-            reporter.say(f"stopped {stopped} cluster without a state directory")
+            reporter.say(f"stopped clusters without a record: {stopped}")
         if real and (message := image_stores.free_space(layout)):
             reporter.say(message)
         host.check(spec, layout)
@@ -129,17 +129,17 @@ def _start(cluster: Cluster, step: Step, on_api_server: OnApiServer | None) -> N
 
 
 def _create_volumes(layout: Layout) -> None:
-    """Create the directories of the volumes. Only the user can read the state directory."""
+    """Create the directories of the volumes, writable for everyone in a private state directory."""
     for name in ("checkpoints", "datasets"):
         directory = layout.volumes / name
         directory.mkdir(parents=True, exist_ok=True)
-        # The kubelet applies fsGroup to a local volume only for the first pod on a node, which may
-        # be a server without write access.
+        # fsGroup is not sufficient: the kubelet applies it to a local volume only for the first pod
+        # on a node, which may be a server without write access.
         directory.chmod(0o777)
 
 
 def _free_port(layout: Layout) -> int:
-    """Return the first port of the control plane, which is chosen once and then kept.
+    """Return the first of the control plane's ports, which are chosen once and then kept.
 
     Raises:
         DevclusterError: If another program listens on one of the ports.

@@ -117,7 +117,7 @@ class Layout:
         return self.cache / "images"
 
     def node(self, name: str) -> Path:
-        """Return the directory of a real node's files, except images and pods."""
+        """Return the directory of a real node's files, except its image stores."""
         return self.state / "nodes" / name
 
     def gpu_faults(self, node: str) -> Path:

@@ -12,7 +12,7 @@ QUIET_INTERVAL = 10.0
 
 
 class Reporter:
-    """Printer of steps. The current step is a live line on a terminal, and is repeated in a log."""
+    """Printer of steps. The current step is a live line on a terminal, repeated lines in a log."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)

@@ -21,10 +21,10 @@ _MODES: Final = {1: "L", 3: "RGB"}
 
 
 class EncodedImages(Classifier):
-    """Handler for PNG or JPEG files as BYTES, which are scaled to the network's input size."""
+    """Handler for PNG or JPEG files, sent as BYTES and scaled to the network's input size."""
 
     def load(self, source: Source) -> None:
-        """Load the network and replace its input."""
+        """Load the network, and declare encoded images as the input."""
         super().load(source)
         self._channels, self._height, self._width = source.manifest.input_shape
         self.inputs = (TensorSpec("image", "BYTES", (-1,)),)
@@ -62,7 +62,7 @@ class FormFields(Plain):
     """Names of the network's features, in order."""
 
     def load(self, source: Source) -> None:
-        """Load the network and replace its input."""
+        """Load the network, and declare one input per form field."""
         super().load(source)
         self.inputs = tuple(TensorSpec(name, "FP32", (-1,)) for name in self.fields)
 

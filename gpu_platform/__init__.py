@@ -1,6 +1,7 @@
 """Components of this project for other Pulumi programs; see docs/reuse.md.
 
-They are imported on first use, because the policies in the installed package do not require Pulumi.
+The installed package also contains the policies, which do not require Pulumi. The components are
+therefore imported on first use.
 """
 
 from importlib import import_module

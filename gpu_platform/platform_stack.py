@@ -40,9 +40,9 @@ class PlatformError(pulumi.RunError):
 class Platform:
     """The platform on which the workloads of another stack run.
 
-    `claims` maps logical names to names in the cluster. `queues` is None if the queues are unknown.
-    Namespace and claims may be outputs of resources, because the names of runs do not depend on
-    them.
+    `claims` maps logical names of claims to their names in the cluster. `queues` is None if the
+    queues are unknown. Namespace and claims may be outputs of resources, because the names of runs
+    do not depend on them.
     """
 
     namespace: pulumi.Input[str]
@@ -100,7 +100,7 @@ class Platform:
 
     @classmethod
     def of(cls, stack: str, values: Mapping[str, object]) -> Self:
-        """Return the platform for the outputs of a stack.
+        """Return the platform that the outputs of a stack describe.
 
         Raises:
             PlatformError: If an output is missing or invalid.

@@ -1,4 +1,4 @@
-"""First prediction: a test sample is sent to the model server (Open Inference Protocol V2)."""
+"""Client that requests a first prediction from the model server (Open Inference Protocol V2)."""
 
 import json
 import subprocess
@@ -130,7 +130,7 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
 
 
 def _pixels(channels: int, height: int, width: int) -> list[float]:
-    """Return the sample scaled to a model's input shape, as `training.data` does."""
+    """Return the sample, scaled to a model's input shape in the same way as in `training.data`."""
     factor = min(height, width) // len(SAMPLE)
     if factor < 1:
         raise DevclusterError(f"a digit does not fit into {height} x {width} pixels")

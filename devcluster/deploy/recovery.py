@@ -1,9 +1,10 @@
 """Recovery after an interrupted update: removal of objects that would block the next one.
 
-The next update uses server-side apply and therefore adopts Kubernetes objects. It does not adopt
-Helm releases, because Helm does not install a release whose name belongs to a pending installation.
-For this reason, the Secret of the pending release is deleted. The installed objects are labelled
-with the release's name, so the next release adopts them.
+The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted one
+created. It cannot adopt a Helm release: Helm refuses to install a release while an installation
+with the same name is pending. Therefore, the Secret in which Helm stores the pending release is
+deleted. Objects that Helm has already installed are labelled with the release's name, so the next
+installation adopts them.
 """
 
 import subprocess
@@ -46,7 +47,7 @@ def recover(stack: Stack, kubectl: Sequence[str]) -> int:
 
 
 def interrupted_releases(pending: Sequence[dict[str, Any]]) -> Iterator[Release]:
-    """Yield the named Helm releases among the pending creations."""
+    """Yield the Helm releases that have an explicit name and whose creation is pending."""
     for operation in pending:
         resource = operation["resource"]
         inputs = resource.get("inputs", {})

@@ -19,7 +19,7 @@ from kube.kinds.record import State
 from kube.names import TASK_LABEL
 
 POLL_SECONDS = 1.0
-# A restarting API server is unavailable for a while.
+# A restarting API server may be unavailable for this long.
 OUTAGE_SECONDS = 60.0
 _LAST_LINES: Final = 15
 _IDLE: Final = {"paused", "succeeded", "failed"}
@@ -94,10 +94,10 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
 def wait_scheduled(
     kubectl: Sequence[str], run: Run, report: Callable[[str], None], timeout: float = 120.0
 ) -> int:
-    """Wait until every pod of the gang is scheduled, and return the number of pods.
+    """Wait until every pod of a run's gang is scheduled, and return the number of pods.
 
     Raises:
-        DevclusterError: If a pod is not scheduled after `timeout` seconds.
+        DevclusterError: If a pod is not scheduled within `timeout` seconds.
     """
     cluster = Cluster(kubectl)
     deadline = time.monotonic() + timeout
@@ -118,10 +118,10 @@ def wait_scheduled(
 def wait_for_sweep(
     kubectl: Sequence[str], namespace: str, key: str, report: Callable[[str], None]
 ) -> str:
-    """Wait until a sweep has finished, and return the run of the winning trial.
+    """Wait until a sweep has finished, and return the name of the winning trial's run.
 
     Raises:
-        DevclusterError: If no trial has finished.
+        DevclusterError: If the sweep ends, but none of its trials has finished.
     """
     member = Member(kubectl, namespace)
     while True:

@@ -30,7 +30,7 @@ class Stack:
     environment: Mapping[str, str]
 
     def select(self) -> None:
-        """Select the stack, create it if it does not exist, and remove locks of dead processes."""
+        """Select the stack, creating it if necessary, and remove locks held by dead processes."""
         self._capture("stack", "select", "--create", self.name)
         if self._has_stale_lock():
             self._capture("cancel", "--yes", "--stack", self.name)
@@ -68,7 +68,7 @@ class Stack:
             except psutil.NoSuchProcess:
                 continue
             except (OSError, ValueError, KeyError):
-                return False  # another process is writing or has removed it
+                return False  # another process is writing the lock or has removed it
         return bool(locks)
 
     def _capture(self, *arguments: str) -> str:
@@ -96,7 +96,7 @@ class Stack:
             process = subprocess.Popen(
                 ["pulumi", command, *options, *common],
                 cwd=CHECKOUT,
-                # --event-log is a hidden flag of the CLI.
+                # --event-log is a hidden flag of the CLI, which this variable enables.
                 env={**os.environ, **self.environment, "PULUMI_DEBUG_COMMANDS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -115,7 +115,7 @@ class Operation:
     follower: "EventFollower"
 
     def finish(self, report: Report) -> dict[str, int]:
-        """Wait until the operation finishes, and return the number of resources by operation.
+        """Wait until the operation finishes, and return the number of resources per type of change.
 
         Raises:
             DevclusterError: If the command fails or the policy pack rejects the plan.
@@ -154,7 +154,7 @@ def _explain(command: str, text: str, log: Path) -> str:
 
 
 class EventFollower:
-    """Reader of the engine's growing event log."""
+    """Reader of the event log to which the engine appends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -157,7 +157,7 @@ def render(cluster: Cluster, summary: Summary) -> Table:
     """Return the table that `make up` prints at the end."""
     table = Table(title=f"stack {STACKS[cluster.spec.kind]}", show_header=False, title_style="bold")
     table.add_column()
-    table.add_column(overflow="fold")  # a digest is longer than a narrow terminal
+    table.add_column(overflow="fold")  # a digest is wider than a narrow terminal
     table.add_row("resources", stack.describe(summary.changes))
     for queue in summary.outputs.get("queues", []):
         table.add_row("queue", f"{queue}: {_queue_state(cluster, queue)}")
@@ -179,7 +179,7 @@ def _queue_state(cluster: Cluster, queue: str) -> str:
     if done.returncode != 0:
         return "not found"
     found = json.loads(done.stdout)
-    gpus = found["spec"].get("capability", {}).get("nvidia.com/gpu", "no limit of")
+    gpus = found["spec"].get("capability", {}).get("nvidia.com/gpu", "no limit on")
     counts = found.get("status", {})
     states = [f"{counts[name]} {name}" for name in ("running", "pending") if counts.get(name)]
     state = str(counts.get("state", "Unknown"))

@@ -20,8 +20,8 @@ MAXIMUM_MESSAGE_BYTES = 400 * 1024 * 1024
 class Servicer(ProviderServicer):
     """Servicer that reports user errors without a traceback.
 
-    The engine treats their status as a clean failure. Other statuses would leave a pending
-    operation in the stack's state.
+    The engine treats the gRPC status of these errors, FAILED_PRECONDITION, as a clean failure. Any
+    other status would leave a pending operation in the stack's state.
     """
 
     async def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -147,7 +147,7 @@ async def docker_for(
     """Yield a Docker CLI for an image, logged in if there are credentials.
 
     With credentials, it uses a temporary configuration directory with the user's contexts and
-    credentials for other registries. The user's directory is not changed.
+    credentials for other registries, so the user's directory is not changed.
     """
     executable = find(os.environ.get("PATH", ""))
     environment = dict(os.environ) | settings
@@ -165,7 +165,8 @@ async def docker_for(
 def copy_configuration(to: Path, server: str) -> None:
     """Copy the user's Docker configuration, so that a login to `server` is stored only in the copy.
 
-    The copy has no `credsStore`, and no credential helper for the server.
+    The copy omits `credsStore` and the credential helper for the server, which would store the
+    login elsewhere.
     """
     source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
     try:

@@ -1,4 +1,4 @@
-"""Typed inputs of an image, parsed from Pulumi's property values, and its context's digest."""
+"""Typed inputs of an image, parsed from Pulumi property values, and the build context's digest."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ImageError(Exception):
-    """An error for the user, with the last lines of Docker's output."""
+    """An error that the user can fix. The message may contain Docker's last output."""
 
 
 class _Input(BaseModel):
@@ -88,7 +88,7 @@ def is_unknown(value: PropertyValue) -> bool:
 
 
 def parse(properties: Properties) -> Image:
-    """Return the typed inputs. Raise ImageError that lists every invalid property."""
+    """Return the typed inputs, or raise an ImageError that lists every invalid property."""
     try:
         image = Image.model_validate(plain(properties))
     except ValidationError as error:
@@ -128,7 +128,7 @@ def with_defaults(properties: Properties) -> Properties:
 
 
 def plain(value: PropertyValue | Mapping[str, PropertyValue]) -> Any:
-    """Return a value without the wrappers of secrets and without nulls (unknown values)."""
+    """Return a value without secret wrappers and without nulls, which represent unknown values."""
     inner = value.value if isinstance(value, PropertyValue) else value
     if isinstance(inner, Mapping):
         return {key: plain(item) for key, item in inner.items() if item.value is not None}

@@ -56,7 +56,7 @@ class EngineLog:
 
 
 class ImageProvider(protocol.Provider):
-    """Provider that builds and pushes images. An image changes with the digest of its context."""
+    """Provider that builds and pushes an image when its inputs or its context's digest change."""
 
     def __init__(self, log: EngineLog) -> None:
         self._log = log
@@ -72,7 +72,8 @@ class ImageProvider(protocol.Provider):
         if unsupported:
             raise ImageError(
                 f"docker:{min(unsupported)}: the stand-in for the Docker plugin supports only "
-                f"{', '.join([*_SETTINGS, 'registryAuth'])}; for others, install the official one"
+                f"{', '.join([*_SETTINGS, 'registryAuth'])}; "
+                "to use other settings, install the official plugin"
             )
         self._settings = {_SETTINGS[k]: v for k, v in settings.items() if k in _SETTINGS}
         if "certPath" in settings:
@@ -82,11 +83,11 @@ class ImageProvider(protocol.Provider):
 
     async def check(self, request: protocol.CheckRequest) -> protocol.CheckResponse:
         """Validate the inputs, and add defaults and the context's digest."""
-        # The engine prepends the types of the parent components, each with a $.
+        # The engine prepends the types of the parent components, each followed by a $.
         if request.type.rpartition("$")[2] != IMAGE:
             raise ImageError(
                 f"{request.type}: the stand-in for the Docker plugin supports only {IMAGE}; "
-                "for others, install the official one"
+                "to use other resources, install the official plugin"
             )
         if not self._noticed:
             self._noticed = True
@@ -97,7 +98,7 @@ class ImageProvider(protocol.Provider):
         return protocol.CheckResponse(inputs.with_defaults(request.new_inputs))
 
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
-        """Compare with the inputs of the last build, ignoring passwords."""
+        """Compare the inputs with those of the last build, ignoring passwords."""
         kept = request.old_state.get(INPUTS)
         old = _comparable(kept.value if kept and isinstance(kept.value, Mapping) else {})
         new = _comparable(request.new_inputs)

@@ -76,7 +76,7 @@ def delegate(directory: Path) -> None:
 
 
 def processes(directories: list[Path]) -> set[int]:
-    """Return the processes in the groups and in their children."""
+    """Return the IDs of the processes in the groups and in their children."""
     pids: set[int] = set()
     for directory in directories:
         for file in directory.rglob("cgroup.procs"):

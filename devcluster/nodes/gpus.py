@@ -4,9 +4,10 @@ It writes a JSON list of the GPUs to every connection on its socket. Each GPU ha
 the simulated exporter serves (toolchain/modules/tools). A process uses the GPUs listed in its
 NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No value comes from a real GPU:
 
-- utilization: CPU time since the last sample, divided among the process's GPUs; 100% is one core; -
-memory: private resident memory, divided in the same way; - power: from POWER_IDLE when idle to
-POWER_LIMIT at full load; - Xid errors: none.
+- utilization: CPU time since the last sample, divided among the process's GPUs; 100% is one core
+- memory: private resident memory, divided in the same way
+- power: from POWER_IDLE when idle to POWER_LIMIT at full load
+- Xid errors: none
 
 A faults file overrides fields by GPU index: {"0": {"DCGM_FI_DEV_XID_ERRORS": 79}}.
 """
@@ -132,7 +133,7 @@ def _read_faults(file: Path, count: int) -> dict[int, dict[Field, float]]:
 
 
 def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:
-    """Return a server that writes the GPUs to each connection, one connection at a time."""
+    """Return a server that writes the list of GPUs to each connection, one at a time."""
 
     class Answer(socketserver.StreamRequestHandler):
         def handle(self) -> None:

@@ -76,7 +76,7 @@ def _linked_images(layout: Layout) -> list[str]:
 
 @dataclass(frozen=True)
 class _Containerd:
-    """Snapshots of a node's containerd. `ctr` connects through the root of containerd's process."""
+    """Snapshots in a node's containerd, whose socket `ctr` reaches through /proc/<pid>/root."""
 
     command: Sequence[str]
     store: Path
@@ -96,7 +96,7 @@ class _Containerd:
         return _run([*self.command, "info", name], check=False).returncode == 0
 
     def fill(self, key: str, parent: str, layer: Path, tree: Path | None) -> None:
-        """Create a layer's snapshot from hard links to `tree` or, without it, from its file."""
+        """Create a layer's snapshot from hard links to `tree` or, if it is None, from `layer`."""
         draft = f"{key}-draft"
         _run([*self.command, "remove", draft], check=False)  # left by an interrupted start
         directories = self._directories("prepare", draft, parent)
@@ -104,7 +104,7 @@ class _Containerd:
         _run([*self.command, "commit", key, draft])
 
     def trees(self, name: str) -> list[Path]:
-        """Return the directories of the layers of a snapshot, starting with the lowest."""
+        """Return the directories of a snapshot's layers, starting with the lowest layer."""
         view = f"{name}-view"
         directories = list(self._directories("view", view, name))
         _run([*self.command, "remove", view])

@@ -22,7 +22,7 @@ READY_TIMEOUT = 180.0
 
 
 class Node:
-    """A real node, from empty namespaces to Ready."""
+    """Startup of a real node, from empty namespaces until the node is Ready."""
 
     def __init__(self, spec: ClusterSpec, node: RealNode, layout: Layout, binaries: Path) -> None:
         self.spec = spec
@@ -75,9 +75,9 @@ class Node:
     def _delete_lost_pods(self) -> None:
         """Delete the pods of an earlier start and the devices that their nodes reported.
 
-        Their containers were killed with the nodes, and the kubelet rejects pods with GPUs until
-        the device plugin has started. If all pods of a gang failed before Volcano's controllers
-        were running, the gang would never be restarted.
+        The containers of these pods were killed with the nodes, and the kubelet rejects pods with
+        GPUs until the device plugin has started. If all pods of a gang failed before Volcano's
+        controllers were running, the gang would never be restarted.
         """
         names = [node.name for node in self.spec.real_nodes]
         output = self._kubectl_output("get", "nodes", *names, "--ignore-not-found", "-o=json")

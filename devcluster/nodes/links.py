@@ -78,7 +78,7 @@ def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
     for other in spec.real_nodes:
         if other != node:
             _ip("route", "add", other.pod_range, "via", other.address)
-    # Lets processes of the node reach Services: kube-proxy rewrites packets on this route.
+    # This route lets processes of the node reach Services: kube-proxy rewrites their packets.
     _ip("route", "add", network.services, "dev", "lo", "src", node.address)
     ports = f"{EPHEMERAL_PORTS.start} {EPHEMERAL_PORTS.stop - 1}"
     for key, value in {"ip_forward": "1", "ip_local_port_range": ports}.items():

@@ -18,7 +18,7 @@ PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
 REGISTRY_HOSTS = Path("/etc/containerd/certs.d")
 CNI_CHAIN = Path("/etc/cni/net.d/10-pods.conflist")
 HARDWARE_FILE = Path("/var/lib/kubelet/device-plugins/simulated-gpus.json")
-# Next to the socket on which the kubelet reports the GPUs of each pod.
+# This socket is next to the one on which the kubelet reports the GPUs of each pod.
 GPUS_SOCKET = Path("/var/lib/kubelet/pod-resources/simulated-gpus.sock")
 
 
@@ -156,7 +156,7 @@ class NodeServices:
                 "imagefs.available": "1%",
             },
             "imageGCHighThresholdPercent": 100,
-            # Overlay mounts hide the device from cAdvisor, so the kubelet would not start.
+            # Otherwise, the kubelet would not start: overlay mounts hide the disk from cAdvisor.
             "localStorageCapacityIsolation": False,
             "serializeImagePulls": False,
             "nodeStatusUpdateFrequency": "4s",
@@ -201,7 +201,7 @@ class NodeServices:
         return Service("coredns", [str(self.binaries / "coredns"), "-conf", str(config)])
 
     def dns_objects(self) -> dict[str, object]:
-        """Return the Service kube-dns without a selector, and an EndpointSlice with CoreDNS."""
+        """Return the Service kube-dns without a selector, and its EndpointSlice for CoreDNS."""
         names = {"name": "kube-dns", "namespace": "kube-system"}
         protocols = [("dns", "UDP"), ("dns-tcp", "TCP")]
         service = {

@@ -26,9 +26,9 @@ def built_together() -> list[Path]:
 
 
 def versions(directory: Path) -> Versions:
-    """Return the versions that a module's go.mod requires, with replacements under `path =>`.
+    """Return the versions that a module's go.mod requires; keys of replacements are `path =>`.
 
-    Both must agree, because Go compiles a package again if either differs.
+    Modules must agree on both, because Go compiles a package again if either differs.
     """
     text = (directory / "go.mod").read_text()
     required = dict(re.findall(r"^\s*(?:require )?(\S+\.\S+/\S+) (v\S+)", text, re.MULTILINE))
@@ -37,7 +37,7 @@ def versions(directory: Path) -> Versions:
 
 
 def disagreements() -> dict[str, dict[str, str]]:
-    """Return the versions by module for each dependency with more than one version."""
+    """Return the dependencies on whose version modules disagree, with the version by module."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for directory in built_together():
         for path, version in versions(directory).items():

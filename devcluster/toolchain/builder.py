@@ -43,8 +43,8 @@ class Store:
     def scratch_directory(self, report: Callable[[str], None]) -> Iterator[Path]:
         """Lock the store and yield a scratch directory on the same disk.
 
-        If another process holds the lock, report that this one waits. Files of a killed process are
-        removed.
+        If another process holds the lock, report this and wait. Files that a killed process left
+        are removed.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.root / ".lock")
@@ -162,7 +162,7 @@ class Builder:
 
 
 def _counter_name(module: Module, path: str) -> str:
-    """Return the name under which a package is counted; shared modules use the same name."""
+    """Return the name under which a package is counted: the same one in all shared modules."""
     return f"{'shared' if module.shared else module.name} {path}"
 
 

@@ -140,7 +140,7 @@ class Go:
     def module_directory(self, path: str, work: Path, log: Path) -> Path:
         """Download the version of a module that `work`/go.mod selects; return its directory.
 
-        It is verified against go.sum. Raise DevclusterError if it is not available.
+        The module is verified against go.sum. Raise DevclusterError if it is not available.
         """
         output = self._download(["mod", "download", "-json", path], work, log)
         return Path(json.loads(output)["Dir"])
@@ -179,7 +179,8 @@ class Go:
     ) -> None:
         """Build packages into the directory `out`.
 
-        `tick` is called with the file to which Go appends one event per line (`go help buildjson`).
+        While Go runs, `tick` is called repeatedly with the file to which Go appends one event per
+        line (`go help buildjson`).
         An interrupted build resumes from the build cache. Raise DevclusterError with the compiler's
         message if a package does not compile.
         """
@@ -330,7 +331,7 @@ def _size(directory: Path, files: Sequence[str]) -> int:
 
 
 def _kill_with_parent() -> list[str]:
-    """Return a command prefix that kills a build when its parent exits; empty without setpriv."""
+    """Return a command prefix that stops a build when its parent exits; empty without setpriv."""
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 

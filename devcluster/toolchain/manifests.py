@@ -120,7 +120,7 @@ class OperatorFiles:
 
     @property
     def directories(self) -> Sequence[Path]:
-        """Directories for `kubectl apply --kustomize`, one per program."""
+        """Directories for `kubectl apply --kustomize`, one per kustomization."""
         return [self.root / manifests.name for manifests in self.module.manifests]
 
     def make(self, go: Go, scratch: Path, log: Path) -> None:

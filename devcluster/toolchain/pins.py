@@ -138,7 +138,7 @@ class Module(_Pin):
 
     @property
     def directory(self) -> Path:
-        """Directory with go.mod and go.sum, and the source of a main package of this project."""
+        """Directory with go.mod and go.sum, and this project's main package, if it has one."""
         return HERE / "modules" / self.name
 
     @property

@@ -12,7 +12,7 @@ COMPILED_PER_SECOND = 150_000
 DOWNLOAD_MINUTES = 1.0
 """Minutes to download and unpack the modules over a fast connection."""
 LINK = 10 * COMPILED_PER_SECOND
-"""Time to link a program, as bytes of source that compile in the same time."""
+"""Time to link a program, expressed as bytes of source that compile in the same time."""
 TRUST_SECONDS = 60.0
 """Seconds after which the measured speed counts as much as the expected one."""
 

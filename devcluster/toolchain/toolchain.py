@@ -1,4 +1,4 @@
-"""Provisioning of a tool group: tools are built from source unless their version is installed."""
+"""Provisioning of a tool group: tools are built unless their pinned version is installed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

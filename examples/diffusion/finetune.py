@@ -40,10 +40,10 @@ def finetune(options: argparse.Namespace) -> int:
     noise = DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
     optimizer = torch.optim.AdamW(unet.parameters(), lr=options.learning_rate)
     processes = accelerator.num_processes
-    # A scheduler prepared by accelerate advances by one step per process.
+    # A scheduler prepared by accelerate advances by one step per process and optimizer step.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
-    # Do not shuffle: the images are random anyway, and each step must get the same ones.
+    # Do not shuffle: the images are random anyway, and a resumed run must see them in this order.
     # The loader has its own generator: drawing from the global one would change a resumed run.
     loader = DataLoader(pictures, batch_size=options.batch_size, generator=torch.Generator())
     model, optimizer, schedule, loader = accelerator.prepare(unet, optimizer, schedule, loader)
@@ -113,7 +113,7 @@ def load_unet(directory: Path | None) -> UNet2DConditionModel:
 
 
 def sizes_of(unet: UNet2DConditionModel) -> Sizes:
-    """Return the sizes of the data. Raise ConfigurationError if the UNet is not an SDXL UNet."""
+    """Return the UNet's input sizes. Raise ConfigurationError if it is not an SDXL UNet."""
     config = unet.config
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(
@@ -200,7 +200,7 @@ def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
 def resume(accelerator: Accelerator, run_dir: Path) -> int:
     """Load the latest checkpoint and return its step, or 0 without a checkpoint.
 
-    Raise ConfigurationError if it belongs to a different UNet.
+    Raise ConfigurationError if the checkpoint cannot be loaded, for example into a different UNet.
     """
     found = sorted((run_dir / "checkpoints").glob("step-*"))
     if not found:

@@ -45,7 +45,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def main(steps: int, directory: str) -> None:
-    """Train a small language model on sequences of one repeated number."""
+    """Train a small language model on sequences, each of which repeats one number."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=16, n_positions=8, n_embd=16, n_layer=1, n_head=2)
@@ -57,7 +57,7 @@ def main(steps: int, directory: str) -> None:
         save_steps=100,
         logging_steps=10,
         report_to=[],
-        # Without this and without a GPU, each process would train independently.
+        # Without this setting, the processes would train independently on a machine without GPUs.
         use_cpu=not torch.cuda.is_available(),
     )
     data = [{"input_ids": text, "labels": text} for text in texts]

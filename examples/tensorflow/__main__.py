@@ -1,6 +1,6 @@
 """`python -m examples.tensorflow`, with the supported flags of `python -m training`.
 
-Exit codes are those of workload.exit_codes.
+The exit codes are defined in workload.exit_codes.
 """
 
 import os
@@ -33,7 +33,7 @@ def main() -> int:
 def run(config: TrainingConfig, worker: Worker) -> int:
     """Train until the end or SIGTERM, and return the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # The import takes seconds, for which --help and errors about invalid flags should not wait.
+    # The import takes seconds, and --help and errors about invalid flags should appear immediately.
     from examples.tensorflow.train import InterruptedRunError
     from examples.tensorflow.train import run as train
 
@@ -46,7 +46,7 @@ def run(config: TrainingConfig, worker: Worker) -> int:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT
     except Exception as error:
-        # This includes a lost peer, after which the gang restarts from its latest checkpoint.
+        # This includes the loss of a peer. The gang then restarts from its latest checkpoint.
         conclude("error", message=f"{type(error).__name__}: {error}", exit_code=exit_codes.FAILED)
         return exit_codes.FAILED
     return exit_codes.DONE

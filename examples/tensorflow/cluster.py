@@ -29,14 +29,14 @@ class _TfConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Worker:
-    """Position of this process among the workers. The first one is the chief."""
+    """Position of this process among the workers. The first worker is the chief."""
 
     index: int = 0
     workers: int = 1
 
     @property
     def is_chief(self) -> bool:
-        """True if this worker reports the progress and its files are kept."""
+        """True for the worker that reports the progress and whose files are kept."""
         return self.index == 0
 
 
@@ -49,7 +49,7 @@ def read_worker(environment: Mapping[str, str]) -> Worker:
         found = _TfConfig.model_validate(json.loads(text))
     except (ValueError, ValidationError) as error:
         raise ConfigurationError(
-            f"TF_CONFIG is not a valid cluster specification of TensorFlow: {error}"
+            f"TF_CONFIG is not a valid TensorFlow cluster specification: {error}"
         ) from None
     others = sorted(set(found.cluster) - {"worker", "chief"})
     if others or found.task.type not in found.cluster:

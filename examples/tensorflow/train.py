@@ -65,8 +65,8 @@ def strategy_of(worker: Worker, peer_timeout: float) -> tf.distribute.Strategy:
 def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[], bool]]) -> None:
     """Train, or resume from the latest checkpoint, and write a SavedModel to the export directory.
 
-    `listen()` handles SIGTERM and returns a function that is true once the signal has arrived.
-    Raise InterruptedRunError if a worker has received it, after saving the state.
+    `listen()` installs a SIGTERM handler, and returns a function that returns True once the signal
+    has arrived. If a worker has received it, save the state and raise InterruptedRunError.
     """
     if config.length[0] != "epochs":
         name, value = config.length
@@ -161,7 +161,7 @@ def _epoch(
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All workers learn in the same step that one of them must stop, so they all save then.
+        # All workers learn in the same step that one of them must stop, so all save after it.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:
             checkpoints.save()

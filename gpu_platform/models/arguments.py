@@ -68,8 +68,8 @@ def add_models(
     publish.add_argument("export", type=Path, metavar="EXPORT", help="directory with the export")
     publish.add_argument("repository", metavar="REPOSITORY", help="registry/repository")
     publish.add_argument(
-        "--key", type=Path, required=True, metavar="FILE", help="private signing key (PEM); "
-        "MODEL_KEY_PASSWORD contains its password, if it is encrypted",
+        "--key", type=Path, required=True, metavar="FILE", help="private signing key (PEM); if it "
+        "is encrypted, set MODEL_KEY_PASSWORD to its password",
     )  # fmt: skip
     objects = publish.add_mutually_exclusive_group(required=True)
     objects.add_argument(

@@ -96,7 +96,10 @@ class Files:
 
 
 def gather(export: Path, directory: Path) -> Files:
-    """Link or copy the files of an export to an empty directory, to which the lineage is added."""
+    """Link or copy an export's files to an empty directory, to which the caller adds the lineage.
+
+    Raise GitopsError if the export contains hidden files or a lineage.
+    """
     for name in Files(export).names():
         if PurePosixPath(name).parts[0].startswith(".") or name == LINEAGE_FILE:
             raise GitopsError(f"{export / name} does not belong to an export: remove it")
@@ -184,7 +187,7 @@ class Model(BaseModel):
 
     @classmethod
     def parse(cls, content: bytes, location: str) -> Self:
-        """Parse the manifest of a model. Raise GitopsError if it is not a model."""
+        """Parse a manifest. Raise GitopsError if it is not the manifest of a model."""
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:

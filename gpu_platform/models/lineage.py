@@ -55,7 +55,7 @@ class Lineage(BaseModel):
     policies: Verdict | None = None
 
     def missing(self) -> Iterator[str]:
-        """Yield a sentence for each part without which the model cannot be reproduced."""
+        """Yield a sentence for each missing part that is needed to reproduce the model."""
         if not self.specification or not self.run.endswith(f"-{self.specification}"):
             yield "run is not named <job>-<8 digits>, so its specification is unknown"
         if "@sha256:" not in self.code:
@@ -150,7 +150,7 @@ def _image(views: Sequence[View]) -> str:
 def _verdict(
     run: str, objects: Sequence[Object], views: Sequence[View], settings: Mapping[str, Any]
 ) -> Verdict:
-    """Check the objects with the policy pack, on the assumption that namespace and queue exist."""
+    """Check the objects with the policy pack, assuming that their namespace and queues exist."""
     workloads = [workload for view in views for workload in view.workloads]
     queues = {workload.queue(pod).text for workload in workloads for pod in workload.pods}
     namespace = objects[0]["metadata"].get("namespace", "default")

@@ -95,8 +95,8 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     """Verify the signature of all files, and return the manifest of the export.
 
     Raises:
-        RejectedError: If a file, the manifest of the artifact or the lineage was changed after it
-            was signed, or was signed as another model.
+        RejectedError: If the signature is not valid, if the files, the manifest of the artifact or
+            the lineage do not match it, or if the version was published as another model.
     """
     location = repository.reference.at(version.digest)
     bundle = repository.signature(version.digest)
@@ -131,7 +131,7 @@ def promote(
 ) -> str:
     """Verify a version, move the tag of a stage to it and admit its digest in the cluster.
 
-    Return the entry of the ConfigMap.
+    Return the entry that was added to the ConfigMap of promoted models.
 
     Raises:
         RejectedError: If the version must not be promoted. The message lists every reason.
@@ -167,7 +167,7 @@ def promote(
 
 
 def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
-    """Add an entry to the ConfigMap. Earlier entries remain for pods that still serve them."""
+    """Add an entry to the ConfigMap. Keep earlier entries, whose models pods may still serve."""
     patch = json.dumps({"data": {digest.removeprefix("sha256:"): admitted}})
     command = ["patch", "configmap", NAME, "--namespace", NAMESPACE, "--type=merge", f"-p={patch}"]
     try:

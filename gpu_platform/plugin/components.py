@@ -50,7 +50,10 @@ class Deferred(Component):
     def when_known(
         self, args: Any, build: Callable[[Values], Awaitable[Built]]
     ) -> pulumi.Output[Built]:
-        """Return the result of `build`. Its resources depend on the sources of the arguments."""
+        """Call `build` when the arguments are known, and return its result.
+
+        The resources that it creates depend on the resources from which the arguments come.
+        """
         known = pulumi.Output.from_input(args)
 
         async def create(values: Values) -> Built:
@@ -62,7 +65,7 @@ class Deferred(Component):
         return built
 
     def register_after(self, built: pulumi.Output[None]) -> None:
-        """Register a component without attributes, with an output for which Pulumi waits."""
+        """Register a component that has no attributes, so that Pulumi waits for `built`."""
         self.register_outputs({"made": built})
 
 

@@ -34,9 +34,9 @@ def definitions() -> dict[str, ComponentDefinition]:
 class Provider(ComponentProvider):
     """Provider whose component arguments are defined by the settings.
 
-    Pulumi's base class derives arguments from annotated classes. If all arguments are a single
-    output, the base class maps their names as if the output were an empty object. This provider
-    maps them when the values are known.
+    Pulumi's base class derives arguments from annotated classes. If all arguments arrive as a
+    single output, the base class maps their names as if the output were an empty object. This
+    provider maps them when the values are known.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Provider(ComponentProvider):
         self.schema = json.dumps({**package.to_json(), **_ABOUT})
 
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
-        """Return an output of the arguments with their Python names.
+        """Return an output that contains the arguments under their Python names.
 
         The output raises RunError if an argument contains a secret, because the manifests would
         contain it in plain text.

@@ -147,7 +147,7 @@ def _report_cost(
     row = submission.cost(run, table, description.stack)
     if row is None:
         return
-    hourly = "unknown" if row.cost_hour is None else f"{row.cost_hour:.2f} {table.currency}"
+    hourly = "unknown cost" if row.cost_hour is None else f"{row.cost_hour:.2f} {table.currency}"
     until = "" if row.cost is None else f", at most {row.cost:.2f} until its deadline"
     sys.stderr.write(f"{run.name}: {row.gpus:f} GPUs, {hourly} per hour{until}\n")
     if options.platform is not None:

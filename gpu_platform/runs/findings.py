@@ -36,7 +36,7 @@ def findings(
     queues: Iterable[str],
     settings: Mapping[str, Any],
 ) -> list[Finding]:
-    """Return the findings for the objects of a run, assuming that namespace and queues exist."""
+    """Return the findings for a run's objects, assuming that their namespace and queues exist."""
     exists: dict[str, dict[str, Any]] = {
         "namespace-default-deny": {"existingNamespaces": [namespace]},
         "namespace-gpu-quota": {"existingNamespaces": [namespace]},

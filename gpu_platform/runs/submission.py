@@ -126,7 +126,7 @@ def violations(
 
 
 def cost(submission: Submission, prices: Prices, stack: str) -> RunRow | None:
-    """Return the GPUs of a run and their cost until its deadline; None without GPUs."""
+    """Return the GPUs of a run and their cost until its deadline, or None if it uses no GPUs."""
     views = [View(resource_of(dict(each))) for each in submission.manifests]
     demanded: list[Demand] = list(with_gpus(demands(views)))
     rows = run_rows(demanded, prices, stack)

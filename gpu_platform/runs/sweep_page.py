@@ -54,7 +54,8 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ) from None
     if "space" not in summary:
         raise GitopsError(
-            f"sweep {key} was written by an earlier version of the controller: update its image"
+            f"an earlier version of the controller wrote the summary of sweep {key}: update the "
+            "controller's image"
         )
     study = optuna.create_study(direction=summary["objective"]["goal"])
     space = {

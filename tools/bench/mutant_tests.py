@@ -34,7 +34,7 @@ _OPTIONS += [f"-pno:{plugin}" for plugin in ("xdist", "randomly", "cacheprovider
 # pytest warns about plugins that are already imported, and warnings are errors.
 _OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 _UNCAPTURED = ["-s"]
-"""Disables capturing. Gangs redirect file descriptors, which pytest's captured streams lack."""
+"""Option that disables capturing. Gangs redirect file descriptors, which captured streams lack."""
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _IMPORTED = ""
@@ -98,7 +98,7 @@ class Progress:
 
 
 class _Recorder:
-    """pytest plugin that records the durations and sets coverage's context to the test."""
+    """pytest plugin that records durations and sets coverage's context to the current test."""
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured = measured
@@ -279,7 +279,7 @@ def _write_to(log: Path) -> None:
 
 
 def _fork_gangs(log: Path) -> None:
-    """Let gangs fork from this process, which has loaded the copy's modules and PyTorch."""
+    """Let gangs fork from this process, which has already loaded the copy's modules and PyTorch."""
     import torch
 
     _write_to(log)

@@ -1,6 +1,7 @@
 """Share of mutants that the unit tests kill: `make bench-mutants`.
 
-The target `stack` covers builders and policies, `training` the mathematics and state of training.
+The target `stack` covers the builders of objects and the policies. The target `training` covers the
+mathematics and the state of training.
 
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by the hash of their identity, so edits elsewhere do not change the sample. The
@@ -100,7 +101,7 @@ _TRIVIAL_CALL = matchers.Call(func=matchers.Name("len") | matchers.Name("isinsta
 
 @dataclass(frozen=True)
 class Mutant:
-    """Identity of a mutant, without a line number, so that edits elsewhere in the file keep it."""
+    """Identity of a mutant, without a line number, so that edits elsewhere do not change it."""
 
     file: str
     function: str
@@ -117,7 +118,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Change:
-    """Change to a module that a mutant makes, and the lines of the changed statement."""
+    """Change that a mutant makes to a module, and the lines of the changed statement."""
 
     module: cst.Module
     original: cst.CSTNode
@@ -288,14 +289,14 @@ def _measure(
     log.write_text("=== no mutant\n")
     recording = record(copy, tests, files, modules, log)
     if not modules:
-        # Not for gangs, which take a long time. Their tests run in forks, so the order does not
-        # matter.
-        say("running the tests without a mutant, fastest first, which takes about as long again")
+        # Gangs skip this step, which would take a long time. Their tests run in forks, so the order
+        # does not matter.
+        say("running the tests again without a mutant, fastest first, which takes about as long")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
             sys.exit(f"a test fails without a mutant, see {log}")
     results: list[dict[str, Any]] = []
     progress = Progress("mutants", len(sample))
-    # The order is random, so the mutants before Ctrl-C are a sample as well.
+    # The order is random, so the mutants that are tested before Ctrl-C are also a random sample.
     with contextlib.suppress(KeyboardInterrupt):
         for mutant, change in sample.items():
             results.append(_try(copy, mutant, change, recording, log))

@@ -6,8 +6,8 @@ veth pair. Faults: tc limits the link of one node to 100 Mbit/s in both directio
 limits the processes of one node to a twentieth of a core. Starts without a fault must not report a
 node.
 
-The processes import PyTorch once. Every start is a new process group, and its duration includes the
-rendezvous. The gang is not isolated from other programs on the host.
+The processes import PyTorch once. Every start creates a new process group, and its duration
+includes the rendezvous. The gang is not isolated from other programs on the host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resource usage of commands, including all processes that they start, and ports for them."""
+"""Resource usage of commands, including all processes that they start, and free TCP ports."""
 
 from __future__ import annotations
 

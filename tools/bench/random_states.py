@@ -35,7 +35,7 @@ SCHEDULERS: Final = [
 
 
 def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:
-    """Return a cluster in which gangs that fit are running, and all others are waiting.
+    """Return the snapshot of a cluster in which gangs that fit are running and others are waiting.
 
     On average, the gangs request 1.5 times the existing GPUs.
     """

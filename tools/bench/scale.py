@@ -48,7 +48,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--part", choices=["placement", "updates"], help="run only this part")
     parser.add_argument(
-        "--small", action="store_true", help="80 nodes, 10 jobs; updates of 10 and 50"
+        "--small", action="store_true", help="80 nodes and 10 jobs; updates of 10 and 50 jobs"
     )
     parser.add_argument(
         "--nodes", type=int, default=1000, help="number of nodes with eight GPUs; default: 1000"
@@ -74,7 +74,9 @@ def _options() -> argparse.Namespace:
     )
     options = parser.parse_args()
     if options.jobs * options.pods > options.nodes:
-        parser.error(f"{options.jobs} jobs of {options.pods} pods do not fit {options.nodes} nodes")
+        parser.error(
+            f"{options.jobs} jobs of {options.pods} pods do not fit on {options.nodes} nodes"
+        )
     return options
 
 

@@ -49,7 +49,7 @@ def simulated_cluster(nodes: int) -> Iterator[Cluster]:
         layout.scheduler_configuration.write_text(text)
         bare, complete = cluster_spec(Kind.SIMULATED, 0), cluster_spec(Kind.SIMULATED, nodes)
         try:
-            # The first start writes kwok's stages, which kwok reads when it starts again.
+            # The first start writes kwok's stages. They are edited before the second start.
             lifecycle.up(bare, reporter)
             lifecycle.down(Kind.SIMULATED, purge=False)
             _keep_pods_running(layout)

@@ -42,9 +42,10 @@ class Gangs:
         return sum(len(pods) for pods in list(self.bound.values()))
 
     def partial(self, rest: float) -> set[str]:
-        """Return the gangs that were partial during a pause of `rest` seconds, or at the end.
+        """Return the gangs that were partial during a pause of more than `rest` s, or at the end.
 
-        A gang whose binding was in progress when a pause began is complete when the pause ends.
+        In a pause, no pod is bound. Gangs that are being bound do not count, because their bindings
+        follow each other without such a pause.
         """
         moments = sorted((moment, g) for g, pods in self.bound.items() for moment in pods.values())
         found: set[str] = set()

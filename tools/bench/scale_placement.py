@@ -51,7 +51,7 @@ def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, A
 
 
 def placement_goals(result: dict[str, Any]) -> list[Goal]:
-    """Return Volcano's goals, evaluated on the slowest round."""
+    """Return Volcano's goals: the slowest round's rate, and the partial gangs of all rounds."""
     rounds = result["rounds"][VOLCANO]
     rate = min(found["podsPerSecond"] for found in rounds)
     partial = sum(found["partialGangs"] for found in rounds)

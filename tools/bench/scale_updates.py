@@ -158,7 +158,8 @@ def _pulumi(cluster: Cluster, directory: Path, size: int, *, per_stack: int) -> 
         (directory / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump({"config": config}))
     init = ["pulumi", "stack", "init", "--non-interactive"]
     update = ["pulumi", "up", "--yes", "--skip-preview", "--non-interactive", "--suppress-outputs"]
-    # The first stack creates files that all stacks of a project share. Only updates are measured.
+    # Create the first stack alone, because it creates files that all stacks of the project share.
+    # Only the updates are measured.
     measured([*init, "--stack=team-0"], directory, environment)
     rest = [[*init, f"--stack={stack}"] for stack in list(stacks)[1:]]
     measured_together(rest, directory, environment, _CONCURRENT)

@@ -46,7 +46,7 @@ PARALLEL: Final = 4
 MAX_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
 EPOCH_MINUTES: Final = (5, 1)
-"""Durations of an epoch. If epochs are short, starting and ending pods takes up much of a rung."""
+"""Durations of an epoch. With short epochs, starting and ending pods takes up much of a rung."""
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
@@ -251,7 +251,7 @@ class Programs:
             process = self.processes.pop(run)
             process.terminate()
             process.join()
-            # A process that has just started does not handle SIGTERM yet, and loses nothing.
+            # A process that has just started does not handle SIGTERM yet, but loses no progress.
             expected = (exit_codes.DONE, exit_codes.INTERRUPTED, -signal.SIGTERM)
             if process.exitcode not in expected:
                 sys.exit(f"{run} exited with code {process.exitcode}")
@@ -323,7 +323,7 @@ class BestResult:
 
 @dataclass
 class Search:
-    """A sweep in a simulated cluster with enough free GPUs. It implements the controller's API."""
+    """A sweep in a simulated cluster with enough GPUs. It replaces the controller's API client."""
 
     sweep: Sweep
     claim: Path

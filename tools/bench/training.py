@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _gang(measurement: str, directory: Path, turns: int, isolated: bool = False) -> dict[str, Any]:
-    """Run a measurement in two processes; if `isolated`, in a network namespace, if permitted."""
+    """Run a measurement in two processes. As root, `isolated` adds a private network namespace."""
     say(f"{measurement} …")
     port = free_port()
     arguments = [sys.executable, "-m", "tools.bench.training_gang", measurement, str(directory)]

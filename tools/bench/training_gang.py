@@ -158,7 +158,7 @@ def _saved(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, flo
     while unfinished.item() or count < MIN_STEPS:
         next(loop)
         count += 1
-        # All processes compute the same number of steps.
+        # All processes must run the same number of steps.
         unfinished.fill_(float(saving is not None and not ends))
         dist.all_reduce(unfinished, dist.ReduceOp.MAX)
     _settle()
@@ -174,7 +174,7 @@ def _settle() -> None:
 
 
 def traffic(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:
-    """Return the bytes per step sent over the loopback interface of our network namespace."""
+    """Return the bytes that each step sends over this network namespace's loopback interface."""
     samples = {}
     for compression in ("none", "bf16", "fp16"):
         settings: dict[str, Any] = {"gradient_compression": compression, "batch_size": BATCH}
@@ -273,7 +273,7 @@ def by_hand(run: Run) -> Loop:
 
 
 def lightning_fabric(run: Run) -> Loop:
-    """Train with Lightning Fabric as in its guide."""
+    """Train with Lightning Fabric, as its guide recommends."""
     from lightning_fabric import Fabric
 
     names: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -289,7 +289,7 @@ def lightning_fabric(run: Run) -> Loop:
 
 
 def accelerate(run: Run) -> Loop:
-    """Train with Hugging Face Accelerate as in its guide."""
+    """Train with Hugging Face Accelerate, as its guide recommends."""
     from accelerate import Accelerator
 
     precision = precision_of(run.config, run.device)

@@ -35,7 +35,7 @@ def _example(bad: str, good: str) -> Example:
 
 
 def _sweep(bad: str, good: str, priority: str = "") -> Example:
-    """Return sweep templates with an annotation; the good one may have a priority class."""
+    """Return sweep templates with these annotations; the good one may have a priority class."""
     frame = (
         "apiVersion: flow.volcano.sh/v1alpha1\nkind: JobTemplate\nmetadata:\n  name: digits-sweep\n"
         '  annotations:\n    gpu-platform.dev/sweep-parallel: "4"\n'
@@ -144,7 +144,7 @@ spec:
 
 
 def _with_second(manifest: str, bad: str, good: str) -> Example:
-    """Return a manifest together with a bad and a good second one."""
+    """Return an example of two manifests: a shared first one, and a bad or a good second one."""
     good = f"{manifest}\n---\n{dedent(good).strip()}"
     return Example(f"{manifest}\n---\n{dedent(bad).strip()}" if bad else manifest, good)
 

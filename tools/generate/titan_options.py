@@ -1,4 +1,7 @@
-"""Print the options of torchtitan's configurations as JSON schemas. Requires only torchtitan."""
+"""Print the options of torchtitan's configurations as JSON schemas.
+
+This program requires only torchtitan.
+"""
 
 import dataclasses
 import hashlib

@@ -15,7 +15,7 @@ PROGRAM: Final = Path(__file__).with_name("titan_options.py")
 
 
 def titan_schema() -> str:
-    """Return the text of the file, which is regenerated only if the pins have changed.
+    """Return the text of torchtitan.json, which is regenerated only if the pins have changed.
 
     The packages are large, so `make check` does not install them.
     """

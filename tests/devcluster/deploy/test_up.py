@@ -108,7 +108,7 @@ def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: P
 
 def test_an_unlimited_queue_is_reported(cluster: Cluster, tmp_path: Path):
     (tmp_path / "queue").write_text('{"spec": {}}')
-    assert up._queue_state(cluster, "default") == "Unknown, no limit of GPUs"
+    assert up._queue_state(cluster, "default") == "Unknown, no limit on GPUs"
 
 
 def test_a_missing_queue_is_reported(cluster: Cluster):

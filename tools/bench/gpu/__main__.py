@@ -46,9 +46,10 @@ MEASURED: Final[dict[str, dict[str, Any]]] = {
     "ResNet-50": PHOTOS,
     "ResNet-50, 8 loader workers": PHOTOS | {"loader_workers": 8},
 }
-"""Runs whose throughput is measured: 302 million weights, or images of 224 x 224."""
+"""Runs whose throughput is measured. The language model has 302 million weights, and ResNet-50
+processes images of 224 x 224 pixels."""
 WARM_UP: Final = 4
-"""Number of progress lines to discard. They include compilation, allocations and an evaluation."""
+"""Number of first progress lines to discard: they cover compilation, allocation and evaluation."""
 
 SMALL: Final = "simple-cnn"
 SERVED: Final[dict[str, dict[str, Any]]] = {
@@ -58,7 +59,7 @@ SERVED: Final[dict[str, dict[str, Any]]] = {
 """Models that are trained briefly and then served. Throughput is measured with the large one."""
 EAGER: Final = (("eager", "fp32"), ("eager", "bf16"), ("eager", "fp16"))
 COMPILED: Final = (("compile", "fp32"), ("compile", "bf16"), ("aotinductor", "fp32"))
-"""Backends and precisions; compiling the large model takes minutes."""
+"""Backends and precisions. The large model is not compiled, which would take minutes."""
 RATES: Final[dict[str, dict[str, Any]]] = {
     "fp32": {},
     "bf16": {"precision": "bf16"},
@@ -77,7 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: PyTorch found no GPU: run this benchmark on a machine that has one")
-    # Handled like Ctrl-C, after which the results so far are still written.
+    # Handle SIGTERM like Ctrl-C, after which the results so far are still written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts, samples = options.part or PARTS, dict[str, Any](gpu=gpu())
     try:

@@ -64,17 +64,17 @@ COMPARED: Final[dict[str, dict[str, Any]]] = {
     "compiled, FSDP2": TEXT | {"compile": True, "parallel": "fsdp"},
     "compiled, recomputed": TEXT | {"compile": True, "activation_checkpointing": True},
 }
-"""Settings of runs whose losses are compared with a run on the CPU."""
+"""Settings of runs whose losses are compared with those of runs on the CPU."""
 
 CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings that replace others in the run on the CPU. They must not affect the result."""
+"""Settings that replace others in the runs on the CPU. They must not affect the result."""
 
 
 class CheckError(Exception):
-    """A check failed. The message contains what was found."""
+    """A failed check. The message states what was found."""
 
 
 def require(condition: bool, found: object) -> None:
@@ -225,7 +225,7 @@ def moved(runs: Runs, first: str, then: str) -> dict[str, Any]:
     attempt = runs.run(name, IMAGES | fp32 | {"device": then})
     require(attempt.last(Started).event == "resume", attempt.text)
     result = attempt.last(Finished)
-    # The learning rate schedule of the first epoch ends after it, so the losses are not compared.
+    # The first run's learning rate schedule ends after one epoch, so the losses are not compared.
     require(result.accuracy >= 0.9, result)
     return {"accuracy": result.accuracy, "resumedAtStep": attempt.last(Started).step}
 
@@ -263,7 +263,7 @@ def without_memory(runs: Runs) -> dict[str, Any]:
 
 
 def wrong_index(runs: Runs) -> dict[str, Any]:
-    """Check that a run with an index out of range is not restarted."""
+    """Check that after an index out of range, the exit code prevents a restart."""
     attempt = runs.run("wrong index", IMAGES | {"model": f"{__name__}:OutOfRange"})
     error = attempt.last(Failed)
     require(attempt.code == exit_codes.BAD_INPUT, (attempt.code, error.message))

@@ -42,7 +42,7 @@ def test_every_command_has_a_help_text(command: str, capsys: pytest.CaptureFixtu
     assert ended.value.code == 0
     text = words(capsys.readouterr().out)
     assert COMMANDS[command] in text
-    assert "real, simulated or auto" in text
+    assert "real, simulated, or auto" in text
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]):

@@ -30,8 +30,8 @@ def test_a_chief_of_its_own_comes_before_the_workers() -> None:
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("{", "not a valid cluster specification"),
-        ("[]", "not a valid cluster specification"),
+        ("{", "not a valid TensorFlow cluster specification"),
+        ("[]", "not a valid TensorFlow cluster specification"),
         (environment({"worker": ["a:1"]}, "worker", 1)["TF_CONFIG"], "has 1 of this type"),
         (environment({"worker": ["a:1"]}, "ps", 0)["TF_CONFIG"], "workers and a chief"),
         (environment({"ps": ["a:1"], "worker": []}, "ps", 0)["TF_CONFIG"], "workers and a chief"),

@@ -93,3 +93,5 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 	volcano.sh/apis v1.12.1 // indirect
 )
+
+tool sigs.k8s.io/lws/cmd

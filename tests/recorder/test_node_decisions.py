@@ -1,0 +1,262 @@
+"""Decisions about nodes: which are cordoned, emptied and returned, and when."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.settings.node_health import NodeHealthSettings
+from recorder.node_decisions import (
+    Action,
+    Fault,
+    Memory,
+    NodeState,
+    Policy,
+    decide,
+    health,
+)
+
+POLICY = Policy(
+    max_nodes=2, fault_seconds=60, settle_seconds=120, slow_reports=3, xids=frozenset({48, 79})
+)
+DEVICES = Fault("DevicesUnhealthy", "the device plugin offers 7 of 8 GPUs", 8)
+
+
+def node(name: str = "a", **changed: Any) -> NodeState:
+    return replace(NodeState(name, ready=True, gpus=8, offered=8), **changed)
+
+
+def kinds(actions: list[Action]) -> list[tuple[str, str]]:
+    return [(action.kind, action.node.name) for action in actions]
+
+
+def after(seconds: float, *nodes: NodeState, policy: Policy = POLICY) -> list[tuple[str, str]]:
+    """The actions for nodes that have been as they are for some time."""
+    _, memory = decide(nodes, {}, 0, policy)
+    return kinds(decide(nodes, memory, seconds, policy)[0])
+
+
+def test_a_node_is_cordoned_after_its_fault_has_lasted() -> None:
+    assert after(59, node(offered=7)) == []
+    assert after(60, node(offered=7)) == [("cordon", "a")]
+
+
+def test_a_restart_of_the_device_plugin_cordons_nothing() -> None:
+    _, memory = decide([node(offered=0)], {}, 0, POLICY)
+    _, memory = decide([node()], memory, 50, POLICY)
+    assert decide([node(offered=0)], memory, 61, POLICY)[0] == []
+
+
+def test_devices_that_the_kubelet_still_counts_cordon_nothing_by_default() -> None:
+    """The kubelet counts devices of a stopped plugin for 300 s, and reports every 10 s."""
+    assert after(310, node(gpus=12, offered=8), policy=Policy()) == []
+    assert Policy().fault_seconds == NodeHealthSettings().fault_seconds
+
+
+def test_the_faults_that_lasted_longest_are_cordoned_up_to_the_limit() -> None:
+    _, memory = decide([node("c", offered=0)], {}, 0, POLICY)
+    faulty = [node(name, offered=0) for name in "abc"]
+    _, memory = decide(faulty, memory, 10, POLICY)
+    assert kinds(decide(faulty, memory, 100, POLICY)[0]) == [
+        *(("cordon", "c"), ("cordon", "a"), ("wait", "b"))
+    ]
+    others = [node("m", cordoned=True, condition=True, mark=DEVICES, ready=False) for _ in "xy"]
+    waiting = kinds(decide([*others, *faulty], memory, 100, POLICY)[0])
+    assert waiting == [("wait", "c"), ("wait", "a"), ("wait", "b")]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ready": False, "offered": 0},
+        {"gpus": 0, "offered": 0},
+        {"cordoned": True, "offered": 0},
+        {"ignored": True, "offered": 0},
+        {"xids": None},
+        {"xids": frozenset({31})},
+        {"reports": 2},
+    ],
+)
+def test_what_is_unknown_or_belongs_to_others_is_left_alone(changed: dict[str, Any]) -> None:
+    assert after(1000, node(**changed)) == []
+
+
+def test_a_slow_node_is_cordoned_at_once_and_left_by_the_runs_that_reported_it() -> None:
+    """They restart at once, before the cordon, and each restart costs one of their retries."""
+    assert after(0, node(reports=3)) == [("cordon", "a")]
+    slow = {**MARKED, "mark": Fault("SlowInGangs", "", 8)}
+    for seconds in (0, 10_000):
+        assert after(seconds, node(**slow, reports=3)) == [("evict_reporting_runs", "a")]
+        assert after(seconds, node(**slow)) == [("evict_reporting_runs", "a")]
+    assert after(0, node(**slow, offered=7)) == [("evict", "a")]
+
+
+def test_listed_xids_and_enough_reports_are_faults() -> None:
+    assert health(node(xids=frozenset({31, 79})), POLICY) == ("XidError", "Xid 79")
+    assert health(node(reports=3), POLICY)[0] == "SlowInGangs"
+    assert health(node(reports=3), Policy())[0] == "Healthy"
+
+
+MARKED: dict[str, Any] = {"cordoned": True, "condition": True, "mark": DEVICES}
+
+
+def test_a_node_returns_after_its_gpus_are_back_for_a_while() -> None:
+    assert after(119, node(**MARKED)) == []
+    assert after(120, node(**MARKED)) == [("uncordon", "a")]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        # The kubelet forgets the GPUs of a device plugin that stays away.
+        {"gpus": 0, "offered": 0},
+        {"gpus": 7, "offered": 7},
+        {"offered": 7},
+    ],
+)
+def test_a_node_with_fewer_gpus_than_before_stays_and_is_emptied(changed: dict[str, Any]) -> None:
+    assert after(1000, node(**MARKED, **changed)) == [("evict", "a")]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ready": False},
+        {"xids": None},
+        {"mark": Fault("UnreadableMark", "", 0)},
+        {"xids": None, "mark": Fault("XidError", "Xid 79", 8)},
+        {"reports": 3},
+    ],
+)
+def test_a_node_whose_health_is_unknown_does_not_return(changed: dict[str, Any]) -> None:
+    assert after(10_000, node(**{**MARKED, **changed})) == []
+
+
+def test_a_node_with_an_xid_returns_after_a_reset_and_not_after_another_xid() -> None:
+    marked = {**MARKED, "mark": Fault("XidError", "Xid 79", 8)}
+    assert after(1000, node(**marked, xids=frozenset({31}))) == [("evict", "a")]
+    assert after(120, node(**marked)) == [("uncordon", "a")]
+    assert after(120, node(**MARKED, xids=frozenset({31}))) == [("uncordon", "a")]
+
+
+def test_a_node_that_somebody_uncordoned_is_forgotten() -> None:
+    marked = node(**{**MARKED, "cordoned": False})
+    assert after(0, marked) == [("clear_mark", "a")]
+
+
+def test_a_fault_that_lasts_after_an_uncordon_is_timed_again() -> None:
+    _, memory = decide([node(offered=7)], {}, 0, POLICY)
+    checked = node(offered=7, checked=1000)
+    for now, expected in ((1015, []), (1059, []), (1060, [("cordon", "a")])):
+        actions, memory = decide([checked], memory, now, POLICY)
+        assert kinds(actions) == expected
+
+
+def test_an_interrupted_change_is_completed() -> None:
+    assert after(0, node(**{**MARKED, "condition": False})) == [("set_condition", "a")]
+    assert after(0, node(condition=True)) == [("set_condition", "a")]
+
+
+class World:
+    """Nodes whose faults, connections and cordons change at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)  # noqa: S311  a reproducible history
+        self.nodes = {name: node(name) for name in "abcdef"}
+        self.memory: Memory = {}
+        self.now = 0.0
+        self.faulty_since: dict[str, float] = {}
+        self.healthy_since = dict.fromkeys(self.nodes, 0.0)
+        self.by_person: set[str] = set()
+        self.kinds: Counter[str] = Counter()
+
+    def happen(self) -> None:
+        name = self.random.choice("abcdef")
+        now = self.nodes[name]
+        match self.random.randrange(12):
+            case 0 | 1 | 2:
+                self.nodes[name] = replace(now, offered=self.random.randrange(9))
+            case 3 | 4 | 5:
+                self.nodes[name] = replace(now, offered=8, gpus=8, xids=frozenset())
+            case 6:
+                self.nodes[name] = replace(now, ready=not now.ready)
+            case 7:
+                self.nodes[name] = replace(now, gpus=0, offered=0)
+            case 8:
+                xids = self.random.choice([None, frozenset(), frozenset({79})])
+                self.nodes[name] = replace(now, xids=xids)
+            case 9 if now.mark is None:
+                self.by_person ^= {name}
+                self.nodes[name] = replace(now, cordoned=name in self.by_person)
+            case 10 if now.mark is not None:
+                self.nodes[name] = replace(now, cordoned=False)
+            case 11:
+                self.memory = {}  # the controller was restarted
+
+    def observe(self) -> None:
+        for name, now in self.nodes.items():
+            state = health(now, POLICY)[0]
+            for group, seen in (
+                (self.faulty_since, state not in ("Healthy", "Unknown")),
+                (self.healthy_since, state == "Healthy"),
+            ):
+                if seen:
+                    group.setdefault(name, self.now)
+                else:
+                    group.pop(name, None)
+
+    def check(self) -> None:
+        self.observe()
+        actions, self.memory = decide(self.nodes.values(), self.memory, self.now, POLICY)
+        for action in actions:
+            name = action.node.name
+            now = self.nodes[name]
+            self.kinds[action.kind] += 1
+            if self.random.random() < 0.2:
+                continue  # the API server refused it, for example because of a conflict
+            if action.kind == "cordon":
+                assert now.mark is None
+                assert name not in self.by_person
+                since = max(self.faulty_since[name], now.checked)
+                assert self.now - since >= POLICY.fault_seconds
+                # The second of two requests may fail.
+                done = self.random.random() < 0.9
+                self.nodes[name] = replace(now, cordoned=True, mark=action.fault, condition=done)
+            elif action.kind == "uncordon":
+                assert now.mark is not None
+                assert now.cordoned
+                assert self.now - self.healthy_since[name] >= POLICY.settle_seconds
+                self.nodes[name] = replace(now, cordoned=False, mark=None, condition=False)
+            elif action.kind == "clear_mark":
+                assert not now.cordoned
+                self.nodes[name] = replace(now, mark=None, condition=False, checked=self.now)
+            elif action.kind in ("evict", "evict_reporting_runs"):
+                assert now.mark is not None
+            elif action.kind == "set_condition":
+                self.nodes[name] = replace(now, condition=action.fault is not None)
+        assert sum(each.mark is not None for each in self.nodes.values()) <= POLICY.max_nodes
+        for name in self.by_person:
+            assert self.nodes[name].cordoned
+
+
+def test_random_histories_keep_the_limits_and_end_with_all_nodes_returned() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(200):
+        world = World(seed)
+        for _ in range(300):
+            if world.random.random() < 0.2:
+                world.happen()
+            world.now += 15
+            world.check()
+        for name, now in world.nodes.items():
+            world.nodes[name] = replace(now, ready=True, gpus=8, offered=8, xids=frozenset())
+        for _ in range(60):
+            world.now += 15
+            world.check()
+        assert not any(each.mark for each in world.nodes.values()), seed
+        assert {n for n, each in world.nodes.items() if each.cordoned} == world.by_person, seed
+        seen += world.kinds
+    assert set(seen) == {"cordon", "wait", "evict", "uncordon", "clear_mark", "set_condition"}
+    assert seen["cordon"] > 500

@@ -27,7 +27,10 @@ IDLE_DRAIN_SECONDS: Final = 0.5
 PIPELINED_SHARE: Final = 0.1
 """Share of the event loop's time for clients that send requests without awaiting responses."""
 
-PARSING_SHARE: Final = 0.2
+RECEIVING_SHARE: Final = 0.7
+"""Share of the event loop's time for large bodies that are being received."""
+
+PARSING_SHARE: Final = 0.1
 """Share of the event loop's time for large JSON. Parsing 2 MiB takes up to 20 ms."""
 
 SHORTEST_PAUSE: Final = 0.002
@@ -87,7 +90,7 @@ class Limits:
         """Bytes by address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
-        self.receiving = Turns(1)
+        self.receiving = Turns(RECEIVING_SHARE)
         """Connections that receive a large body."""
         self.parsing = Turns(PARSING_SHARE)
         """Connections with large JSON that has been received and not parsed."""

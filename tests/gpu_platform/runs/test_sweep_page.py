@@ -109,7 +109,9 @@ def test_a_sweep_without_comparable_trials_has_no_plots() -> None:
 
 
 def test_missing_packages_and_old_controllers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GitopsError, match="earlier version of the controller wrote the summary of sweep digits"):
+    with pytest.raises(
+        GitopsError, match="earlier version of the controller wrote the summary of sweep digits"
+    ):
         page({"digits": summary()})
     found = builtins.__import__
 

@@ -1,4 +1,4 @@
-"""Process 1 of a namespace, which starts services, restarts them, and reaps other processes."""
+"""PID 1 of a namespace, which starts services, restarts them, and reaps other processes."""
 
 import json
 import os
@@ -27,9 +27,9 @@ class Service:
 
 
 class Supervisor:
-    """Supervisor of services, each with its own log file.
+    """Process that starts services, restarts them, and writes a log file for each.
 
-    SIGTERM terminates the supervisor and, as it is process 1, all services.
+    SIGTERM terminates the supervisor and, as it is PID 1, all services.
     """
 
     def __init__(self, logs: Path) -> None:
@@ -80,7 +80,7 @@ class Supervisor:
         service = self.running.pop(pid, None)
         if service is not None:
             code = os.waitstatus_to_exitcode(status)
-            self._note(service, f"exited with {code} and was restarted")
+            self._note(service, f"exited with {code}; restarting")
             self._exited.append(service)
         elif pid and self.on_orphan is not None:
             self.on_orphan(pid)
@@ -100,7 +100,7 @@ class Supervisor:
             try:
                 self.start(service)
             except (OSError, subprocess.SubprocessError) as error:
-                # The failure of one service must not terminate process 1 and thus all others.
+                # The failure of one service must not terminate PID 1 and thus all others.
                 self._note(service, f"could not be restarted: {error}")
                 self._exited.append(service)
 

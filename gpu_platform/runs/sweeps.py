@@ -21,7 +21,7 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             f"{_cost(summary)}{objective['goal']} {objective['metric']}"
         )
         if (winner := summary.get("winner")) is not None:
-            yield f"  {winner} won and is served by the stack's services"
+            yield f"  {winner} won; services with sweep: {key} serve it"
         if summary["problem"]:
             yield f"  rejected by the API server: {summary['problem']}"
         yield from _table(summary)
@@ -51,4 +51,4 @@ def _table(summary: Mapping[str, Any]) -> Iterator[str]:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"  {'  '.join(cells)}".rstrip()
     if (more := len(summary["trials"]) - _SHOWN) > 0:
-        yield f"  and {more} other trials"
+        yield f"  and {more} more trials"

@@ -24,7 +24,7 @@ class Version:
     name: str
     run: str | None
     winner: str | None
-    """Path of the link to the run of a sweep's winner, relative to the claim."""
+    """Path of the symbolic link to a sweep's winning run, relative to the claim."""
     url: str | None
     source: SourceSettings | None
     digest: str | None
@@ -50,10 +50,10 @@ class Version:
 class InferenceServiceArgs:
     """A service and its context. Images and names of claims are strings or Pulumi outputs.
 
-    `run` is None if the service has a `url`. `winner` is the path of the link to the winner of
-    its `sweep`, relative to the claim. `canary_image` is used only if the canary overrides the
-    image; `rollback_image`, `isolated` and `pull_secret` are used only if automatic rollback is
-    configured.
+    `run` is None unless the service has a `job` or a `run`. `winner` is the path of the symbolic
+    link to the winning run of its `sweep`, relative to the claim. `canary_image` is used only if
+    the canary overrides the image; `rollback_image`, `isolated` and `pull_secret` are used only if
+    automatic rollback is configured.
     """
 
     key: str

@@ -56,7 +56,7 @@ def test_an_exited_service_is_restarted(supervisor: Supervised, tmp_path: Path):
     log = tmp_path / "short.log"
     await_(lambda: text(log).count("hello from") >= 3)
     lines = text(log).splitlines()
-    assert lines[1] == "--- short exited with 3 and was restarted"
+    assert lines[1] == "--- short exited with 3; restarting"
     assert len({line for line in lines if line.startswith("hello")}) >= 3
 
 
@@ -76,7 +76,7 @@ def test_a_killed_service_is_restarted(supervisor: Supervised, tmp_path: Path):
     first = text(tmp_path / "long.pid")
     subprocess.run(["kill", "-KILL", first], check=True)
     await_(lambda: text(tmp_path / "long.pid") not in ("", first))
-    assert "--- long exited with -9 and was restarted" in text(tmp_path / "long.log")
+    assert "--- long exited with -9; restarting" in text(tmp_path / "long.log")
 
 
 def test_the_supervisor_stops_on_request(supervisor: Supervised, tmp_path: Path):
@@ -135,6 +135,6 @@ def test_services_are_restarted_during_other_work(tmp_path: Path):
     (tmp_path / "turns").touch()
     (tmp_path / "short.sh").write_text(f"echo turn >> {tmp_path / 'turns'}\n")
     subprocess.run([sys.executable, "-c", BUSY, str(tmp_path)], check=True, timeout=120)
-    assert "short exited with 0 and was restarted" in text(tmp_path / "short.log")
+    assert "short exited with 0; restarting" in text(tmp_path / "short.log")
     assert text(tmp_path / "long.log") == ""
     assert not (tmp_path / "orphan").exists()

@@ -34,7 +34,7 @@ def released() -> dict[str, Any]:
 
 
 class TorchtitanSettings(Settings):
-    """torchtitan instead of this repository's program: a configuration, and changes to it."""
+    """Settings of a job that runs torchtitan instead of this repository's training program."""
 
     module: str = Field(description="torchtitan's module for the model, such as llama3.")
     config: str = Field(description="Configuration of the module, such as llama3_8b.")
@@ -76,9 +76,9 @@ class TorchtitanSettings(Settings):
     def size_problem(self, processes: int) -> str | None:
         """Return an error message if the degrees of parallelism do not fit the number of processes.
 
-        The number must be the product of all degrees except that of experts, which must divide the
-        number of processes within a pipeline stage. A shard degree of -1 uses all remaining
-        processes.
+        The product of all degrees except expert_parallel_degree must equal the number of processes.
+        expert_parallel_degree must divide the product of the shard, context and tensor degrees. A
+        shard degree of -1 uses all remaining processes.
         """
         config = self._config["defaults"]["parallelism"]
         configured = self.options.get("parallelism", {})
@@ -93,8 +93,9 @@ class TorchtitanSettings(Settings):
         text = ", ".join(map("{} {}".format, _DEGREES, degrees))
         return (
             f"has {processes} processes (nodes times gpus_per_node), which do not fit torchtitan's "
-            f"parallelism ({text}): the product of all but the last must be {processes}, and the "
-            f"last must divide shards times context times tensor, here {shards * context * tensor}"
+            f"parallelism ({text}): the product of all degrees except expert_parallel_degree must "
+            f"be {processes}, and expert_parallel_degree must divide the product of the shard, "
+            f"context and tensor degrees ({shards * context * tensor})"
         )
 
     def to_args(self) -> list[str]:

@@ -54,12 +54,12 @@ def test_the_cost_of_a_budget_of_money_is_shown() -> None:
 
 def test_the_winner_is_shown() -> None:
     lines = [*sweep_lines({"digits": summary(winner="digits-1a2b3c4d")})]
-    assert lines[1].startswith("  digits-1a2b3c4d won and is served by")
+    assert lines[1] == "  digits-1a2b3c4d won; services with sweep: digits serve it"
 
 
 def test_only_the_best_trials_of_many_are_listed() -> None:
     many = summary(trials=summary()["trials"] * 10)
-    assert [*sweep_lines({"digits": many})][-1] == "  and 10 other trials"
+    assert [*sweep_lines({"digits": many})][-1] == "  and 10 more trials"
 
 
 def test_a_sweep_without_a_controller_differs_from_no_sweep() -> None:

@@ -37,7 +37,10 @@ class Demand:
 
     workload: str
     run: str
-    """Name of the run, with the step if the run has several. Outside runs, the workload's name."""
+    """Name of the run, followed by the step if it has several steps.
+
+    The name of the workload if the pods belong to no run.
+    """
     namespace: str
     queue: str
     role: Role
@@ -58,7 +61,7 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of the sweep if this is the template of its trials; otherwise None."""
     expected_share: Decimal | None = None
-    """Fraction of its trials' total training length that a sweep is expected to complete."""
+    """Expected fraction of the trials' total training length that is trained (early stopping)."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:

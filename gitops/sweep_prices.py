@@ -96,8 +96,9 @@ def _problems(
     reserve = sweep.reserve(interval) / 3600 * float(price)
     if sweep.budget.money is not None and price and sweep.budget.money <= reserve:
         yield (
-            f"{_money(key, sweep)}, but its parallel trials may cost {reserve:.2g} "
-            f"{prices.currency} before they are paused, so none would start: set a larger budget."
+            f"{_money(key, sweep)}, but its parallel trials can cost {reserve:.2g} "
+            f"{prices.currency} before the controller has paused them, so no trial would start: "
+            "set a larger budget."
         )
 
 

@@ -26,7 +26,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Process 1 of a container has no default action for SIGTERM. Until the server handles the
+    # PID 1 of a container has no default action for SIGTERM. Until the server handles the
     # signal, it has no requests to finish and can exit at once.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.DONE))
     code = main()

@@ -98,7 +98,7 @@ def storage_class(name: str, settings: StorageClassSettings) -> Manifest:
 
 
 def volume(name: str, settings: VolumeSettings, claim_ref: Manifest | None) -> Manifest:
-    """Return an existing volume; `claim_ref` reserves it for one claim."""
+    """Return a PersistentVolume for existing storage; `claim_ref` reserves it for one claim."""
     spec: dict[str, Any] = {
         "capacity": {"storage": settings.capacity},
         "accessModes": settings.access_modes,

@@ -98,7 +98,7 @@ def template_name(key: str) -> str:
 
 
 def winner_path(sweep: Sweep) -> str:
-    """Return the path of the link to the winner's run, relative to the claim of its checkpoints.
+    """Return the path of the symbolic link to the winning run, relative to the checkpoints' claim.
 
     Any change to the search or its limits yields a new path. The target of a link therefore never
     changes, and all pods of a service load the same model.

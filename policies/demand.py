@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators that a pod requests beyond those of its runtime."""
+    """Return the accelerators that a pod requests beyond those of its training runtime's pods."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:

@@ -84,6 +84,6 @@ DEVICE_ASSERTION: Final = "device-side assert"
 
 if __name__ == "__main__":
     if os.getpid() == 1:
-        # Process 1 of a container ignores SIGTERM by default. There is nothing to save yet.
+        # PID 1 of a container ignores SIGTERM by default. There is nothing to save yet.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     exit_codes.leave(main())

@@ -14,8 +14,8 @@ from workload.configuration import ConfigurationError
 class Length:
     """Length of a run: `steps` steps or, if `steps` is None, `samples` samples.
 
-    `epoch` is the number of samples in an epoch, and `step` the number of samples in a step of all
-    processes. The last step of an epoch may be smaller.
+    `epoch` is the number of samples in an epoch, and `step` the number of samples in a step, over
+    all processes. The last step of an epoch may be smaller.
     """
 
     epoch: int
@@ -38,7 +38,7 @@ class Length:
                 return cls(epoch, step, epochs * epoch)
 
     def done(self, position: Position) -> int:
-        """Return the number of samples trained so far, in all epochs."""
+        """Return the number of samples used for training so far, in all epochs."""
         return position.epoch * self.epoch + position.seen
 
     def progress(self, position: Position) -> float:
@@ -48,7 +48,7 @@ class Length:
         return self.done(position) / self.samples
 
     def end(self, position: Position) -> int:
-        """Return the number of samples to train in the current epoch, in which the run may end."""
+        """Return the number of the epoch's samples after which the epoch or the run ends."""
         return min(self.epoch, position.seen + self._left(position))
 
     def is_reached(self, position: Position) -> bool:
@@ -72,11 +72,11 @@ class Length:
         return float(f"{samples / self.epoch:.6g}") if rest else complete
 
     def check(self, position: Position, config: TrainingConfig) -> None:
-        """Raise ConfigurationError if the run has already trained for longer."""
+        """Raise ConfigurationError if the run has already exceeded the configured length."""
         if self._left(position) < 0:
             name, value = config.length
             raise ConfigurationError(
-                f"{config.run_dir} has already trained {position.step} steps "
+                f"the run in {config.run_dir} has already trained for {position.step} steps "
                 f"({self.epochs(self.done(position))} epochs), which is more than {name} {value}: "
                 f"set a larger {name}, or choose another run_dir"
             )

@@ -76,7 +76,7 @@ def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> 
 
 
 def check_output(name: str, found: object, shape: tuple[int, ...], wanted: str) -> Tensor:
-    """Return an output of custom code. Raise ConfigurationError if it is not a `shape` tensor."""
+    """Return custom code's output. Raise ConfigurationError unless it is a tensor of this shape."""
     if isinstance(found, Tensor) and found.shape == shape:
         return found
     returned = list(found.shape) if isinstance(found, Tensor) else type(found).__name__

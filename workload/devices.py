@@ -1,4 +1,4 @@
-"""Selection of a process's device, and the data types of the precisions."""
+"""Device of a process, and the PyTorch data type of each precision."""
 
 from collections.abc import Mapping
 from typing import Final

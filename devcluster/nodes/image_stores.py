@@ -134,7 +134,7 @@ def _fill_nodes(layout: Layout, spec: ClusterSpec, image: Image) -> list[Path]:
 
 
 def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Path]) -> None:
-    """Let Docker pull the image, then replace its copies of the layers before they are used."""
+    """Let Docker pull the image, then replace its copies of the layers with hard links."""
     docker = [DOCKER, f"--host=unix://{layout.docker_socket}"]
     _run([*docker, "pull", "--quiet", reference])
     template = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"

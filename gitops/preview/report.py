@@ -101,7 +101,7 @@ class RunRow(_Model):
     gpu_hours: Number | None = None
     """GPU-hour budget of a sweep, whose `gpus` are those of all parallel trials. Null for a run."""
     expected_share: Number | None = None
-    """Fraction of its trials' total training length that a sweep is expected to complete."""
+    """Expected fraction of the trials' total training length that is trained (early stopping)."""
 
 
 class LimitRow(_Model):

@@ -115,9 +115,9 @@ def result(messages: Iterable[str]) -> Finished | None:
 
 
 def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[str]:
-    """Return the reported error, or else the last lines of the message or, if empty, of the log.
+    """Return the reported error. Without one, return the last lines of the message or the log.
 
-    Log lines are returned without their timestamps.
+    The log is used only if the message is empty. Log lines are returned without their timestamps.
     """
     event = parse(message)
     if isinstance(event, Failed):

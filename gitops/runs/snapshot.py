@@ -136,7 +136,7 @@ class Cluster:
         if done.returncode == 0:
             return _items(done.stdout)
         if kind == "pods":
-            # kubectl repeats the error before its last line.
+            # kubectl may log the error several times; only the last line is needed.
             error = (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
             scope, remedy = f"namespace {self.namespace}", ""
             if self.namespace is None:
@@ -201,7 +201,7 @@ def request(pod: Object) -> Counter[str]:
 
 
 def devices(amounts: Mapping[str, Any]) -> Counter[str]:
-    """Return GPUs and other extended resources, ignoring the prefixed names of quotas."""
+    """Return GPUs and other extended resources, without quota keys such as `requests.<name>`."""
     prefixes = ("requests.", "limits.", "count/")
     return Counter(
         {

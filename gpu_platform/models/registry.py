@@ -45,8 +45,9 @@ class Reference:
         match = _REFERENCE.fullmatch(text)
         if match is None or not re.search(r"[.:]|^localhost$", match["host"]):
             raise GitopsError(
-                f"{text!r} is not the name of a model: use registry.example.com/models/digits, and "
-                "append :TAG or @sha256:DIGEST for a single version"
+                f"{text!r} is not the name of a model: write a name such as "
+                "registry.example.com/models/digits, and append :TAG or @sha256:DIGEST for a "
+                "single version"
             )
         return cls(match["host"], match["repository"], match["tag"], match["digest"])
 

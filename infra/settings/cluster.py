@@ -162,8 +162,7 @@ class TimeSlicingSettings(Settings):
     )
     refuse_more_than_one: bool = Field(
         default=True,
-        description="Reject pods that request several shares, because these may be the same "
-        "device.",
+        description="Reject pods that request several shares, because these may all be on one GPU.",
     )
 
 

@@ -81,7 +81,7 @@ def alternatives(schema: Schema) -> list[Schema]:
 
 
 def nested(schema: Schema, step: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path of each section inside a key, relative to the key, and the section's name."""
+    """Yield the relative path and the name of each section nested in the value of a key."""
     for alternative in alternatives(schema):
         if "$ref" in alternative:
             yield step, definition_name(alternative)

@@ -10,6 +10,6 @@ KIND: Final = Kind(
     capabilities=frozenset({"notebook", "attempt_deadline_seconds"}),
     objects="Volcano Job; with a route also Service, NetworkPolicy, HTTPRoute",
     needs="Volcano; Gateway API for a route",
-    after_fault="the notebook is suspended; after an eviction it starts again",
+    after_fault="the notebook is suspended, except after an eviction, when it restarts",
     image_needs="JupyterLab",
 )

@@ -48,7 +48,7 @@ def _components() -> Iterator[Pods]:
                 at=f"{strategy}.rollingUpdate",
                 type=f"{strategy}.type",
                 surge="25%",
-                # Knative keeps the old revision running until the new one receives its requests.
+                # Knative keeps the old revision running until its traffic has moved to the new one.
                 double=f"metadata.annotations[{_MODE}]",
                 single=("RawDeployment", "Standard", "ModelMesh"),
             ),
@@ -170,7 +170,7 @@ KNATIVE: Final = [
             roles=SERVING,
             ends=False,
             proxy=Proxy(),
-            # The old revision keeps running until the new one receives its requests.
+            # The old revision keeps running until its traffic has moved to the new one.
             rollout=Rollout(double="spec.template"),
         )
         for kind in ("Service", "Configuration")

@@ -192,7 +192,7 @@ def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
     config=SharedConfig,
 )
 def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
-    """Two time slices may be the same device, and NCCL rejects duplicate devices."""
+    """Two time slices may share one GPU, and NCCL rejects duplicate devices."""
     if pod.role(config) != "training":
         return
     for container in pod.containers:

@@ -40,7 +40,7 @@ class QuotaConfig(NamespaceConfig):
 
 
 def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
-    """Return the namespaces of training and inference, with one workload of each."""
+    """Map each namespace with workloads other than system ones to one of those workloads."""
     namespaces: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace
@@ -87,7 +87,7 @@ def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
 
 @stack_rule(
     name="namespace-gpu-quota",
-    description="A namespace with training or inference has a GPU quota.",
+    description="A namespace with training or inference workloads has a GPU quota.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare a ResourceQuota with requests.nvidia.com/gpu in the namespace.",
@@ -109,8 +109,8 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
             write = " and ".join(_key(name) for name in missing) or "requests.nvidia.com/gpu"
             yield Violation(
                 Node(None),
-                f"a ResourceQuota in namespace {namespace} with {write}, at most "
-                f"{config.max_quota} and without scopes",
+                f"a ResourceQuota without scopes in namespace {namespace} that limits {write} to "
+                f"at most {config.max_quota}",
                 found=f"no effective GPU quota in namespace {namespace}",
                 resource=namespace_or_workload(stack, namespace, workload),
             )
@@ -123,7 +123,7 @@ def _counted_as(demand: Demand) -> str:
 
 
 def _too_large(demands: Sequence[Demand], limits: Mapping[str, Decimal]) -> Iterator[Violation]:
-    """Yield the workloads that need more than the quota of their namespace."""
+    """Yield a violation for each workload that needs more than its namespace's quota."""
     needed: dict[tuple[Workload, str], Decimal] = defaultdict(Decimal)
     for demand in demands:
         needed[demand.workload, _counted_as(demand)] += demand.usual

@@ -22,7 +22,7 @@ def component(name: str) -> Find:
 
 
 def pods(namespace: str, label: str) -> Find:
-    """Return process 1 of each pod's only container."""
+    """Return PID 1 of each pod's only container."""
 
     def found(arena: Arena) -> list[psutil.Process]:
         listed = arena.get("pods", "-n", namespace, "-l", label)["items"]

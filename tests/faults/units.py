@@ -28,7 +28,7 @@ class Units:
         return psutil.Process(json.loads((self.state / "cluster.json").read_text())["pid"])
 
     def node(self, name: str) -> psutil.Process:
-        """Return process 1 of a node."""
+        """Return PID 1 of a node."""
         for process in self.cluster().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
@@ -60,7 +60,7 @@ class Units:
         raise LookupError(f"{file.stem} of {node} is not running")
 
     def container(self, container: str) -> list[psutil.Process]:
-        """Return the processes of a container ID, process 1 first."""
+        """Return the processes of a container ID, PID 1 first."""
         found = []
         for process in self.cluster().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
@@ -97,7 +97,7 @@ class Units:
 
 
 def worker_of(server: list[psutil.Process]) -> psutil.Process:
-    """Return the worker of an inference container, a child of process 1's fork server."""
+    """Return the worker of an inference container, a child of PID 1's fork server."""
     init, *others = server
     servers = {process.pid for process in others if process.ppid() == init.pid}
     (worker,) = (process for process in others if process.ppid() in servers)

@@ -66,7 +66,7 @@ def test_gpus_that_cost_nothing_bound_nothing() -> None:
 
 
 def test_money_that_no_trial_could_be_started_with_is_refused() -> None:
-    assert "none would start: set a larger budget" in problem(
+    assert "so no trial would start: set a larger budget" in problem(
         "prod", budget={"money": 0.1}, job=A800
     )
 

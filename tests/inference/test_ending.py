@@ -97,7 +97,7 @@ def test_sigterm_also_stops_it_as_process_1(tmp_path: Path) -> None:
     port = free_port()
     settings = {"MODEL_NAME": "digits", "MODEL_PATH": "/none", "HOST": "127.0.0.1", "PORT": port}
     environment = {f"INFERENCE_{name}": str(setting) for name, setting in settings.items()}
-    # Signals without a handler are not delivered to process 1.
+    # Signals without a handler are not delivered to PID 1.
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     with (tmp_path / "output").open("wb") as output:
         outside = subprocess.Popen(

@@ -1,6 +1,6 @@
 """A node without a control plane: a kubelet with static pods, containerd 2 and a registry.
 
-`python -m tests.operators.standalone DIRECTORY BINARIES` runs as process 1 of separate namespaces
+`python -m tests.operators.standalone DIRECTORY BINARIES` runs as PID 1 of separate namespaces
 and ends with them. It uses no address of the host, so it may run at the same time as a cluster.
 """
 
@@ -103,7 +103,7 @@ class Node:
 
     folder: Path
     process: psutil.Process
-    """Process 1 of the node, which gives access to its files and its network."""
+    """PID 1 of the node, which gives access to its files and its network."""
 
     def run(self, *command: str) -> str:
         """Run a command of the host in the node's network and return its output."""

@@ -253,6 +253,6 @@ def deaths(rollout: Rollout, pod: str) -> int:
 
 
 def kill_worker(rollout: Rollout, pod: str) -> None:
-    """SIGKILL to the process that computes, a child of the fork server below process 1."""
+    """SIGKILL to the process that computes, a child of the fork server below PID 1."""
     command = ["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", KILL]
     rollout.platform.shell(shlex.join(command))

@@ -14,7 +14,7 @@ WARM_UP: Final = 0.25
 WORKLOADS: Final = ("server", "trainer")
 SHARE, LEAST = {True: 0.03, False: 0.10}, {True: 4.0, False: 12.0}
 """Permitted growth over the measured time, for workloads (`True`) and the cluster's processes: a
-share of their memory, or a number of MiB if that is more."""
+share of their memory or a number of MiB, whichever is larger."""
 
 
 @dataclass(frozen=True)

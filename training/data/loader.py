@@ -18,8 +18,8 @@ class Batch:
 
     All processes have the same number of `indices`, of which only the first `real` count; the rest
     is padding. `total` is the number of samples in the step, over all processes. `seen` is the
-    number of samples of the epoch that have been used after the step. `last` marks the last batch
-    of the step, after which the optimizer updates the weights.
+    number of the epoch's samples that have been used by the end of the step. `last` marks the last
+    batch of the step, after which the optimizer updates the weights.
     """
 
     indices: Indices
@@ -32,10 +32,10 @@ class Batch:
 class GangSampler:
     """Sampler that distributes the samples of an epoch over `size` processes.
 
-    Their order is derived from the seed and does not depend on the number of processes, and
-    iteration can start at any sample.
-    Every sample counts exactly once per epoch. A step consists of `accumulate` batches of
-    `batch_size` samples per process; the last step of an epoch may be smaller.
+    The order of the samples is derived from the seed and does not depend on the number of
+    processes. Iteration can start at any sample. Every sample counts exactly once per epoch. A step
+    consists of `accumulate` batches of `batch_size` samples per process; the last step of an epoch
+    may be smaller.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class GangSampler:
 
 
 def deal(samples: Indices, batch_size: int, rank: int, size: int, seen: int = 0) -> Iterator[Batch]:
-    """Yield one process's batches of a step over `samples`.
+    """Yield one process's batches for a step that uses `samples`.
 
     `seen` is the number of samples of the epoch that were used before this step.
     """

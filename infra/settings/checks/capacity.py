@@ -148,7 +148,7 @@ def gpus_are_offered(
 def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSettings) -> Iterator[str]:
     """Check that no pod requests several time-sliced GPUs.
 
-    They may be the same device, and training would hang.
+    They may be shares of one GPU, and training would hang.
     """
     sliced = gpu.time_slicing
     offered = f"{gpu.resource}.shared" if sliced and sliced.rename else gpu.resource
@@ -156,7 +156,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
         if sliced and (job.gpu_resource or gpu.resource) == offered and job.gpus_per_node > 1:
             yield (
                 f"{job_key(key, 'gpus_per_node')} is {job.gpus_per_node}, but GPUs are shared by "
-                "time slicing, so several may be the same device: set 1, or remove time_slicing."
+                "time slicing, so several may be shares of one GPU: set 1, or remove time_slicing."
             )
 
 

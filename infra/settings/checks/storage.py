@@ -43,14 +43,14 @@ def claims_fit_their_volumes(storage: StorageSettings) -> Iterator[str]:
         if claim.storage_class != volume.storage_class:
             yield (
                 f"{here}.storage_class is {claim.storage_class!r}, but volume {claim.volume!r} has "
-                f"{volume.storage_class!r}: set the same in both."
+                f"{volume.storage_class!r}: set the same storage_class in both."
             )
 
 
 def claims_can_be_mounted_by_their_pods(
     training: TrainingSettings, inference: InferenceSettings, storage: StorageSettings
 ) -> Iterator[str]:
-    """Check that a claim of several pods can be mounted on several nodes."""
+    """Check that a claim that several pods mount has an access mode for several nodes."""
     for key, job in training.all_jobs.items():
         claim = storage.claims.get(job.checkpoints)
         if claim is None:

@@ -22,8 +22,8 @@ class TrainingSettings(Settings):
     )
     sweeps: dict[RunKey, SweepSettings] = Field(
         default={},
-        description="Hyperparameter sweeps by key. A trial is named like the run of a job with "
-        "this key and the hyperparameters of the trial.",
+        description="Hyperparameter sweeps by key. A trial gets the name that a run of a job with "
+        "this key and the trial's hyperparameters would get.",
     )
     sweep_controller: SweepControllerSettings = Field(
         default=SweepControllerSettings(),
@@ -40,7 +40,7 @@ class TrainingSettings(Settings):
 
     @property
     def has_money_budget(self) -> bool:
-        """True if the budget of a sweep limits money, so that the controller needs prices."""
+        """True if any sweep has a cost budget, for which the controller needs GPU prices."""
         return any(sweep.budget.money is not None for sweep in self.sweeps.values())
 
     @model_validator(mode="after")
@@ -73,7 +73,7 @@ class TrainingSettings(Settings):
             if sweep.budget.gpu_hours is not None and sweep.budget.gpu_hours <= reserve:
                 raise ValueError(
                     f"has sweep {key!r} with budget.gpu_hours {sweep.budget.gpu_hours:g}, but its "
-                    f"parallel trials may use {reserve:.2g} before they are paused, so none would "
-                    "start: set a larger budget"
+                    f"parallel trials can use {reserve:.2g} GPU-hours before the controller has "
+                    "paused them, so no trial would start: set a larger budget"
                 )
         return self

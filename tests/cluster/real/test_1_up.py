@@ -347,7 +347,7 @@ def _version(real: Platform, run: str) -> str:
 
 
 def _node_process(real: Platform, node: str) -> psutil.Process:
-    """Process 1 of a node's namespaces, as the host sees it."""
+    """PID 1 of a node's namespaces, as the host sees it."""
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if "devcluster.nodes.init" in command and node in command and "unshare" not in command[0]:

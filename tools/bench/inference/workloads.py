@@ -27,15 +27,15 @@ class Workload:
 
     title: str
     model: str
-    """Name in workload.catalog; the no-op has no network and returns its input."""
+    """Name in workload.catalog, or `no-op`, which returns its input."""
     shape: tuple[int, ...]
     deadline: float
     """Deadline in seconds, longer than it takes to serve 64 clients one after another."""
     duration_factor: float = 1
     """Factor for the duration of a measurement, for models with fewer responses per second."""
     plain: bool = False
-    """True if all servers run plain PyTorch; False if all run the network of our backend `eager`,
-    with its memory settings."""
+    """True if all servers run the unoptimized PyTorch model; False if all use the optimizations and
+    memory settings of our `eager` backend."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Workload:
 
     @property
     def computes(self) -> bool:
-        """True if there is a network."""
+        """True if the model is a neural network; False for the no-op."""
         return self.model != "no-op"
 
     @property

@@ -73,7 +73,7 @@ def test_corners_of_the_space_are_checked_together() -> None:
         ({"job": {"run": "digits-1"}}, "sets job.run"),
         ({"budget": {"hours": 3}}, "must set gpu_hours, money or both"),
         ({"budget": {"money": 0}}, "budget.money is 0, but must be greater than 0"),
-        ({"budget": {"gpu_hours": 0.1}}, "so none would start: set a larger budget"),
+        ({"budget": {"gpu_hours": 0.1}}, "so no trial would start: set a larger budget"),
         ({"job": {"queue": "nowhere"}}, "training.sweeps.digits.job.queue is 'nowhere'"),
     ],
 )

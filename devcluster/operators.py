@@ -50,7 +50,7 @@ def of_stack(file: Path, registry: str) -> Demands:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DevclusterError(f"{file} cannot be read: {error}") from error
     needed = {kind.operator for name, kind in KINDS.items() if name in kinds}
-    if any(isinstance(nodes, int) and nodes > 1 for nodes in _values(document, "nnodes")):
+    if any(str(nodes).isdecimal() and int(nodes) > 1 for nodes in _values(document, "nnodes")):
         needed.add("lws")
     images = set(map(str, _values(document, "base_image")))
     return Demands(

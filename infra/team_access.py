@@ -14,10 +14,11 @@ _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "update", "patch", "delete")
 _READABLE: Final = {
     "": ("pods", "events", "services", "persistentvolumeclaims", "resourcequotas", "limitranges"),
-    "apps": ("deployments", "replicasets"),
+    "apps": ("deployments", "replicasets", "statefulsets"),
     "autoscaling": ("horizontalpodautoscalers",),
     "discovery.k8s.io": ("endpointslices",),
     "events.k8s.io": ("events",),
+    "leaderworkerset.x-k8s.io": ("leaderworkersets",),
     "policy": ("poddisruptionbudgets",),
     "scheduling.volcano.sh": ("podgroups",),
 }

@@ -57,8 +57,8 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
             slot.inputs.on_map(Pinning())
     ready = {
         "type": "ready",
-        "inputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.inputs],
-        "outputs": [(tensor.name, tensor.datatype, tensor.shape) for tensor in handler.outputs],
+        "inputs": [_described(tensor) for tensor in handler.inputs],
+        "outputs": [_described(tensor) for tensor in handler.outputs],
         "devices": torch.cuda.device_count() if on_gpu else 1,
     }
     send(end, ready)
@@ -104,6 +104,16 @@ def _exit_with_server() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _described(tensor: TensorSpec) -> tuple[str, str, tuple[int, ...]]:
+    # A handler may declare shapes such as torch.Size, which orjson does not serialize.
+    return tensor.name, tensor.datatype, tuple(map(int, tensor.shape))
+
+
+def _text(error: BaseException) -> str:
+    """Return an error's message for a client. Its surrogates, which UTF-8 lacks, are replaced."""
+    return str(error).encode("utf-8", "replace").decode()[:MAX_ERROR_CHARACTERS]
+
+
 def _public(error: BaseException, folder: str) -> str:
     """Return an error message that clients may see.
 
@@ -114,7 +124,7 @@ def _public(error: BaseException, folder: str) -> str:
     while isinstance(cause, ExportError | ConfigurationError):
         cause = cause.__cause__
     if cause is None:
-        return str(error)
+        return _text(error)
     emit("load_failed", folder=folder, trace="".join(traceback.format_exception(error)))
     return f"{folder} cannot be loaded: {type(cause).__name__}: see load_failed in the server log"
 
@@ -207,7 +217,7 @@ def _compute(
 def _describe(error: Exception) -> tuple[str, str]:
     """Return the kind of an error and its message."""
     if isinstance(error, InputError):
-        return "input", str(error)[:MAX_ERROR_CHARACTERS]
+        return "input", _text(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "memory", "not enough memory for this request: send fewer samples at once"
     trace = "".join(traceback.format_exception(error))

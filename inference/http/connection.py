@@ -77,9 +77,17 @@ class Connection(asyncio.Protocol):
         return not (waiting or self._in_body or self._paused)
 
     @property
-    def waits_for_client(self) -> bool:
-        """True if the client has yet to send the rest of a body or to read a response."""
-        return self._in_body or self._paused
+    def sheddable(self) -> bool:
+        """True if it may be dropped to free memory.
+
+        It waits for its client, which has to send the rest of a body or to read a response, or for
+        a turn to parse large JSON.
+        """
+        return self._in_body or self._paused or self._awaits_parsing
+
+    @property
+    def _awaits_parsing(self) -> bool:
+        return self._awaits_turn and bool(self._queue) and self._queue[0].is_slow
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, within the limits."""
@@ -314,11 +322,17 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def shed(self) -> None:
-        """Free memory by dropping everything that waits for the client."""
+        """Free memory by dropping everything that waits for the client or for a turn."""
         self._limits.release(self, min(len(self._unparsed), self.charged))
         self._unparsed = b""
         if self._in_body:
             self._refuse(self._application.busy)
+        elif self._awaits_parsing:
+            request, *others = self._queue
+            self._queue.clear()
+            for other in others:
+                self._application.abandoned(other)
+            self._refuse_with(request, error_response(self._application.busy))
         else:
             self._limits.release(self, self.charged)
             self.abort()
@@ -394,6 +408,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         self._active = request
+        self._limits.others += not request.is_slow
         answer = request.response or self._application.answer(
             request, partial(self.reserve, request)
         )

@@ -27,11 +27,9 @@ IDLE_DRAIN_SECONDS: Final = 0.5
 PIPELINED_SHARE: Final = 0.1
 """Share of the event loop's time for clients that send requests without awaiting responses."""
 
-RECEIVING_SHARE: Final = 0.7
-"""Share of the event loop's time for large bodies that are being received."""
-
 PARSING_SHARE: Final = 0.1
-"""Share of the event loop's time for large JSON. Parsing 2 MiB takes up to 20 ms."""
+"""Share of the event loop's time for large JSON while there are other requests. Parsing 2 MiB takes
+up to 20 ms."""
 
 SHORTEST_PAUSE: Final = 0.002
 """Pause (s) below which a turn is not delayed, because event loop timers have 1 ms resolution."""
@@ -40,10 +38,13 @@ SHORTEST_PAUSE: Final = 0.002
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 
-    Many such connections therefore delay small requests no more than a single one would.
+    Many such connections therefore delay small requests no more than a single one would. If
+    `others` is given, it returns the number of other requests so far. There is no pause while this
+    number does not change.
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, others: Callable[[], int] | None = None) -> None:
+        self._others, self._seen = others, 0
         self._pause = 1 / share - 1
         """Pause after a turn, per second of its duration."""
         self._waiting: deque[Connection] = deque()
@@ -56,11 +57,17 @@ class Turns:
             self._schedule()
 
     def _schedule(self) -> None:
-        loop, pause = asyncio.get_running_loop(), self._free_at - time.monotonic()
+        # Requests that arrived during the last turn are answered before the call.
+        asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._others is not None and self._others() == self._seen:
+            self._free_at = 0.0
+        pause = self._free_at - time.monotonic()
         if pause < SHORTEST_PAUSE:
-            loop.call_soon(self._take)
+            self._take()
         else:
-            loop.call_later(pause, self._take)
+            asyncio.get_running_loop().call_later(pause, self._take)
 
     def _take(self) -> None:
         began = time.monotonic()
@@ -72,6 +79,7 @@ class Turns:
             self._waiting.popleft()
             ended = time.monotonic()
             self._free_at = max(self._free_at, ended) + (ended - began) * self._pause
+            self._seen = self._others() if self._others is not None else 0
             if self._waiting:
                 self._schedule()
 
@@ -90,9 +98,11 @@ class Limits:
         """Bytes by address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
-        self.receiving = Turns(RECEIVING_SHARE)
+        self.receiving = Turns(1)
         """Connections that receive a large body."""
-        self.parsing = Turns(PARSING_SHARE)
+        self.others = 0
+        """Number of requests without large JSON."""
+        self.parsing = Turns(PARSING_SHARE, lambda: self.others)
         """Connections with large JSON that has been received and not parsed."""
         self.pipelined = Turns(PIPELINED_SHARE)
         """Connections with many unanswered requests or unparsed chunks."""
@@ -188,7 +198,7 @@ class Limits:
 
     @staticmethod
     def _largest_waiting(connections: "Iterable[Connection]") -> "Connection | None":
-        waiting = [found for found in connections if found.waits_for_client and found.charged]
+        waiting = [found for found in connections if found.sheddable and found.charged]
         held: dict[str, int] = {}
         for found in waiting:
             held[found.peer] = held.get(found.peer, 0) + found.charged
@@ -211,5 +221,5 @@ class Limits:
 
 def _oldest(connections: "dict[Connection, None]") -> "Connection | None":
     idle = (found for found in connections if found.evictable)
-    waiting = (found for found in connections if found.waits_for_client)
+    waiting = (found for found in connections if found.sheddable)
     return next(idle, None) or next(waiting, None)

@@ -70,9 +70,9 @@ def _triggers(
 ) -> list[Manifest]:
     """Return the triggers. KEDA requires strings as values."""
     runtime = args.stable.runtime
-    # Names of a Deployment's pods have two more parts, names of a canary's pods have three. Names
-    # of a LeaderWorkerSet's leaders end with a number.
-    pods = f"{args.stable.name}-{'[0-9]+' if runtime.nodes > 1 else '[a-z0-9]+-[a-z0-9]+'}"
+    # Names of a Deployment's pods have two more parts, the last of five characters; names of a
+    # canary's pods have three. Names of a LeaderWorkerSet's leaders end with a number.
+    pods = f"{args.stable.name}-{'[0-9]+' if runtime.nodes > 1 else '[a-z0-9]+-[a-z0-9]{5}'}"
     in_flight = runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
     # The average of the sum, so that pods count only until they terminate.
     average = f"avg_over_time(sum({in_flight}){LAST_MINUTE})"

@@ -86,7 +86,8 @@ def _deployment(args: InferenceServiceArgs, version: Version) -> Manifest:
 def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest:
     """Return the specification of a LeaderWorkerSet, whose leaders answer the requests.
 
-    If a pod of a replica fails, all of its pods are replaced, because the others cannot continue.
+    If a pod fails after all pods of its replica have started, all of them are replaced, because the
+    others cannot continue.
     """
     pod = _pod(args, version)
     leader = replace(pod, labels={**pod.labels, ROLE_LABEL: "leader"})
@@ -110,7 +111,7 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
         "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": update},
         "leaderWorkerTemplate": {
             "size": version.runtime.nodes,
-            "restartPolicy": "RecreateGroupOnPodRestart",
+            "restartPolicy": "RecreateGroupAfterStart",
             "leaderTemplate": pod_template(leader),
             "workerTemplate": pod_template(worker),
         },

@@ -62,9 +62,9 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
 def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     """Without probes, traffic reaches servers that have no model yet or that hang.
 
-    If a replica is a group of pods with a leader, only the leader needs them.
+    If a replica is a group of pods with a leader that serves, only the leader needs them.
     """
-    if pod.role(config) != "serving" or pod.has_leader:
+    if pod.role(config) != "serving" or _is_led(pod, config):
         return
     for container in _serving_containers(pod, config):
         for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else _PROBES:
@@ -76,6 +76,12 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
                 yield Violation(
                     probe["exec"]["command"], f"{expected}, that fails if the server fails"
                 )
+
+
+def _is_led(pod: Pod, config: RoleConfig) -> bool:
+    """Return whether another pod of the same replica, which needs probes, receives the requests."""
+    leaders = (other for other in pod.siblings if not other.has_leader)
+    return pod.has_leader and any(leader.role(config) == "serving" for leader in leaders)
 
 
 def _is_probed_by_proxy(pod: Pod) -> bool:

@@ -31,7 +31,9 @@ def test_every_operator_serves_a_kind_of_job_or_groups_of_pods():
     assert {kind.operator for kind in KINDS.values()} == {None, *OPERATORS} - {"lws"}
 
 
-@pytest.mark.parametrize(("nodes", "operators"), [(1, ()), (2, ("lws",)), ("2", ())])
+@pytest.mark.parametrize(
+    ("nodes", "operators"), [(1, ()), (2, ("lws",)), ("2", ("lws",)), ("x", ())]
+)
 def test_replicas_of_several_pods_require_their_operator(
     tmp_path: Path, nodes: object, operators: tuple[str, ...]
 ):

@@ -249,4 +249,6 @@ class InferenceServiceSettings(Settings):
     @property
     def update_pods(self) -> int:
         """Maximum number of additional pods during an update."""
-        return self.rollout.additional_replicas * self.runtime_of({}).nodes
+        canary = self.canary.server if self.canary else {}
+        nodes = max(self.runtime_of(server).nodes for server in ({}, canary))
+        return self.rollout.additional_replicas * nodes

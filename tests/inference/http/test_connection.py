@@ -153,6 +153,28 @@ async def test_the_time_of_earlier_requests_does_not_count_against_a_body() -> N
         await asyncio.sleep(0)
 
 
+async def test_large_json_that_waits_for_its_turn_is_dropped_to_free_memory() -> None:
+    connection, transport, application = connected()
+    large = INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000
+    receive(connection, large)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(application.asked) == 1
+    application.asked[0].set_result(None)
+    while not transport.written:
+        await asyncio.sleep(0)
+    # Another request since then makes the next one wait for its turn.
+    connection._limits.others += 1
+    receive(connection, large)
+    await asyncio.sleep(0)
+    assert connection.sheddable
+    assert connection.charged >= 100_000
+    connection.shed()
+    assert connection.charged == 0
+    assert transport.written.endswith(b'{"error":"busy"}')
+    assert len(application.asked) == 1
+
+
 async def test_requests_that_wait_for_an_earlier_one_are_charged() -> None:
     connection, transport, _ = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 40)

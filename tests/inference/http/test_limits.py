@@ -44,7 +44,7 @@ async def test_a_failed_check_closes_its_connection_and_sweeps_continue(
 class Uploading:
     """A connection whose body arrives."""
 
-    waits_for_client = True
+    sheddable = True
 
     def __init__(self, limits: Limits, peer: str) -> None:
         self.peer, self.charged, self.limits, self.lost = peer, 0, limits, False
@@ -88,7 +88,7 @@ def test_an_address_holds_at_most_its_share_of_bytes() -> None:
 def test_a_computed_request_keeps_the_bytes_of_its_address() -> None:
     limits = limited(0.5)
     computing, other = Uploading(limits, "a"), Uploading(limits, "b")
-    computing.waits_for_client = False
+    computing.sheddable = False
     assert computing.charge(2048)
     assert not computing.charge(1)
     assert not Uploading(limits, "a").charge(1)
@@ -107,7 +107,7 @@ def test_an_address_has_at_most_its_share_of_connections(share: float, allowed: 
     limits = limited(share)
 
     class Busy:
-        peer, evictable, waits_for_client = "a", False, False
+        peer, evictable, sheddable = "a", False, False
 
     assert [limits.add(cast(Connection, Busy())) for _ in range(11)].count(True) == allowed
 
@@ -117,7 +117,7 @@ def test_an_unfinished_body_loses_its_connection_to_a_new_one(peers: int) -> Non
     limits = limited(1)
 
     class Body:
-        evictable, waits_for_client, lost = False, True, False
+        evictable, sheddable, lost = False, True, False
 
         def __init__(self, peer: int) -> None:
             self.peer = str(peer)
@@ -164,6 +164,29 @@ class Clock:
 
     def time(self) -> float:
         return self.now
+
+
+async def test_turns_do_not_pause_without_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, loop, others = Clock(), asyncio.get_running_loop(), 0
+    pauses: list[float] = []
+
+    def later(delay: float, call: Callable[[], None]) -> None:
+        pauses.append(delay)
+        clock.now += delay
+        loop.call_soon(call)
+
+    monkeypatch.setattr("inference.http.limits.time.monotonic", clock.time)
+    monkeypatch.setattr(loop, "call_later", later)
+    turns = Turns(0.1, lambda: others)
+    connection = Waiting(turns, clock)
+    turns.queue(cast(Connection, connection))
+    while connection.turns < 100:
+        await asyncio.sleep(0)
+    assert pauses == []
+    others += 1
+    while connection.turns < 101:
+        await asyncio.sleep(0)
+    assert pauses == [pytest.approx(0.009)]
 
 
 async def test_turns_take_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

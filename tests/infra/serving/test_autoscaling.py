@@ -57,7 +57,7 @@ def test_keda_replaces_the_autoscaler_and_queries_prometheus() -> None:
     assert trigger["metadata"] == {
         "serverAddress": "http://prometheus.monitoring:9090",
         "query": "avg_over_time(sum(inference_requests_in_flight"
-        '{namespace="ml",pod=~"digits-[a-z0-9]+-[a-z0-9]+"})[1m:5s])',
+        '{namespace="ml",pod=~"digits-[a-z0-9]+-[a-z0-9]{5}"})[1m:5s])',
         "threshold": "8",
     }
 

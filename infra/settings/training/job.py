@@ -120,12 +120,12 @@ class StepSettings(Settings):
         description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
         "type of an artifact, such as text/csv. The command writes each to the file "
         "`$(outputs.<name>)`. If the step has already run with the same image, command, `env` and "
-        "inputs, it is skipped, and the outputs of that run are reused.",
+        "inputs, the command does not run, and the outputs of that run are reused.",
     )
     cache: bool = Field(
         default=True,
-        description="Skip the step if an earlier run has produced its outputs. false runs it once "
-        "in each run.",
+        description="Reuse the outputs of an earlier run if possible. false runs the step once in "
+        "each run.",
     )
     for_each: list[str] = Field(
         default=[],

@@ -12,7 +12,10 @@ QUIET_INTERVAL = 10.0
 
 
 class Reporter:
-    """Printer of steps. The current step is a live line on a terminal, repeated lines in a log."""
+    """Progress reporter.
+
+    On a terminal, the current step is a live line; in a log, its line is repeated.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)

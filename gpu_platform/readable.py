@@ -53,7 +53,7 @@ def _sentences(model: type[BaseModel], error: ValidationError) -> Iterator[str]:
 def _output(name: str, detail: ErrorDetails) -> str:
     key = dotted((name, *detail["loc"]))
     return (
-        f"{key} is an output of a resource, but settings are checked and runs are named while the "
-        "program runs: pass a plain value. If it is secret, store it in a Kubernetes Secret, and "
-        "name the Secret in env_from or volumes."
+        f"{key} is an output of a resource, but its value is not known when the settings are "
+        "checked and the run gets its name: pass a plain value. If it is secret, store it in a "
+        "Kubernetes Secret, and name the Secret in env_from or volumes."
     )

@@ -47,7 +47,7 @@ class InferenceConfig(BaseModel):
     """Directory of the export, with manifest.json and model.safetensors. It may be created
     later."""
     model_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """Required SHA-256 of the weights, as in the manifest; an export with other weights is not
+    """Expected SHA-256 of the weights, as in the manifest. An export with different weights is not
     served. Empty accepts all weights."""
     host: str = Field(default="0.0.0.0", min_length=1)  # noqa: S104
     """Address to listen on."""

@@ -34,7 +34,7 @@ class RegistryLogin:
         return cls(server=images.registry, username=images.username, password=password)
 
     def serves(self, image: str) -> bool:
-        """Return whether an image, or an image name prefix, is in the registry."""
+        """Return whether an image name, or a prefix of one, starts with the registry's host."""
         return image.partition("/")[0] == self.server
 
     def secret(self, namespace: str) -> Manifest:
@@ -62,7 +62,8 @@ def load_settings() -> StackSettings:
     config = pulumi.Config(PROJECT)
     prefix = f"{PROJECT}:"
     _reject_misspelt_projects(get_config_env())
-    # Unknown keys are errors. pulumi.Config cannot list keys, but the engine's environment does.
+    # Unknown keys are errors. pulumi.Config cannot list the keys, so they are taken from the
+    # configuration that the engine passes to the program.
     names = {key.removeprefix(prefix) for key in get_config_env() if key.startswith(prefix)}
     values = {
         key: text if key == PASSWORD_KEY else _parse(text)
@@ -83,7 +84,7 @@ def _reject_misspelt_projects(keys: Iterable[str]) -> None:
     for key in sorted(keys):
         project, _, rest = key.partition(":")
         if project != PROJECT and get_close_matches(project, [PROJECT], cutoff=0.8):
-            raise pulumi.RunError(f"{key} is not read: use {PROJECT}:{rest}")
+            raise pulumi.RunError(f"{key} belongs to an unknown project: write {PROJECT}:{rest}")
 
 
 def _parse(text: str) -> Any:

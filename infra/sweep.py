@@ -72,9 +72,10 @@ class Sweep:
 
 
 def template(sweep: Sweep) -> Manifest:
-    """Return the JobTemplate for the trials. Creating it starts no trial.
+    """Return the JobTemplate for the trials. Creating it does not start a trial.
 
-    Policies and the preview report count the resources of all trials that run at the same time.
+    Policies and the preview's report use it to count the resources of all trials that run at the
+    same time.
     """
     args, settings = sweep.args, sweep.settings
     first = replace(args, job=settings.trial(next(settings.extremes())))
@@ -132,7 +133,10 @@ def plan(sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
 
 
 def parse_plan(text: str) -> dict[str, Sweep]:
-    """Return the sweeps of a plan; raise ValueError if another version wrote it."""
+    """Return the sweeps of a plan.
+
+    Raise ValueError if a different version of this program wrote an incompatible plan.
+    """
     sweeps = {}
     for key, document in json.loads(text).items():
         settings = SweepSettings.model_validate(document.pop("settings"))

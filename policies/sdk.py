@@ -1,7 +1,7 @@
 """Check of the installed policy SDK, before the pack replaces some of its internals.
 
 `servicer`, `properties` and `pack` depend on internals of one version of pulumi-policy. With
-another version, rules could silently be skipped, so the pack refuses to start.
+a different version, rules could silently be skipped, so the pack refuses to start.
 """
 
 from __future__ import annotations

@@ -39,7 +39,10 @@ class Violation:
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit that sets the value at a path; the index after the end of a list appends to it."""
+    """An edit that sets the value at a path.
+
+    An index equal to the length of the list appends the value.
+    """
 
     steps: tuple[Key, ...]
     value: Any

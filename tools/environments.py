@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 def environment(name: str, *, inherits: bool = False) -> Path:
     """Return a Python interpreter with requirements/NAME.txt installed, updating it if necessary.
 
-    With `inherits`, it can also import the packages of the tests, such as torch, and only the
-    listed packages are installed.
+    With `inherits`, the interpreter can also import the packages of the tests, such as torch, and
+    dependencies that the file does not list are not installed.
     """
     pins = ROOT / f"requirements/{name}.txt"
     directory = Path(sys.prefix) / name
@@ -26,7 +26,8 @@ def environment(name: str, *, inherits: bool = False) -> Path:
             options = ["--quiet", "--python", str(python), "--require-hashes", "-r", str(pins)]
             run([uv, "pip", "install", *options, *(["--no-deps"] if inherits else [])])
             if inherits:
-                # Several checkouts may share the environment through links, which may be deleted.
+                # Resolve symbolic links: a checkout may link to an environment that it shares with
+                # other checkouts, and the link may be deleted later.
                 packages = Path(sysconfig.get_path("purelib")).resolve()
                 (found,) = directory.glob("lib/python*/site-packages")
                 (found / "tests.pth").write_text(str(packages))

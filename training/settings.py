@@ -79,7 +79,7 @@ class TrainingSettings(BaseModel):
     """Directory whose weights a new run starts from: a finished run, an export, or a Hugging Face
     Llama (model gpt). A run that resumes ignores it."""
     init_sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
-    """Required SHA-256 of the weights of init_from: the digest in its manifest or, for a Hugging
+    """Expected SHA-256 of the weights of init_from: the digest in its manifest or, for a Hugging
     Face directory, the digest of its safetensors files."""
     init_partial: bool = False
     """Load only the tensors of init_from that fit the model, and report the others. If false, all

@@ -111,7 +111,7 @@ class Checkpointed(Event):
     seconds: float = 0
     """Time (s) from capturing the state to completing the checkpoint.
 
-    Training may have continued meanwhile.
+    Training may have continued during this time.
     """
 
 

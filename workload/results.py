@@ -65,7 +65,7 @@ class StepManifest(BaseModel):
     format: Literal[1] = 1
     step: str
     run: str = Field(description="Run whose step wrote the result.")
-    image: str = Field(description="Identity of the image.")
+    image: str = Field(description="String that identifies the contents of the image.")
     command: tuple[str, ...]
     env: dict[str, str] = Field(default_factory=dict, description="Variables set by the author.")
     inputs: dict[str, str] = Field(default_factory=dict, description="Digests of the inputs.")

@@ -2,9 +2,9 @@
 
 The program evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the
 command and its variables, and runs the command. A step is skipped if a preceding step was skipped,
-or if a condition on the metrics of the exported model is false. A step with outputs is also skipped
-if its result exists, that is, if the same image, command and variables have already run with the
-same inputs. Volcano counts a skipped step as a success.
+or if a condition on the metrics of the exported model is false. A step with outputs does not
+run if a result for the same image, command, environment variables and inputs exists: it reuses that
+result. Volcano counts steps that are skipped or reuse a result as succeeded.
 """
 
 import argparse
@@ -67,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         "--input", action="append", default=[], help="input, such as rows=prepare.rows"
     )
     parser.add_argument("--output", action="append", default=[], help="output, such as rows=number")
-    parser.add_argument("--image", default="", help="identity of the image")
+    parser.add_argument(
+        "--image", default="", help="string that identifies the contents of the image"
+    )
     parser.add_argument(
         "--env", action="append", default=[], help="name of a variable that affects the result"
     )
@@ -171,7 +173,7 @@ def _replaced(
 
 
 def _run(command: list[str], env: dict[str, str]) -> int:
-    """Run a command to completion, even if the pod is terminated; return its exit code."""
+    """Run a command and return its exit code. Forward SIGTERM to it, and wait until it exits."""
     with subprocess.Popen(command, env=env) as process:
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         code = process.wait()

@@ -207,7 +207,7 @@ def files(context: Path, dockerfile: Path) -> list[str]:
 
 
 def ignore_patterns(context: Path, dockerfile: Path) -> list[str]:
-    """Return the lines of the Dockerfile's ignore file or, if it is missing, the context's."""
+    """Return the lines of the Dockerfile's ignore file or, if it is missing, of .dockerignore."""
     for file in (
         dockerfile.with_name(f"{dockerfile.name}.dockerignore"),
         context / ".dockerignore",

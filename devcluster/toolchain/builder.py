@@ -87,7 +87,10 @@ class Builder:
         self._report = report
 
     def build(self, orders: Sequence[Order]) -> None:
-        """Build the orders. Raise DevclusterError with the compiler's message if a build fails."""
+        """Build the programs of all orders.
+
+        Raise DevclusterError with the compiler's message if a build fails.
+        """
         counted: list[dict[str, int]] = []
         for order in orders:
             counted.append(
@@ -162,7 +165,10 @@ class Builder:
 
 
 def _counter_name(module: Module, path: str) -> str:
-    """Return the name under which a package is counted: the same one in all shared modules."""
+    """Return the progress counter's name for a package.
+
+    Shared modules use the same name, because Go compiles the package once for all of them.
+    """
     return f"{'shared' if module.shared else module.name} {path}"
 
 

@@ -174,7 +174,8 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     """Return the plan that the events describe, sorted and with secrets masked by `hide`.
 
     Raises:
-        GitopsError: If an event has an unknown format, because another version of Pulumi wrote it.
+        GitopsError: If an event has an unknown format, because a different version of Pulumi wrote
+            it.
     """
     hide = hide or Mask()
     steps: dict[tuple[str, Operation], Step] = {}

@@ -139,7 +139,7 @@ def _promote(options: argparse.Namespace) -> Iterator[str]:
     repository, version = _version(options, options.reference)
     promotion.promote(repository, version, options.stage, options.key, conditions, kubectl(options))
     location = repository.reference.at(version.digest)
-    yield f"{location} is {options.stage}"
+    yield f"promoted {location} to {options.stage}"
     if mirror is not None:
         mirror.promote(location, version.lineage, options.stage)
 

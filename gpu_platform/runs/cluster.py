@@ -107,7 +107,10 @@ class Member:
         """
         for resource, item in self.find(run):
             if resource in (FLOW, TEMPLATE):
-                raise GitopsError(f"{run} has steps, and a {FLOW.title} cannot be suspended")
+                raise GitopsError(
+                    f"{run} cannot be suspended: it has steps, so it is a {FLOW.title}, which "
+                    "Volcano cannot suspend"
+                )
             if resource is JOB and not suspended and _is_notebook(item):
                 self._create_again(item)
                 continue
@@ -158,7 +161,7 @@ class Member:
         """Print the logs of a run's pods, including restarted ones, and return its final state.
 
         Raises:
-            GitopsError: If the run does not exist, or is deleted in the meantime.
+            GitopsError: If the run does not exist, or is deleted while its logs are followed.
         """
         since: datetime | None = None
         announced = False

@@ -41,13 +41,14 @@ class Description(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a description. Raise GitopsError if another version wrote it."""
+        """Parse a description. Raise GitopsError if a different version of the program wrote it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise GitopsError(
-                "the description of the platform was written by another version: update the stack, "
-                f"or use its version of this program ({error.error_count()} differences)"
+                "the description of the platform was written by a different version of "
+                f"gpu_platform (missing or invalid fields: {error.error_count()}): update the "
+                "stack, or use the version that the stack uses"
             ) from None
 
     @property
@@ -61,7 +62,7 @@ class Description(BaseModel):
 
 @dataclass(frozen=True)
 class Submission:
-    """A run with its objects, which are created in this order."""
+    """A run with its objects. They are created in the order of `manifests`."""
 
     key: str
     name: str

@@ -27,8 +27,9 @@ def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
 
 
 def identity(args: InferenceServiceArgs) -> dict[str, Any]:
-    """Return the annotations of a route that identify its canary, or none without limits.
+    """Return the annotations of a route that identify its canary.
 
+    They are empty if the service has no canary, or if the canary has no limits.
     A canary with the same annotations as one that was rolled back gets no requests.
     """
     limits, canary = limits_of(args), args.canary
@@ -46,8 +47,9 @@ def identity(args: InferenceServiceArgs) -> dict[str, Any]:
 def rollback_objects(
     args: InferenceServiceArgs, stable: Mapping[str, list[Manifest]]
 ) -> list[Manifest]:
-    """Return the objects of the program and its permissions, or none without limits.
+    """Return the Deployment of the program and the objects that grant its permissions.
 
+    With `isolated`, these include a NetworkPolicy. Return [] if the canary has no limits.
     `stable` maps each kind of route to its backends without the canary.
     """
     limits = limits_of(args)
@@ -133,7 +135,7 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
     stable_share = f"({requests(key, failed)} / ({requests(key)} > 0) or vector(0))"
     found = [
         {
-            "name": "the share of failed requests, above that of the stable version,",
+            "name": "the share of failed requests minus that of the stable version",
             "query": f"{requests(canary, failed)} / {requests(canary)} - {stable_share} {enough}",
             "maximum": limits.error_share,
         }

@@ -57,7 +57,8 @@ class GpuOperatorSettings(Settings):
         "monitoring.dcgm_exporter: {install: false, existing: {}}.",
     )
     values: dict[str, Any] = Field(
-        default={}, description="Additional chart values, which override the stack's."
+        default={},
+        description="Additional chart values, which override the values that the stack sets.",
     )
     timeout_seconds: PositiveInt = Field(
         default=600, description="Maximum time (s) until the operator itself is ready."

@@ -184,7 +184,8 @@ class KubePrometheusStackSettings(Settings):
         default="88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
     )
     values: dict[str, Any] = Field(
-        default={}, description="Additional chart values, which override the stack's."
+        default={},
+        description="Additional chart values, which override the values that the stack sets.",
     )
     timeout_seconds: PositiveInt = Field(
         default=600, description="Maximum time (s) until the whole chart is ready."

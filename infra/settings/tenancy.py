@@ -88,7 +88,8 @@ class NetworkSettings(Settings):
     inference_cidrs: list[Cidr] = Field(
         default=[],
         description="Address ranges outside the pod network that may also call inference, such "
-        "as a cloud load balancer's or the nodes' for service_type NodePort.",
+        "as the range of a cloud load balancer or, with service_type NodePort, the range of the "
+        "nodes.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],
@@ -130,8 +131,8 @@ class IdentitiesSettings(Settings):
 def _not_system_group(name: str) -> str:
     if name.startswith("system:"):
         raise ValueError(
-            "has the prefix system:, which is reserved for groups of the API server, such as all "
-            "users: set a group of your identity provider"
+            "has the prefix system:, which is reserved for Kubernetes' built-in groups, such as "
+            "system:authenticated; write a group of your identity provider"
         )
     return name
 
@@ -179,8 +180,8 @@ class TenancySettings(Settings):
         default="off",
         description="Evaluate the rules of the policy pack in the API server, for all namespaces "
         "of the cluster: audit counts violations, warn also reports them to clients, deny rejects "
-        "them. The default is off, because the policies apply to pods of other teams and require "
-        "permission to create them.",
+        "them. The default is off, because the policies also apply to pods of other teams, and "
+        "creating the policies requires additional permissions.",
     )
     admission_config: str | None = Field(
         default=None,

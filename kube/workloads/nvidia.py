@@ -23,7 +23,7 @@ def _nim(spec: str) -> Pods:
             Count(
                 paths=(f"{spec}.replicas",),
                 maxima=(f"{spec}.scale.hpa.maxReplicas",),
-                # Several nodes form a LeaderWorkerSet, whose updates start no additional pods.
+                # Several nodes form a LeaderWorkerSet. Its updates do not start additional pods.
                 rollout=replace(DEFAULT_ROLLOUT, without=f"{spec}.multiNode"),
             ),
             Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),

@@ -313,7 +313,7 @@ def test_removed_environments_are_in_the_summary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tag", "problem"),
-    [("v1.2.0", ""), ("v1.3.0", "another version"), ("v1.2", "another version")],
+    [("v1.2.0", ""), ("v1.3.0", "a different version"), ("v1.2", "a different version")],
 )
 def test_a_release_needs_its_version_and_its_section(
     tag: str, problem: str, tmp_path: Path

@@ -411,7 +411,8 @@ def test_a_misspelt_project_is_refused(
     provision(good())
     written = json.loads(os.environ["PULUMI_CONFIG"])
     monkeypatch.setenv("PULUMI_CONFIG", json.dumps({**written, key: "{}"}))
-    with pytest.raises(pulumi.RunError, match=f"{key} is not read: use gpu-platform:"):
+    message = f"{key} belongs to an unknown project: write gpu-platform:"
+    with pytest.raises(pulumi.RunError, match=message):
         load_settings()
 
 

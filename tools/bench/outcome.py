@@ -53,7 +53,7 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Return the ratios of samples in the same turn."""
+    """Return the pairwise ratios of two series of samples, taken in the same turns."""
     return [one / other for one, other in zip(first, second, strict=True)]
 
 

@@ -54,7 +54,7 @@ class Mirror:
         self._last.add_done_callback(_report)
 
     def wait(self, beat: Callable[[], object]) -> None:
-        """Wait until the newest checkpoint is copied, calling `beat` meanwhile.
+        """Wait until the newest checkpoint is copied, calling `beat` regularly.
 
         Raise OSError on failure.
         """
@@ -62,7 +62,7 @@ class Mirror:
             _await(self._last, beat)
 
     def restore(self, beat: Callable[[], object]) -> bool:
-        """Download the newest intact checkpoint, calling `beat` meanwhile.
+        """Download the newest intact checkpoint, calling `beat` regularly.
 
         Return False if there is none.
         """
@@ -88,7 +88,7 @@ class Mirror:
         return False
 
     def copy_export(self, beat: Callable[[], object]) -> None:
-        """Copy the finished export unless it has already been copied, calling `beat` meanwhile.
+        """Copy the finished export unless it has already been copied, calling `beat` regularly.
 
         Raise OSError on failure.
         """

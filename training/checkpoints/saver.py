@@ -68,7 +68,7 @@ class Staging:
 class Saver:
     """Saver of checkpoints, one at a time, with a background thread in every process.
 
-    Training waits only for the copy of the tensors. All processes call all methods in the same
+    Training waits only for the copy of the tensors. All processes must call the methods in the same
     order.
     """
 
@@ -135,7 +135,7 @@ class Saver:
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
-        """Wait until everything is on disk. If this failed, raise the error in every process."""
+        """Wait until everything is on disk. If saving failed, raise the error in every process."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()
@@ -143,7 +143,7 @@ class Saver:
     def close(self, beat: Callable[[], object]) -> None:
         """Wait until everything is on disk and in the object store, and stop the thread.
 
-        `beat` is called regularly meanwhile.
+        While waiting for the object store, every process calls `beat` regularly.
         """
         self.wait()
         if (mirror := self.mirror) is not None:

@@ -137,7 +137,7 @@ def make_artifacts(
     """
     for file in FILES.values():
         (source.folder / file).unlink(missing_ok=True)
-    # The kind and the method of each form, by the setting that requests it.
+    # Maps each setting that requests a form to the kind and the method of the form.
     forms: dict[str, tuple[str, str]] = {
         f"export_formats {kind}": (kind, "") for kind in config.export_formats
     }

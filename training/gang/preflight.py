@@ -170,7 +170,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _size_of(folder: Path) -> int:
-    """Return the bytes on disk of all files below `folder`; ignore files that vanish meanwhile."""
+    """Return the bytes on disk of all files below `folder`. Ignore files that vanish."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -11,15 +11,17 @@ from torch.profiler import profile, schedule
 from workload.configuration import ConfigurationError
 
 KEPT: Final = 100
-"""Number of losses that are copied from the device at once, because each copy stalls it."""
+"""Number of losses per copy from the device.
+
+Losses are copied in batches, because each copy stalls the device.
+"""
 
 
 class EventFiles(contextlib.ExitStack):
     """Event files of a run.
 
-    `step` is the number of steps before this process started. TensorBoard hides later steps that an
-    earlier process wrote before it was killed. Raise ConfigurationError if the package is not
-    installed.
+    `step` is the number of steps before this process started. TensorBoard hides the steps after it
+    that a previous, killed process wrote. Raise ConfigurationError if the package is not installed.
     """
 
     def __init__(self, folder: Path, step: int = 0) -> None:

@@ -63,5 +63,5 @@ class Custom(Runtime):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
+        """Maximum time (s) of each phase of the shutdown, keyed by the setting that limits it."""
         return {"drain_seconds": self.drain_seconds}

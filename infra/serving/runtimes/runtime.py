@@ -72,11 +72,14 @@ class Runtime(BaseModel, ABC):
     export: ClassVar[str] = "export"
     """Directory of a run that the program reads."""
     managed: ClassVar[Mapping[str, str]] = {}
-    """Maps settings that the stack manages to the key to set instead, or to other advice."""
+    """Settings that the stack determines.
+
+    Each maps to the key to set instead, to other advice, or to "" if the setting must be omitted.
+    """
     worker_arguments: ClassVar[tuple[str, ...]] = ()
-    """Arguments of all pods of a replica but the first, in addition to `command`."""
+    """Additional arguments of all pods of a replica except the first."""
     recordings: ClassVar[Mapping[str, str]] = {}
-    """PromQL expressions for `inference_…` series of the stack that the program does not export."""
+    """PromQL expressions for the stack's `inference_…` series that the program does not export."""
 
     @abstractmethod
     def command(self, launch: Launch) -> list[str]:
@@ -106,7 +109,10 @@ class Runtime(BaseModel, ABC):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
+        """Maximum time (s) of each phase between SIGTERM and the program's exit.
+
+        The keys are the settings that limit the phases.
+        """
         return {}
 
     def problem(self, gpus: int) -> str | None:

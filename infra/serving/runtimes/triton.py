@@ -114,5 +114,5 @@ class Triton(ProgramArguments):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
+        """Maximum time (s) of each phase of the shutdown, keyed by the setting that limits it."""
         return {"exit_timeout_secs": self.exit_timeout_secs}

@@ -218,7 +218,7 @@ class Vllm(ProgramArguments):
 
     @property
     def stop_seconds(self) -> Mapping[str, float]:
-        """Time (s) from SIGTERM until the program exits, by the setting that limits it."""
+        """Maximum time (s) of each phase of the shutdown, keyed by the setting that limits it."""
         return {"shutdown_timeout": self.shutdown_timeout}
 
     def problem(self, gpus: int) -> str | None:

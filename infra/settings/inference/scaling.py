@@ -181,12 +181,13 @@ class CanarySettings(Settings):
     source: SourceSettings | None = Field(
         default=None, description="Model to serve, if it is neither a run nor an export."
     )
-    digest: Digest | None = Field(default=None, description="Required SHA-256 of the weights.")
+    digest: Digest | None = Field(default=None, description="Expected SHA-256 of the weights.")
     image: DnsLabel | None = Field(
         default=None, description="Key of the image. null uses the service's image."
     )
     server: dict[str, Any] = Field(
-        default={}, description="Model server configuration that differs from the service's."
+        default={},
+        description="Settings of the server program, which override those of the service.",
     )
     replicas: PositiveInt = Field(default=1, le=1000, description="Number of pods.")
     rollback: RollbackSettings | None = Field(

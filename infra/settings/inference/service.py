@@ -65,7 +65,9 @@ class InferenceServiceSettings(Settings):
         description="Download of the export that `url` or `source.artifact` names.",
     )
     digest: Digest | None = Field(
-        default=None, description="Required SHA-256 of the weights. The server rejects any other."
+        default=None,
+        description="Expected SHA-256 of the weights. The server rejects weights with a different "
+        "digest. null disables the check.",
     )
     image: DnsLabel = Field(default="inference", description="Key of the image.")
     model: str | None = Field(
@@ -101,7 +103,8 @@ class InferenceServiceSettings(Settings):
     )
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     gpu_resource: QualifiedName | None = Field(
-        default=None, description="Name of the GPU resource. null uses the stack's."
+        default=None,
+        description="Name of the GPU resource. null uses the GPU resource of the stack.",
     )
     cpu: CpuQuantity = Field(description="CPU request of each pod. There is no CPU limit.")
     memory: MemoryQuantity = Field(description="Memory request and limit of each pod.")
@@ -133,7 +136,7 @@ class InferenceServiceSettings(Settings):
         description='Labels of the pods, such as azure.workload.identity/use: "true".',
     )
     tolerations: list[TolerationSettings] = Field(
-        default=[], description="Tolerations in addition to the stack's."
+        default=[], description="Tolerations in addition to those of the stack."
     )
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     server: dict[str, Any] = Field(
@@ -189,7 +192,10 @@ class InferenceServiceSettings(Settings):
         return self
 
     def runtime_of(self, server: Mapping[str, Any]) -> Runtime:
-        """Return the runtime with the settings of the service, or of its canary."""
+        """Return the runtime with the service's `server` settings, overridden by `server`.
+
+        Pass the canary's `server` settings, or {} for the service itself.
+        """
         return RUNTIMES[self.runtime].model_validate({**self.server, **server})
 
     @property
@@ -207,7 +213,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def claims(self) -> Mapping[str, str]:
-        """Claims with models or copies of models, by the setting that names each."""
+        """Maps each setting that names a claim with models, or with cached models, to the claim."""
         canary = self.canary
         versions = {"source": self.source, "canary.source": canary.source if canary else None}
         found = {

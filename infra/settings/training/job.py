@@ -120,12 +120,12 @@ class StepSettings(Settings):
         description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
         "type of an artifact, such as text/csv. The command writes each to the file "
         "`$(outputs.<name>)`. If the step has already run with the same image, command, `env` and "
-        "inputs, it is skipped, and the outputs of that run are reused.",
+        "inputs, the command does not run, and the outputs of that run are reused.",
     )
     cache: bool = Field(
         default=True,
-        description="Skip the step if an earlier run has produced its outputs. false runs it once "
-        "in each run.",
+        description="Reuse the outputs of an earlier run if possible. false runs the step once in "
+        "each run.",
     )
     for_each: list[str] = Field(
         default=[],
@@ -136,7 +136,8 @@ class StepSettings(Settings):
     retries: PositiveInt | None = Field(
         default=None,
         le=100,
-        description="Maximum number of restarts before the step fails. null uses the job's.",
+        description="Maximum number of restarts before the step fails. null uses `retries` of the "
+        "job.",
     )
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")
@@ -226,7 +227,7 @@ class TrainingJobSettings(Settings):
         default=1, le=64, description="Number of GPUs, and of processes, per pod."
     )
     gpu_resource: QualifiedName | None = Field(
-        default=None, description="GPU resource name. null uses the stack's."
+        default=None, description="GPU resource name. null uses the GPU resource of the stack."
     )
     gpu_product: LabelValue | None = Field(
         default=None, description="GPU model of the nodes (label nvidia.com/gpu.product)."
@@ -311,7 +312,7 @@ class TrainingJobSettings(Settings):
     )
     tolerations: list[TolerationSettings] = Field(
         default=[],
-        description="Tolerations in addition to the stack's, such as for spot nodes.",
+        description="Tolerations in addition to those of the stack, such as for spot nodes.",
     )
     labels: Labels = Field(
         default={},

@@ -37,8 +37,8 @@ def _cron(text: str) -> str:
     days = (fields[2], fields[4])
     if "*" not in days and any(day.startswith("*") for day in days):
         raise ValueError(
-            "restricts both the day of the month and the day of the week, at least one of them by "
-            "a step (*/n): set one of them to *"
+            "restricts both the day of the month and the day of the week, and at least one of them "
+            "starts with * (such as */2): set one of them to *"
         )
     try:
         next(CronSim(text, datetime(2000, 1, 1)))
@@ -70,7 +70,8 @@ class ScheduleSettings(Settings):
         default="Etc/UTC", description="Time zone of `cron`, such as Europe/Berlin."
     )
     suspend: bool = Field(
-        default=False, description="Start no more runs. Changing this setting starts no run."
+        default=False,
+        description="Do not start additional runs. Changing this setting does not start a run.",
     )
     keep_succeeded: int = Field(
         default=3, ge=0, le=100, description="Number of succeeded runs that stay in the cluster."

@@ -163,5 +163,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_description_of_another_version_is_refused() -> None:
-    with pytest.raises(GitopsError, match="another version"):
+    with pytest.raises(GitopsError, match="a different version of gpu_platform"):
         Description.parse('{"stack": "prod"}')

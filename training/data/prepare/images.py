@@ -1,4 +1,4 @@
-"""Preparation of labelled images as shards."""
+"""Conversion of labelled images to shards."""
 
 import hashlib
 import warnings
@@ -148,7 +148,7 @@ def _encoded(picture: Image.Image) -> bytes:
 
 
 def distinct(pictures: Iterator[Picture | Dropped]) -> Iterator[Picture | Dropped]:
-    """Replace each image that has the same pixels as an earlier one with Dropped."""
+    """Yield Dropped instead of each image whose pixels equal those of an earlier image."""
     seen: set[bytes] = set()
     for picture in pictures:
         if isinstance(picture, Picture):
@@ -170,8 +170,8 @@ def prepare_images(
 ) -> ShardsManifest:
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    Raise DataError if no image is left to train on or to hold out, or if `target` is not empty.
-    After an error, `target` is unchanged.
+    Raise DataError if there are no images for training or for the held-out set, or if `target` is
+    not empty. After an error, `target` is unchanged.
     """
     dropped: Counter[str] = Counter()
     progress = Progress("images prepared", source.total, report)
@@ -190,11 +190,11 @@ def prepare_images(
                 writer = held_out if picture.held_out else train
                 writer.add(picture.content, "png", picture.label)
             progress.advance(1, f", {dropped.total():,} dropped")
-        for writer, use in ((train, "to train on"), (held_out, "to hold out")):
+        for writer, use in ((train, "training"), (held_out, "the held-out set")):
             if not writer.count:
                 raise DataError(
-                    f"none of {source.total} images is left {use} (dropped: {_counts(dropped)}): "
-                    "add images, or change --held-out or --min-size"
+                    f"no images for {use} (read: {source.total}, dropped: {_counts(dropped)}): add "
+                    "images, or change --held-out or --min-size"
                 )
         manifest = ShardsManifest(
             shape=source.shape,

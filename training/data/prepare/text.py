@@ -91,8 +91,8 @@ def prepare_text(
 
     Files have at most `limit` bytes. `held_out` is the share to hold out: the end of each *.txt
     file, and this share of the *.jsonl lines and *.parquet rows, whose text is in `field`. Raise
-    DataError if there is nothing to train on or to hold out, or if `target` is not empty. After an
-    error, `target` is unchanged.
+    DataError if there is no text for training or for the held-out set, or if `target` is not empty.
+    After an error, `target` is unchanged.
     """
     paths = documents.find(folder)
     dropped: Counter[str] = Counter()

@@ -149,7 +149,7 @@ def test_an_empty_training_set_is_rejected(
     (tmp_path / "pictures/cat/bad.png").write_text("no image")
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == 64
     said = capsys.readouterr().err
-    assert "none of 1 images is left to train on (dropped: 1 unreadable): add images" in said
+    assert "no images for training (read: 1, dropped: 1 unreadable): add images" in said
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -188,6 +188,6 @@ def test_an_image_of_two_classes_is_used_once(tmp_path: Path) -> None:
     picture = Picture(b"", b"same", 0, False)
     source = Source(("a", "b"), (1, 8, 8), 2, iter([picture, picture]))
     with pytest.raises(
-        DataError, match=r"none of 2 images is left to hold out \(dropped: 1 duplicate\)"
+        DataError, match=r"no images for the held-out set \(read: 2, dropped: 1 duplicate\)"
     ):
         prepare_images(source, tmp_path, limit=9999, force=False, settings={}, report=print)

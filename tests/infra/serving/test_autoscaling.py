@@ -80,14 +80,21 @@ def in_flight(pod: str) -> str:
 
 # A value each 15 seconds, until two minutes.
 LOADS: dict[str, tuple[dict[str, str], float]] = {
-    "the average of the last minute": ({in_flight("digits-1a-x"): "12x6 0x1"}, 8),
-    "the sum of all pods": ({in_flight("digits-1a-x"): "3x8", in_flight("digits-1a-y"): "4x8"}, 7),
+    "the average of the last minute": ({in_flight("digits-1a-xxxxx"): "12x6 0x1"}, 8),
+    "no leaders of other services": (
+        {in_flight("digits-1a-xxxxx"): "3x8", in_flight("digits-large-0"): "4x8"},
+        3,
+    ),
+    "the sum of all pods": (
+        {in_flight("digits-1a-xxxxx"): "3x8", in_flight("digits-1a-yyyyy"): "4x8"},
+        7,
+    ),
     "a pod until it was replaced": (
-        {in_flight("digits-1a-x"): "12x5 stale", in_flight("digits-2b-y"): "_x6 6x2"},
+        {in_flight("digits-1a-xxxxx"): "12x5 stale", in_flight("digits-2b-yyyyy"): "_x6 6x2"},
         9,
     ),
     "no pod of the canary": (
-        {in_flight("digits-1a-x"): "3x8", in_flight("digits-canary-1a-y"): "4x8"},
+        {in_flight("digits-1a-xxxxx"): "3x8", in_flight("digits-canary-1a-yyyyy"): "4x8"},
         3,
     ),
 }

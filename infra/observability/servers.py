@@ -4,7 +4,7 @@ Alerts, dashboards and autoscalers then work for every runtime.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from infra.observability.alerts import group
 from infra.observability.rules import NOT_TERMINATED, Recording
@@ -35,12 +35,20 @@ def _recordings(runtime: Runtime) -> list[Recording]:
     return recordings
 
 
+_WORKERS: Final = ".+-[0-9]+-[0-9]+"
+"""Names of the pods of a LeaderWorkerSet other than the leaders."""
+
+
 def _ready(servers: Mapping[str, Runtime]) -> str:
-    """Return a query that is 1 for each pod whose readiness probe succeeds, and 0 for others."""
+    """Return a query that is 1 for each pod whose readiness probe succeeds, and 0 for others.
+
+    It omits the pods of a LeaderWorkerSet other than the leaders, because they have no probes.
+    """
     names = "|".join(sorted(servers))
     label = "label_gpu_platform_dev_service"
     named = (
-        f'label_replace(kube_pod_labels{{{label}=~"{names}"}}, "service", "$1", "{label}", "(.+)")'
+        f'label_replace(kube_pod_labels{{{label}=~"{names}", pod!~"{_WORKERS}"}}, '
+        f'"service", "$1", "{label}", "(.+)")'
     )
     return (
         f"max by (namespace, service, pod) ({named} * on (namespace, pod) group_left () "

@@ -1,12 +1,14 @@
 """Replicas of several pods: LeaderWorkerSets, whose leaders answer the requests."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.inference_service import build, build_canary, routes
 from infra.manifests import Manifest
+from infra.observability.servers import server_groups
 from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import stable_backends
 from infra.settings import validate
@@ -15,6 +17,7 @@ from infra.settings.tenancy import TenancySettings
 from infra.tenancy import network_policies
 from policies.catalogue import RULES
 from tests.infra.examples import changed, good, problems
+from tests.infra.observability.promtool import check, promtool, told
 from tests.infra.serving.examples import GATEWAY, canary_objects, environment, objects, serving
 from tests.infra.serving.test_runtimes import LLM, refusals
 from tests.policies.harness import judge
@@ -113,6 +116,22 @@ def test_the_route_waits_for_the_groups_of_a_canary_and_rolls_them_back() -> Non
     (other,) = routes(serving(**GROUP, route=GATEWAY, canary=changed_canary))
     name = "gpu-platform.dev/canary"
     assert route["metadata"]["annotations"][name] != other["metadata"]["annotations"][name]
+
+
+def test_only_leaders_make_a_service_ready(tmp_path: Path) -> None:
+    settings = serving(**GROUP).service
+    (group,) = server_groups({"chat": settings.runtime_of({})}, 15)
+    (ready,) = [rule["expr"] for rule in group["rules"] if rule["record"] == "inference_ready"]
+    series = {}
+    for pod, is_ready in (("chat-0", 0), ("chat-0-1", 1)):
+        about = f'namespace="ml", pod="{pod}"'
+        series |= {
+            f'kube_pod_labels{{{about}, label_gpu_platform_dev_service="chat"}}': "1x8",
+            f'kube_pod_status_ready{{{about}, condition="true"}}': f"{is_ready}x8",
+            f'kube_pod_status_phase{{{about}, phase="Running"}}': "1x8",
+        }
+    leader = {"labels": '{namespace="ml", pod="chat-0", service="chat"}', "value": 0}
+    assert check(promtool(), tmp_path, told(series, 2, ready, leader)) == ""
 
 
 def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:

@@ -1,8 +1,9 @@
 """Inference services."""
 
 from collections.abc import Mapping
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from infra.serving.runtimes import Runtime
 from infra.settings.inference.access import (
@@ -48,6 +49,18 @@ class InferenceSettings(Settings):
         default={}, description="Services by key."
     )
 
+    @model_validator(mode="after")
+    def _have_free_names(self) -> Self:
+        for key in self.services:
+            name, _, number = key.rpartition("-")
+            owner = self.services.get(name.removesuffix("-canary"))
+            if number.isdecimal() and owner is not None and owner.has_groups:
+                raise ValueError(
+                    f"has a service {key!r}, but a LeaderWorkerSet named {name!r} creates a "
+                    "Service with this name for its pods: rename one of the services"
+                )
+        return self
+
     @property
     def other_servers(self) -> Mapping[str, Runtime]:
         """Runtimes other than this project's model server, by service or canary."""
@@ -70,11 +83,7 @@ class InferenceSettings(Settings):
     @property
     def has_groups(self) -> bool:
         """True if a replica of any service has several pods."""
-        return any(
-            service.runtime_of(server).nodes > 1
-            for service in self.services.values()
-            for server in ({}, service.canary.server if service.canary else {})
-        )
+        return any(service.has_groups for service in self.services.values())
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -253,8 +253,17 @@ class InferenceServiceSettings(Settings):
         return pods + self.canary.replicas * self.runtime_of(self.canary.server).nodes
 
     @property
+    def max_nodes(self) -> int:
+        """Maximum number of pods of a replica, of the service or its canary."""
+        canary = self.canary.server if self.canary else {}
+        return max(self.runtime_of(server).nodes for server in ({}, canary))
+
+    @property
+    def has_groups(self) -> bool:
+        """True if a replica has several pods."""
+        return self.max_nodes > 1
+
+    @property
     def update_pods(self) -> int:
         """Maximum number of additional pods during an update."""
-        canary = self.canary.server if self.canary else {}
-        nodes = max(self.runtime_of(server).nodes for server in ({}, canary))
-        return self.rollout.additional_replicas * nodes
+        return self.rollout.additional_replicas * self.max_nodes

@@ -149,6 +149,20 @@ def test_every_pod_of_a_group_counts_towards_quotas_and_claims() -> None:
     assert "can have up to 3 pods" in "\n".join(problems(once))
 
 
+@pytest.mark.parametrize(
+    ("key", "refused"),
+    [("digits-0", True), ("digits-canary-12", True), ("digits-a", False), ("other-0", False)],
+)
+def test_no_service_has_the_name_of_a_replica(key: str, refused: bool) -> None:
+    service = good()["inference"]["services"]["digits"]
+    group = {name: value for name, value in {**service, **GROUP}.items() if value is not None}
+    values = changed("inference.services.digits", group)
+    values["inference"]["services"][key] = service
+    found = "\n".join(problems(values))
+    assert ("rename one of the services" in found) is refused
+    assert refused or found == ""
+
+
 def test_isolated_pods_of_a_group_reach_each_other() -> None:
     tenancy = TenancySettings.model_validate({"namespace": "ml"})
     leader, _ = templates(objects(serving(**GROUP))["LeaderWorkerSet"])

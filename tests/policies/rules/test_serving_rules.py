@@ -71,7 +71,7 @@ def test_only_the_leader_of_a_group_needs_probes() -> None:
 def test_a_leader_that_does_not_serve_does_not_exempt_the_workers() -> None:
     found = group("", "readinessProbe")
     leader = found["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
-    leader["metadata"] = {"labels": {"app.kubernetes.io/component": "batch"}}
+    leader["metadata"] = {"labels": {"app.kubernetes.io/component": "training"}}
     (message,) = judge("inference-probes", found)
     assert "workerTemplate" in message
 

@@ -66,7 +66,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         titan(
             options={"parallelism": {"pipeline_parallel_degree": 4, "expert_parallel_degree": 4}}
         ),
-        ("expert_parallel_degree 4)", "here 2"),
+        ("expert_parallel_degree 4)", "tensor degrees (2)"),
     ),
     "degree of zero": (
         titan(options={"parallelism": {"pipeline_parallel_degree": 0}}),

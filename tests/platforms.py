@@ -21,6 +21,15 @@ def _platform(tmp_path_factory: pytest.TempPathFactory, nodes: str) -> Platform:
     return Platform(copy_checkout(folder / "checkout"), folder / "state", nodes)
 
 
+def require_real_nodes() -> None:
+    """Declare the test unavailable if this host cannot run real nodes now."""
+    verdict = host.choose_kind("auto")
+    if verdict.kind is not Kind.REAL:
+        unavailable(verdict.reason)
+    if clashes := links.clashing_routes(cluster_spec(Kind.REAL).network):
+        unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
+
+
 @pytest.fixture(scope="session")
 def untouched() -> HostState:
     """The host before the first start of the real cluster."""
@@ -39,11 +48,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 def real(tmp_path_factory: pytest.TempPathFactory, untouched: HostState) -> Iterator[Platform]:
     """A platform with two real nodes, taken down at the end."""
     assert untouched
-    verdict = host.choose_kind("auto")
-    if verdict.kind is not Kind.REAL:
-        unavailable(verdict.reason)
-    if clashes := links.clashing_routes(cluster_spec(Kind.REAL).network):
-        unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
+    require_real_nodes()
     platform = _platform(tmp_path_factory, "real")
     yield platform
     platform.make("down", "PURGE=1")

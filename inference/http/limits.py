@@ -139,8 +139,8 @@ class Limits:
 
         The closed connection belongs to the same peer if that has reached its limit, otherwise to
         the peer with the most connections. It is the peer's oldest idle connection or, without one,
-        its oldest connection that waits for its client. Return False if all connections of the peer
-        are waiting for the server.
+        its oldest connection that waits for its client or to parse large JSON. Return False if all
+        connections of the peer are waiting for a response.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:

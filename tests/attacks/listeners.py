@@ -5,10 +5,10 @@ servers differ. They get those limits on clients that they have options for.
 """
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tools.bench.inference.environments import python_of
+from tools.bench.inference.servers.echo import Receive, Send, lifespan
 
 HEALTH: Final = "/v2/health/ready"
 MAX_BODY: Final = 16 * 2**20
@@ -36,16 +36,10 @@ def command(name: str, port: int) -> list[str]:
     return [str(python_of("http")), "-m", module, *options, *address, application]
 
 
-async def application(
-    scope: dict[str, Any],
-    receive: Callable[[], Awaitable[dict[str, Any]]],
-    send: Callable[[dict[str, Any]], Awaitable[None]],
-) -> None:
+async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """Answer health checks, and requests with the outputs that they ask for."""
     if scope["type"] == "lifespan":
-        while (await receive())["type"] != "lifespan.shutdown":
-            await send({"type": "lifespan.startup.complete"})
-        await send({"type": "lifespan.shutdown.complete"})
+        await lifespan(receive, send)
         return
     status, body = 200, b"{}"
     if scope["path"] not in (HEALTH, "/v2"):
@@ -55,9 +49,7 @@ async def application(
     await send({"type": "http.response.body", "body": body})
 
 
-async def _infer(
-    scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]]
-) -> tuple[int, bytes]:
+async def _infer(scope: dict[str, Any], receive: Receive) -> tuple[int, bytes]:
     body, more = bytearray(), True
     while more:
         message = await receive()

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from devcluster import host
-from devcluster.nodes import links
-from devcluster.spec import Kind, cluster_spec
 from tests.cluster.killed_pods import PROGRAM, TRAINED, KilledPods
 from tests.cluster.platform import Platform, await_, copy_checkout
-from tests.tiers import unavailable
+from tests.platforms import require_real_nodes
 
 KINDS = ("mpi", "tensorflow", "pytorch", "trainjob", "jobset")
 BASE = "127.0.0.1:5000/"
@@ -54,11 +51,7 @@ def configure(config: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledPods]:
     """A stack with a job of each kind, of which a pod is killed during the training."""
-    verdict = host.choose_kind("auto")
-    if verdict.kind is not Kind.REAL:
-        unavailable(verdict.reason)
-    if clashes := links.clashing_routes(cluster_spec(Kind.REAL).network):
-        unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
+    require_real_nodes()
     folder = tmp_path_factory.mktemp("kinds")
     platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "real")
     platform.edit(configure)

@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from devcluster import host
-from devcluster.nodes import links
-from devcluster.spec import Kind, cluster_spec
 from tests.cluster.platform import Platform, await_, copy_checkout
-from tests.tiers import unavailable
+from tests.platforms import require_real_nodes
 
 BASE = "127.0.0.1:5000/pytorch-cpu:2.15.0"
 DOCKERFILE = """ARG BASE_IMAGE
@@ -75,11 +72,7 @@ SELECTOR = "gpu-platform.dev/service=chat"
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """The dev stack with an additional service whose replica is two pods."""
-    verdict = host.choose_kind("auto")
-    if verdict.kind is not Kind.REAL:
-        unavailable(verdict.reason)
-    if clashes := links.clashing_routes(cluster_spec(Kind.REAL).network):
-        unavailable(f"the embedded cluster's network is in use: {clashes}; `make down` ends it")
+    require_real_nodes()
     directory = tmp_path_factory.mktemp("groups")
     platform = Platform(copy_checkout(directory / "checkout"), directory / "state", "real")
     (platform.checkout / "examples" / "group").mkdir()

@@ -5,6 +5,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
 HEADERS = [("content-type", "application/octet-stream")]
 
 
@@ -14,16 +17,17 @@ async def rsgi_app(_: Any, protocol: Any) -> None:
     protocol.response_bytes(200, HEADERS, body)
 
 
-async def asgi_app(
-    scope: dict[str, Any],
-    receive: Callable[[], Awaitable[dict[str, Any]]],
-    send: Callable[[dict[str, Any]], Awaitable[None]],
-) -> None:
+async def lifespan(receive: Receive, send: Send) -> None:
+    """Answer the start and the shutdown of an ASGI server."""
+    while (await receive())["type"] != "lifespan.shutdown":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def asgi_app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     """Echo the body through ASGI, without a framework."""
     if scope["type"] == "lifespan":
-        while (await receive())["type"] != "lifespan.shutdown":
-            await send({"type": "lifespan.startup.complete"})
-        await send({"type": "lifespan.shutdown.complete"})
+        await lifespan(receive, send)
         return
     body, more = b"", True
     while more:

@@ -9,6 +9,6 @@ from kube.kinds import JobKind
 
 
 def builder(kind: JobKind) -> Callable[[Gang], list[Manifest]]:
-    """Return the function `build` of a kind's module; the job is the last manifest it returns."""
+    """Return a kind's function `build`. The last manifest that `build` returns is the job."""
     build: Callable[[Gang], list[Manifest]] = import_module(f"{__name__}.{kind}").build
     return build

@@ -1,4 +1,4 @@
-"""The gang from which every job kind is built: identical pods that start and fail together."""
+"""The gang that each job kind turns into manifests: identical pods that start and fail together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,10 +35,10 @@ class Step:
 class Gang:
     """A run of `size` pods built from `pod`.
 
-    `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind adds the
-    rendezvous. If `custom_command` is True, it is the complete command. `launcher` is the pod that
-    starts the others, in kinds with a launcher. Times are in seconds. `suspend` and `stop`
-    terminate the pods, in kinds that support them; a stopped run cannot be resumed.
+    `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind adds those
+    for the rendezvous. If `custom_command` is True, `pod.command` is the complete command. In kinds
+    with a launcher, `launcher` is the pod of the MPI launcher or the Ray head. `suspend` and `stop`
+    terminate the pods, in kinds that support it; a stopped run cannot be resumed.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Gang:
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()
     wrapper: Sequence[str] = ()
-    """Prefix of the training command: a program that reads the inputs and starts the training."""
+    """Prefix of the training command: a program that reads the run's inputs, then trains."""
     is_flow: bool = False
     """True if a JobFlow must start the training even if there are no steps."""
     notebook: NotebookSettings | None = None
@@ -126,7 +126,7 @@ def _rendezvous(gang: Gang) -> list[str]:
 
 
 def command_variables(gang: Gang) -> dict[str, str]:
-    """Return the environment variables that a command needs in addition to the rendezvous.
+    """Return the environment variables that a command needs besides those of the rendezvous.
 
     A custom command gets NNODES and NPROC_PER_NODE in torchrun's format.
     """
@@ -152,7 +152,7 @@ def metadata(gang: Gang, labels: Mapping[str, str] | None = None) -> Manifest:
 
 
 def pod_group(gang: Gang, *, additional: int = 0) -> Manifest:
-    """Return the PodGroup of a run whose kind is not a Volcano Job.
+    """Return the PodGroup of a run that is not a Volcano Job.
 
     `additional` is the number of other pods that must be placed together with the gang.
     """

@@ -1,7 +1,7 @@
 """Kind `indexed`: a Kubernetes Indexed Job, whose pods Volcano schedules as a gang.
 
-The gang gets a custom PodGroup. Volcano also creates one for each Job, but before release 1.11 its
-minimum is always one pod.
+The gang gets a custom PodGroup. Volcano also creates a PodGroup for each Job, but before release
+1.11, the minimum of that group is always one pod.
 """
 
 from dataclasses import replace
@@ -51,7 +51,8 @@ def indexed_pod(gang: Gang, master: str) -> Pod:
 def failure_policy(gang: Gang, container: str) -> Manifest:
     """Return the pod failure policy: fatal exit codes fail the Job, and evictions are ignored.
 
-    Failures of an evicted pod's peers still count, because their cause is not recorded.
+    The failures that an eviction causes in the pod's peers still count, because nothing records
+    that the eviction caused them.
     """
     fatal = {
         "action": "FailJob",

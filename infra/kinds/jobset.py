@@ -36,7 +36,7 @@ def job_set_spec(
 
     When a pod fails, the Job fails, and the JobSet restarts all pods unless the exit code is fatal.
     """
-    # JobSet names pods <JobSet>-<job>-<replica>-<index>, and its Service <JobSet>.
+    # The controller names pods <JobSet>-<job>-<replica>-<index>, and the Service <JobSet>.
     pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")
     job = compact(
         {

@@ -32,7 +32,7 @@ _SERVE: Final = (
     f"exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o PidFile=none "
     f"-o AuthorizedKeysFile={SSH_PATH}/authorized_keys -o StrictModes=no -o UsePAM=no"
 )
-"""Worker script. sshd must be started by an absolute path and with its own host key."""
+"""Worker script. sshd must be started by its absolute path and needs a host key."""
 
 _LAUNCH: Final = (
     "for host in $(echo $MPI_HOST | tr , ' '); do "
@@ -47,13 +47,13 @@ _RANK: Final = (
     "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
     'GROUP_RANK=$(($OMPI_COMM_WORLD_RANK/$SLOTS)); exec "$@"'
 )
-"""Script that sets torchrun's variables from Open MPI's."""
+"""Script that sets torchrun's environment variables from the corresponding ones of Open MPI."""
 
 
 def build(gang: Gang) -> list[Manifest]:
     """Return the Volcano Job.
 
-    It succeeds when the launcher does, because the workers' sshd never exits.
+    The job succeeds as soon as the launcher does, because the workers' sshd never exits.
     """
     launcher = gang.launcher or gang.pod
     env = {
@@ -89,8 +89,8 @@ _MPI_SETTINGS: Final = {
 
 
 def _launch(gang: Gang, env: dict[str, object]) -> list[str]:
-    # An SSH session has none of the container's variables, so the launcher sends its own, except
-    # for the name of its node.
+    # An SSH session has none of the container's environment variables, so the launcher sends its
+    # own variables, except the one with the name of its node.
     sent = ["PATH", "HOME", "PYTHONUNBUFFERED", "MASTER_ADDR", *env]
     flags = [f"-np {gang.size * gang.processes}", "--bind-to none"]
     flags += [f"-x {name}" for name in dict.fromkeys(sent) if name not in NODE_NAME]

@@ -10,7 +10,7 @@ from infra.manifests import Manifest, compact
 def build(gang: Gang) -> list[Manifest]:
     """Return the Volcano Job.
 
-    Each pod has its index in VC_TASK_INDEX and all host names in VC_WORKER_HOSTS.
+    In each pod, VC_TASK_INDEX is the pod's index, and VC_WORKER_HOSTS lists all host names.
     """
     pod = replace(gang.pod, env={**command_variables(gang), **gang.pod.env})
     task = compact(

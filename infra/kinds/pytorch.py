@@ -1,8 +1,8 @@
 """Kind `pytorch`: a PyTorchJob of the Training Operator (v1), whose pods Volcano places together.
 
-The PodGroup has the name that the operator uses when gang scheduling is enabled. There is
-therefore a single group in either case, and the gang is placed as a whole even if gang scheduling
-is disabled in the operator.
+The PodGroup has the name that the operator expects if its gang scheduling is enabled. The job
+therefore always has exactly one PodGroup, and is placed as a whole even if the operator's gang
+scheduling is disabled.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from kube.kinds.pytorch import JOB
 _CONTAINER = "pytorch"
 """Container name that the operator expects."""
 
-# Every failure is retried. The operator's policy ExitCode would treat 1 to 127 as final.
+# Every failure is retried. The operator's policy ExitCode would not retry exit codes 1 to 127.
 _RESTART = "OnFailure"
 
 
@@ -52,7 +52,7 @@ def _run_policy(gang: Gang) -> Manifest:
         {
             "cleanPodPolicy": "Running",
             "suspend": gang.suspend or None,
-            # Restarts of all containers are added up, and reaching the limit fails the job.
+            # The operator adds up the restarts of all containers and fails the job at this limit.
             "backoffLimit": gang.retries * gang.size + 1,
             "activeDeadlineSeconds": gang.deadline_seconds,
             "schedulingPolicy": compact(

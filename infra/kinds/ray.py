@@ -1,6 +1,6 @@
 """Kind `ray`: a KubeRay RayJob, with a head without GPUs and one Ray worker per pod.
 
-A custom PodGroup makes head and workers one gang, whichever scheduler KubeRay is configured for.
+A custom PodGroup makes the head and the workers one gang, whichever scheduler KubeRay uses.
 KubeRay generates the pods' commands (`ray start`).
 """
 
@@ -50,7 +50,7 @@ def build(gang: Gang) -> list[Manifest]:
 
 
 def _shell_word(word: str) -> str:
-    """Quote an argument for the shell, and write Kubernetes' $(NAME) as ${NAME}."""
+    """Quote an argument for the shell, and replace Kubernetes' $(NAME) with the shell's ${NAME}."""
     parts = _REFERENCE.split(word)
     if len(parts) == 1:
         return shlex.quote(word)
@@ -98,7 +98,7 @@ def _template(gang: Gang, pod: Pod, role: str) -> Manifest:
 
 
 def _operator_access(gang: Gang) -> Manifest:
-    """Return the policy that lets KubeRay query the head; the namespace denies it by default."""
+    """Return the policy that lets KubeRay query the head if the namespace denies other traffic."""
     # KubeRay's chart uses the first name, its plain manifests the second.
     name = {
         "key": "app.kubernetes.io/name",

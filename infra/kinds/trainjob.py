@@ -1,8 +1,8 @@
 """Kind `trainjob`: a TrainJob of Kubeflow Trainer 2 with a custom TrainingRuntime.
 
-The runtime contains the complete specification, and the TrainJob only refers to it, because the
-fields for overrides in TrainJobs have changed between releases. Policies also find everything in
-one place.
+The runtime contains the complete specification, and the TrainJob only refers to the runtime,
+because the override fields of TrainJobs have changed between releases. Policies can therefore check
+everything in one object.
 """
 
 from infra.kinds.gang import Gang, metadata, pod_group
@@ -18,7 +18,7 @@ _ANCESTOR_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
 def build(gang: Gang) -> list[Manifest]:
-    """Return the PodGroup, the TrainingRuntime and the TrainJob, which yield one JobSet."""
+    """Return the PodGroup, TrainingRuntime and TrainJob, from which Trainer creates a JobSet."""
     object_metadata = metadata(gang, {QUEUE_LABEL: gang.queue})
     runtime = {
         "apiVersion": RUNTIME.api_version,

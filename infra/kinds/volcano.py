@@ -32,7 +32,7 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
     "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
     "env": [],
 }
-"""Plugins that publish host names before the pods are ready, and set the index of each pod."""
+"""Plugins that publish host names before the pods are ready, and set each pod's index variable."""
 
 COMPLETES_THE_JOB: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
 """Task policy that completes the job when the task succeeds. As a policy of the job, it would
@@ -79,9 +79,9 @@ def volcano_objects(
 ) -> list[Manifest]:
     """Return the Volcano Job for these tasks or, for a run with steps, JobTemplates and a JobFlow.
 
-    A task's `dependsOn` cannot order steps: Volcano considers it met when the pods are ready, not
-    when they have succeeded, and within one gang it would never be met. `policies` replace the
-    default policies.
+    A task's `dependsOn` cannot order steps: Volcano considers the dependency met when the pods are
+    ready, not when they have succeeded. Within one gang, it would never be met. `policies` replace
+    the default policies.
     """
     spec = _spec(gang, tasks, plugins)
     if policies is not None:

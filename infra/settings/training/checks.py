@@ -36,7 +36,7 @@ class LimitedSetting:
     """A setting, or one value of it, that only some kinds support.
 
     `requested` returns the value if a job requests the capability, None otherwise. `remedy` is the
-    advice for other kinds.
+    advice for jobs of kinds that do not support it.
     """
 
     title: str

@@ -87,7 +87,7 @@ Reference = Annotated[str, AfterValidator(_reference)]
 
 
 class LauncherSettings(Settings):
-    """Resources of the pod that starts the others: the MPI launcher or the Ray head."""
+    """Resources of the MPI launcher or the Ray head."""
 
     cpu: CpuQuantity = Field(default="1", description="CPU request.")
     memory: MemoryQuantity = Field(default="2Gi", description="Memory request and limit.")
@@ -112,7 +112,7 @@ class StepSettings(Settings):
         description="Outputs of other steps, each as `<step>.<output>`; the step waits for them. "
         "`$(inputs.<name>)` in the command and in `env` is a parameter's value or an artifact's "
         f"path. `{TRAINING_STEP}.{EXPORT}` is the directory of the run's export, and "
-        f"`{TRAINING_STEP}.<metric>` one of its metrics. For a step with for_each, the input is a "
+        f"`{TRAINING_STEP}.<metric>` one of its metrics. The output of a step with for_each is a "
         "JSON list.",
     )
     outputs: dict[OutputName, OutputType] = Field(
@@ -131,7 +131,7 @@ class StepSettings(Settings):
         default=[],
         max_length=100,
         description="Run the step once for each of these values, in parallel. $(ITEM) in the "
-        "command is the value. A following step waits for all of them.",
+        "command is the value. Steps that follow wait until all of these pods have succeeded.",
     )
     retries: PositiveInt | None = Field(
         default=None,
@@ -185,7 +185,8 @@ class NetworkTopologySettings(Settings):
 
     mode: Literal["hard", "soft"] = Field(
         default="soft",
-        description="hard: wait for a part of the network with enough capacity; soft: prefer it.",
+        description="hard: wait for a part of the network with enough capacity; soft: prefer such "
+        "a part.",
     )
     highest_tier: PositiveInt | None = Field(
         default=None, description="Highest tier that the pods may span; requires mode hard."
@@ -212,7 +213,7 @@ class TrainingJobSettings(Settings):
         default=None,
         min_length=1,
         description="Custom command with its arguments, instead of this repository's program. "
-        "$(NAME) is replaced with the value of that variable.",
+        "$(NAME) is replaced with the value of the environment variable NAME.",
     )
     queue: DnsName = Field(description="Volcano queue for the job.")
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
@@ -254,7 +255,7 @@ class TrainingJobSettings(Settings):
     )
     launcher: LauncherSettings | None = Field(
         default=None,
-        description="Resources of the pod that starts the others, for kinds mpi and ray.",
+        description="Resources of the MPI launcher (kind mpi) or the Ray head (kind ray).",
     )
     notebook: NotebookSettings | None = Field(
         default=None, description="JupyterLab, for kind notebook (docs/notebooks.md)."
@@ -271,7 +272,7 @@ class TrainingJobSettings(Settings):
     hyperparameters: TrainingConfig | None = Field(
         default=None,
         description="Configuration of this repository's training program. Every job except a "
-        "notebook sets exactly one of this, `torchtitan` and `command`.",
+        "notebook sets exactly one of `hyperparameters`, `torchtitan` and `command`.",
     )
     torchtitan: TorchtitanSettings | None = Field(
         default=None,
@@ -297,8 +298,9 @@ class TrainingJobSettings(Settings):
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
         default=False,
-        description="Require this distribution, because packing can outweigh a preference. The "
-        "gang then waits for enough nodes, even if one node has capacity for several of its pods.",
+        description="Require the distribution that `spread` only prefers, because packing can "
+        "outweigh a preference. The gang then waits for enough nodes, even if one node has "
+        "capacity for several of its pods.",
     )
     pack: PackingSettings | None = Field(
         default=None, description="Keep the pods within a part of the cluster."
@@ -337,7 +339,7 @@ class TrainingJobSettings(Settings):
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
         description="suspended removes the run's pods until this is set to running; stopped "
-        "terminates it permanently. Changing this setting does not start a new run.",
+        "terminates the run permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
         default={},
@@ -347,7 +349,8 @@ class TrainingJobSettings(Settings):
     inputs: dict[OutputName, Reference] = Field(
         default={},
         description="Outputs of steps, each as `<step>.<output>`; the training waits for them. "
-        "With `command` they replace `$(inputs.<name>)`; otherwise each is a hyperparameter.",
+        "With `command`, each replaces `$(inputs.<name>)`; otherwise, each sets the hyperparameter "
+        "`<name>`.",
     )
     schedule: ScheduleSettings | None = Field(
         default=None,
@@ -463,7 +466,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def metrics_port(self) -> int | None:
-        """Port of the program's metrics; None if it serves none, or is a custom command."""
+        """Port on which the program serves metrics. None for a custom command or if not set."""
         if self.torchtitan is not None:
             return self.torchtitan.metrics_port
         return self.hyperparameters.metrics_port or None if self.hyperparameters else None

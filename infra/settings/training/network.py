@@ -1,4 +1,4 @@
-"""The network between the nodes of a job: its RDMA device and NCCL."""
+"""Network between the nodes of a job: RDMA devices and NCCL settings."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
@@ -45,12 +45,13 @@ class NcclSettings(Settings):
     interface: str | None = Field(
         default=None,
         min_length=1,
-        description="tcp: network interface (NCCL_SOCKET_IFNAME). The others use rdma.interface.",
+        description="tcp: network interface (NCCL_SOCKET_IFNAME). The other networks use "
+        "rdma.interface.",
     )
     gid_index: Byte | None = Field(
         default=None,
         description="roce: index of the adapter's address (NCCL_IB_GID_INDEX). NCCL 2.21 and later "
-        "detects it; earlier releases usually need 3.",
+        "detect it; earlier releases usually need 3.",
     )
     traffic_class: Byte | None = Field(
         default=None,
@@ -112,7 +113,7 @@ class NcclSettings(Settings):
         return self.network in _RDMA_NETWORKS
 
     def to_environment(self, interface: str | None) -> dict[str, str]:
-        """Return NCCL's variables; `interface` is that of the RDMA network, if there is one."""
+        """Return NCCL's variables. `interface` is the RDMA interface, or None without RDMA."""
         bootstrap = self.interface or interface
         variables = {**NETWORK_DEFAULTS[self.network], "NCCL_DEBUG": self.debug}
         if bootstrap is not None:

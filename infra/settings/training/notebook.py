@@ -39,7 +39,7 @@ class NotebookSettings(Settings):
         "kept when the notebook is deleted."
     )
     token_secret: DnsName = Field(
-        description="Secret in the namespace with the access token in its key `token`."
+        description="Secret, in the notebook's namespace, whose key `token` is the access token."
     )
     route: NotebookRouteSettings | None = Field(
         default=None,
@@ -50,6 +50,6 @@ class NotebookSettings(Settings):
         ge=1,
         le=7 * 24 * 60,
         description="Time (min) without activity of kernels, terminals and GPUs after which the "
-        "notebook is suspended. A warning appears 10 minutes earlier, or halfway through a shorter "
-        "time.",
+        "notebook is suspended. A warning appears 10 minutes earlier or, if the time is less than "
+        "20 minutes, after half of it.",
     )

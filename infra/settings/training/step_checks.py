@@ -1,4 +1,4 @@
-"""Checks of a job's steps: their order, and the outputs that they take from each other."""
+"""Checks of a job's steps: their order, and the outputs that they read from each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
 
 ITEM: Final = "ITEM"
-"""Environment variable with a step's value of `for_each`."""
+"""Environment variable that contains the value of `for_each` for which a step's pod runs."""
 
 
 _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {
@@ -79,7 +79,7 @@ def preceding_steps(job: TrainingJobSettings, name: str) -> list[str]:
 
 
 def _order_problem(job: TrainingJobSettings) -> str | None:
-    """Return an error message about the order of the steps: an unknown name, or a cycle."""
+    """Return an error message if the steps refer to an unknown step or form a cycle."""
     if TRAINING_STEP in job.steps:
         return f"has a step {TRAINING_STEP!r}, which is the training itself: choose another name"
     after = {name: step.after for name, step in job.steps.items()} | {TRAINING_STEP: job.after}
@@ -103,7 +103,7 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
 
 
 def _value_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield inputs without a matching output, and placeholders without an input or output."""
+    """Yield an error message for each invalid input, output and placeholder."""
     for name, step in job.steps.items():
         prefix = f"steps.{name}."
         for key, reference in step.inputs.items():

@@ -304,7 +304,7 @@ class SweepSettings(Settings):
 
     @property
     def expected_share(self) -> float:
-        """Share of the trials' total length that is trained if 1/factor of them pass each rung."""
+        """Trained share of the trials' total length if 1/factor of the trials pass each rung."""
         if self.early_stopping is None or self.length is None:
             return 1.0
         trained, share, before = 0.0, 1.0, 0
@@ -329,9 +329,9 @@ class SweepSettings(Settings):
         yield from ({**first, name: value} for name, values in ends.items() for value in values)
 
     def trial(self, parameters: Parameters) -> TrainingJobSettings:
-        """Return the job with these hyperparameters, as an author would write it.
+        """Return the sweep's job with these hyperparameters. Settings that are not set stay unset.
 
-        Raise ValidationError if such a job is invalid.
+        Raise ValidationError if the job would be invalid.
         """
         values: dict[str, Any] = self.job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         values["hyperparameters"] = {**values["hyperparameters"], **parameters}

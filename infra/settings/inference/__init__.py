@@ -56,14 +56,14 @@ class InferenceSettings(Settings):
             owner = self.services.get(name.removesuffix("-canary"))
             if number.isdecimal() and owner is not None and owner.has_groups:
                 raise ValueError(
-                    f"has a service {key!r}, but a LeaderWorkerSet named {name!r} creates a "
-                    "Service with this name for its pods: rename one of the services"
+                    f"has a service {key!r}, but the LeaderWorkerSet {name!r} creates a Service "
+                    "with the same name for its pods: rename one of the services"
                 )
         return self
 
     @property
     def other_servers(self) -> Mapping[str, Runtime]:
-        """Runtimes other than this project's model server, by service or canary."""
+        """Runtimes other than this project's model server, keyed by service or canary."""
         return {
             name: service.runtime_of({})
             for key, service in self.services.items()
@@ -73,7 +73,7 @@ class InferenceSettings(Settings):
 
     @property
     def rollbacks(self) -> Mapping[str, RollbackSettings]:
-        """Limits of canaries, by service."""
+        """Limits of canaries, keyed by service."""
         return {
             key: service.canary.rollback
             for key, service in self.services.items()

@@ -36,7 +36,7 @@ class GatewaySettings(Settings):
     )
     section: DnsName | None = Field(
         default=None,
-        description="Name of a listener of the Gateway. null attaches to all.",
+        description="Name of a listener of the Gateway. null attaches to all listeners.",
     )
 
 

@@ -83,7 +83,7 @@ class ClaimSourceSettings(Settings):
     path: str = Field(
         default="",
         pattern=r"^([^\s/]+(/[^\s/]+)*)?$",
-        description="Directory in the claim. Empty is its root.",
+        description="Directory in the claim. Empty means the root of the claim.",
     )
 
     @model_validator(mode="after")

@@ -107,9 +107,9 @@ class AutoscalingSettings(Settings):
 class RollbackSettings(Settings):
     """Limits of a canary, compared with the metrics of its pods in Prometheus.
 
-    A program in the namespace evaluates them. If one is exceeded, or if no pod of the canary is
-    ready, it sends all requests to the stable version. Changing the canary, its image or its limits
-    resets the rollback: the canary receives its configured weight again.
+    A program in the namespace evaluates the limits. If one is exceeded, or if no pod of the canary
+    is ready, the program sends all requests to the stable version. Changing the canary, its image
+    or its limits resets the rollback: the canary receives its configured weight again.
     """
 
     prometheus: str = Field(
@@ -175,7 +175,8 @@ class CanarySettings(Settings):
         description="Percentage of the requests. 0 sends all of them to the stable version.",
     )
     run: RunName | None = Field(
-        default=None, description="Run to serve. null serves the service's run."
+        default=None,
+        description="Run to serve. If run, url and source are null, the service's model is served.",
     )
     url: ExportUrl | None = Field(default=None, description="URL of the export to serve.")
     source: SourceSettings | None = Field(

@@ -254,7 +254,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def max_nodes(self) -> int:
-        """Maximum number of pods of a replica, of the service or its canary."""
+        """Maximum number of pods per replica, in the service or its canary."""
         canary = self.canary.server if self.canary else {}
         return max(self.runtime_of(server).nodes for server in ({}, canary))
 

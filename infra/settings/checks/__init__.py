@@ -24,8 +24,8 @@ SECTIONS: Final = {function: signature(function).parameters.keys() for function 
 def check(sections: Mapping[str, Any]) -> Iterator[str]:
     """Yield every problem across sections.
 
-    A check runs only if all sections that it compares are given, so that the caller can leave out
-    the invalid ones and each mistake is reported once.
+    A check runs only if all sections that it compares are given. The caller leaves out invalid
+    sections, so that each mistake is reported only once.
     """
     for function, needed in SECTIONS.items():
         if needed <= sections.keys():

@@ -39,7 +39,7 @@ def parents_exist(volcano: VolcanoSettings) -> Iterator[str]:
 
 
 def _ancestors(volcano: VolcanoSettings, name: str | None) -> list[str]:
-    """Return a queue and its ancestors, up to the first that occurs twice."""
+    """Return a queue and its ancestors. In a cycle, each queue is listed once."""
     path: list[str] = []
     while name is not None and name not in path:
         path.append(name)
@@ -158,7 +158,7 @@ def winners_are_served(training: TrainingSettings, inference: InferenceSettings)
 def _served_jobs(
     service: InferenceServiceSettings, training: TrainingSettings
 ) -> Iterator[tuple[str, str, TrainingJobSettings]]:
-    """Yield the job whose exports a service serves, with the setting that names it."""
+    """Yield the setting that names the served job or sweep, its key, and the exporting job."""
     if service.job in training.jobs:
         yield "job", service.job, training.jobs[service.job]
     if service.sweep in training.sweeps:

@@ -66,8 +66,8 @@ class SettingsError(Exception):
 def validate(values: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> StackSettings:
     """Validate a configuration and return its settings.
 
-    `values` are the configured values by section, `secrets` the keys of encrypted values. Raise
-    SettingsError with every problem found.
+    `values` maps sections to configured values, and `secrets` contains the keys whose values are
+    encrypted. Raise SettingsError with every problem found.
     """
     problems = [
         unknown_key([key], {*SECTIONS, PASSWORD_KEY})

@@ -75,7 +75,7 @@ def _together(each: str, pods: int, launcher: str) -> Decimal:
 
 
 def quota_limits(tenancy: TenancySettings, gpu: GpuSettings) -> list[tuple[str, str, Decimal]]:
-    """Return (key, resource, amount) of each limit that the quota sets."""
+    """Return the key, the resource and the amount of each limit that the quota sets."""
     devices = [
         (full_key("tenancy", "quota", "devices", name), name, Decimal(limit))
         for name, limit in tenancy.quota.devices.items()

@@ -27,7 +27,7 @@ class GpuOperatorSettings(Settings):
     driver: bool = Field(
         default=True,
         description="Install the driver in containers. Set to false if the nodes already have it, "
-        "as in the images of most clouds.",
+        "as the node images of most clouds do.",
     )
     driver_version: str | None = Field(
         default=None,
@@ -45,7 +45,7 @@ class GpuOperatorSettings(Settings):
     )
     gpu_feature_discovery: bool = Field(
         default=True,
-        description="Label nodes with the GPU model, which `gpu_product` of jobs needs.",
+        description="Label nodes with their GPU model. `gpu_product` of jobs requires this label.",
     )
     cdi: bool = Field(
         default=True,

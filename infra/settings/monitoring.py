@@ -99,7 +99,7 @@ class Thresholds(Settings):
         default=15, description="Time (min) that an autoscaler must be at its maximum."
     )
     rollout_minutes: Minutes = Field(
-        default=15, description="Time (min) that servers must have different versions of a model."
+        default=15, description="Time (min) that servers must serve different versions of a model."
     )
 
 
@@ -206,7 +206,8 @@ class MonitoringSettings(Settings):
     )
     labels: dict[QualifiedName, LabelValue] = Field(
         default={"release": RELEASE},
-        description="Labels by which the Prometheus operator selects these objects.",
+        description="Labels by which the Prometheus operator selects the PodMonitors and the "
+        "PrometheusRule.",
     )
     scraped_from: tuple[DnsLabel, ...] = Field(
         default=("monitoring",),
@@ -291,7 +292,7 @@ class RecorderSettings(Settings):
         description="Maximum number of log lines per container; the last ones are kept.",
     )
     kib: PositiveInt = Field(
-        default=64, le=10_240, description="Maximum size (KiB) of these lines."
+        default=64, le=10_240, description="Maximum size (KiB) of the log lines per container."
     )
     failures: PositiveInt = Field(
         default=10, le=1000, description="Maximum number of failures per run; the latest are kept."

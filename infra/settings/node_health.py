@@ -19,7 +19,7 @@ class NodeHealthSettings(Settings):
     """A controller that cordons nodes with unhealthy GPUs and moves their runs.
 
     Its image must be one of `images.workloads`, and the user of `pulumi up` needs permission to
-    grant `patch nodes`. docs/node-health.md describes it.
+    grant `patch nodes`. docs/node-health.md describes the controller.
     """
 
     image: DnsLabel = Field(
@@ -44,7 +44,7 @@ class NodeHealthSettings(Settings):
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of starts of runs, within 24 hours, that must report a node as slow "
+        description="Number of run starts within 24 hours that must report a node as slow "
         "(termination message `slow node NODE: …`) before it is cordoned. null ignores these "
         "reports.",
     )

@@ -177,7 +177,7 @@ def _slow_processes(settings: StackSettings) -> Iterator[str]:
 
 
 def _updates_that_wait_for_training(settings: StackSettings) -> Iterator[str]:
-    """Compare the quota with the largest gang, all services and the pod that an update adds."""
+    """Warn if the quota does not permit service updates while the largest gang is running."""
     if not settings.training.jobs or not settings.inference.services:
         return
     services = services_total(settings.inference, settings.training, settings.gpu, settings.logs)

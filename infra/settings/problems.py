@@ -38,7 +38,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
 
 
 _WITHOUT_SUBJECT: Final = re.compile(r"(write|set|use|choose|a|another) ")
-"""Beginning of requirements without a subject. All others begin with a verb, such as `must`."""
+"""Start of an imperative or a noun phrase. Other requirements need a subject, as in `it must …`."""
 
 
 def full_key(*path: str | int) -> str:

@@ -74,7 +74,7 @@ class LocalSource(Settings):
     path: AbsolutePath = Field(description="Path of the directory, the same on every node.")
     nodes: dict[QualifiedName, list[LabelValue]] = Field(
         min_length=1,
-        description="Node labels, with the values that identify nodes with the directory.",
+        description="Maps node labels to their values on the nodes that have the directory.",
     )
 
 

@@ -42,7 +42,7 @@ class QuotaSettings(Settings):
     """Quota for all pods of the namespace together."""
 
     gpus: int | None = Field(
-        default=None, ge=0, description="Number of GPUs, counted by the stack's GPU resource."
+        default=None, ge=0, description="Number of GPUs, requested as the stack's GPU resource."
     )
     devices: dict[QualifiedName, Annotated[int, Field(ge=0)]] = Field(
         default={},
@@ -68,7 +68,7 @@ class LimitSettings(Settings):
         default="256Mi", description="Memory request and limit of containers that set none."
     )
     max_memory: MemoryQuantity | None = Field(
-        default=None, description="Maximum memory limit of a container. null sets none."
+        default=None, description="Maximum memory limit of a container. null sets no maximum."
     )
 
 
@@ -83,13 +83,14 @@ class NetworkSettings(Settings):
     )
     inference_from: list[DnsLabel] = Field(
         default=[],
-        description="Namespaces that may call inference. Empty allows the whole cluster.",
+        description="Namespaces whose pods may call inference services. Empty allows all "
+        "namespaces.",
     )
     inference_cidrs: list[Cidr] = Field(
         default=[],
-        description="Address ranges outside the pod network that may also call inference, such "
-        "as the range of a cloud load balancer or, with service_type NodePort, the range of the "
-        "nodes.",
+        description="Address ranges outside the pod network that may also call inference services, "
+        "such as the range of a cloud load balancer or, with service_type NodePort, the range of "
+        "the nodes.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],
@@ -180,8 +181,8 @@ class TenancySettings(Settings):
         default="off",
         description="Evaluate the rules of the policy pack in the API server, for all namespaces "
         "of the cluster: audit counts violations, warn also reports them to clients, deny rejects "
-        "them. The default is off, because the policies also apply to pods of other teams, and "
-        "creating the policies requires additional permissions.",
+        "the objects. The default is off, because the policies also apply to pods of other teams, "
+        "and creating the policies requires additional permissions.",
     )
     admission_config: str | None = Field(
         default=None,

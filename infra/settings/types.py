@@ -133,7 +133,7 @@ _text = BeforeValidator(_as_text)
 
 
 def _format(name: str, *types: str) -> WithJsonSchema:
-    """Return a JSON schema that names the kind of value. Documentation shows `-` as a space."""
+    """Return a JSON schema with `name` as its format. The documentation shows `-` as a space."""
     return WithJsonSchema({"type": list(types) or "string", "format": name})
 
 
@@ -158,7 +158,7 @@ DiskQuantity = Annotated[
     AfterValidator(_disk),
     _format("size", "string", "number"),
 ]
-"""A size on the node's disk, which includes /tmp."""
+"""A size of a pod's ephemeral storage, at least that of /tmp."""
 
 CpuQuantity = Annotated[
     str,

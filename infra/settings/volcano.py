@@ -79,8 +79,8 @@ class SchedulerSettings(Settings):
     overcommit: float | None = Field(
         default=None,
         ge=1,
-        description="Resources to admit, as a multiple of the cluster's size. null uses "
-        f"{OVERCOMMIT} if `enqueue` applies.",
+        description="Limit on the total requests of admitted jobs, as a multiple of the cluster's "
+        f"resources. null uses {OVERCOMMIT} if `enqueue` applies.",
     )
     priority: bool = Field(default=True, description="Order the jobs of a queue by priority.")
     drf: bool = Field(
@@ -133,16 +133,16 @@ class SchedulerSettings(Settings):
 
 
 class ControllersSettings(Settings):
-    """Rate limits and concurrency of the controllers that create pods, groups and services of jobs.
+    """Rate limits and concurrency of the controllers that create the pods and PodGroups of jobs.
 
     The controllers send about thirty requests for a job of eight pods. At Volcano's default of 50
-    requests per second they create about twelve pods a second (`make bench-scale`).
+    requests per second, they create about twelve pods per second (`make bench-scale`).
     """
 
     requests_per_second: PositiveInt = Field(
         default=1000,
-        description="Maximum requests per second to the API server, which also limits its own "
-        "load.",
+        description="Maximum requests per second to the API server, which also protects itself "
+        "against overload.",
     )
     burst: PositiveInt = Field(default=2000, description="Maximum number of requests at once.")
     workers: PositiveInt = Field(
@@ -223,9 +223,11 @@ class PriorityClassSettings(Settings):
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
-        description="Preemption of lower-priority pods.",
+        description="Preemption policy for pods with a lower priority.",
     )
-    description: str = Field(default="", description="Intended users of the class.")
+    description: str = Field(
+        default="", description="Description of the class, such as its intended users."
+    )
 
 
 class VolcanoSettings(Settings):

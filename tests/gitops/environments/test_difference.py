@@ -19,7 +19,7 @@ def told(other: dict[str, Any]) -> list[str]:
 def test_a_changed_value_has_its_description_and_both_values() -> None:
     (text,) = told(changed("tenancy.quota.gpus", 16))
     assert text == (
-        "`tenancy.quota.gpus` (Number of GPUs, counted by the stack's GPU resource): 32 in one, "
+        "`tenancy.quota.gpus` (Number of GPUs, requested as the stack's GPU resource): 32 in one, "
         "16 in other."
     )
 

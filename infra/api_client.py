@@ -17,9 +17,9 @@ class ApiClient:
     name: str
     namespace: str
     program: str | None = None
-    """Value of the label `app.kubernetes.io/name`; None uses the name."""
+    """Value of the label `app.kubernetes.io/name`. None uses `name`."""
     awaited: bool = False
-    """True if Pulumi waits until its objects are ready."""
+    """True if Pulumi waits until the program's objects are ready."""
 
     @property
     def metadata(self) -> Manifest:
@@ -37,7 +37,10 @@ class ApiClient:
 
     @property
     def selector(self) -> dict[str, str]:
-        """Labels that select its pods. A run may have the same name label, but not both."""
+        """Labels that select the program's pods.
+
+        A run's pods may have the same `name` label, but not the same `instance` label as well.
+        """
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}
 
@@ -54,7 +57,7 @@ class ApiClient:
         return account
 
     def role(self, rules: Sequence[Mapping[str, Any]], namespace: str | None = None) -> Manifest:
-        """Return a Role in `namespace`, by default in that of the program."""
+        """Return a Role in `namespace` (default: the program's namespace)."""
         metadata = {**self.metadata, "namespace": namespace or self.namespace}
         return {
             "apiVersion": f"{_RBAC}/v1",
@@ -64,7 +67,7 @@ class ApiClient:
         }
 
     def binding(self, namespace: str | None = None) -> Manifest:
-        """Return the RoleBinding in `namespace`, by default in that of the program."""
+        """Return the RoleBinding in `namespace` (default: the program's namespace)."""
         return {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
@@ -94,7 +97,7 @@ class ApiClient:
     def allow_ports(self, ports: Iterable[int]) -> Manifest:
         """Return the NetworkPolicy that allows only egress to these ports.
 
-        A NetworkPolicy cannot select the API server, so the ports of all addresses are allowed.
+        A NetworkPolicy cannot select the API server, so these ports are allowed on all addresses.
         """
         allowed = [
             {"port": port, "protocol": protocol}
@@ -194,4 +197,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""Same volume as Kubernetes adds to pods that mount the token automatically."""
+"""The volume that Kubernetes adds to pods that mount the token automatically."""

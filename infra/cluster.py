@@ -26,9 +26,9 @@ STARTED_RUNS: Final = "startedRuns"
 """Stack output with the names of the runs whose jobs exist. Only successful updates write it."""
 
 _AMBIENT: Final = ""
-"""Value of `kubeconfig` with which the provider finds the file as kubectl does.
+"""Value of `kubeconfig` that makes the provider search for the file in the same way as kubectl.
 
-Without the argument, the value of $KUBECONFIG would become part of the state.
+If the argument were omitted, the value of $KUBECONFIG would become part of the state.
 """
 
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -37,8 +37,8 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    Export the stack output `cluster`, by which the next update recognizes the cluster. The
-    provider fails with RunError if the stack is already deployed to another cluster.
+    Export the stack output `cluster`, from which the next update recognizes the cluster. The
+    provider fails with RunError if the stack is already deployed to a different cluster.
     """
     return Target.of(settings).provider
 
@@ -114,7 +114,9 @@ def identity(
 
 
 def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
-    """Return the runs that the outputs list as started; none if the stack moves to a new cluster.
+    """Return the names of the runs that the outputs list as started.
+
+    The list is empty if the stack moves to a new cluster.
 
     The output `runs` is not used, because a failed update writes it as well.
     """

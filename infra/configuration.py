@@ -27,7 +27,7 @@ class RegistryLogin:
 
     @classmethod
     def of(cls, images: ImagesSettings) -> Self | None:
-        """Return the configured credentials, or None if the registry needs none."""
+        """Return the configured credentials, or None if none are configured."""
         if images.registry is None or images.username is None:
             return None
         password = pulumi.Config(PROJECT).require_secret(PASSWORD_KEY)

@@ -16,8 +16,8 @@ from infra.shared import SharedResources
 
 RECORDER: Final = "failure-recorder"
 CLAIMS_PATH: Final = "/claims"
-# During an update, the old and the new pod write the same files, which is harmless. With a gap
-# between them, failures would be missed.
+# The old pod runs until the new one is ready, because failures in a gap would not be recorded.
+# Meanwhile, both write the same files, which is harmless.
 _STRATEGY: Final = {
     "type": "RollingUpdate",
     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},

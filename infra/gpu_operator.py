@@ -45,7 +45,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
 def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
     """Return the values that make components use the registry's pull secret.
 
-    `serves` returns whether an image, or an image name prefix, is in the registry.
+    `serves` returns whether an image name, or a prefix of one, starts with the registry's host.
     """
     found: Manifest = {}
     for name, section in values.items():

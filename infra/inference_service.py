@@ -56,7 +56,7 @@ class InferenceService(Component):
 def build(args: InferenceServiceArgs) -> list[Manifest]:
     """Return the Service, workload, PodDisruptionBudget and, if configured, autoscaler.
 
-    Pulumi does not wait for them, because the model may still be in training.
+    Pulumi does not wait until they are ready, because the model may still be in training.
     """
     stable = args.stable
     built = [
@@ -70,7 +70,7 @@ def build(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
-    """Return the canary's objects, for which Pulumi waits; empty without a canary.
+    """Return the canary's objects, for which Pulumi waits; an empty list if there is no canary.
 
     The update fails if the canary's pods are not ready within the progress deadline.
     """
@@ -78,7 +78,7 @@ def build_canary(args: InferenceServiceArgs) -> list[Manifest]:
     if canary is None:
         return []
     deadline = {"pulumi.com/timeoutSeconds": str(args.service.progress_deadline_seconds)}
-    # Pulumi knows when a Deployment is ready, but not a LeaderWorkerSet.
+    # Pulumi can tell by itself when a Deployment is ready, but not when a LeaderWorkerSet is.
     several = canary.runtime.nodes > 1
     awaited = {"pulumi.com/waitFor": "condition=Available"} if several else {}
     built = [workload(args, canary, deadline | awaited), service(args, canary, deadline)]

@@ -26,8 +26,8 @@ class MonitoringArgs:
     """Monitoring settings and the namespaces to scrape.
 
     `ports` are the metrics ports of workloads. `servers` maps the services that do not use this
-    project's server to their runtimes. `rollback_seconds` are the intervals at which canaries are
-    evaluated. `rendering` is True if manifests are rendered without a cluster.
+    project's server to their runtimes. `rollback_seconds` are the intervals (s) at which canaries
+    are evaluated. `rendering` is True if manifests are rendered without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -139,13 +139,13 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 
 def _groups(args: MonitoringArgs) -> list[Manifest]:
-    """Return the rule groups. Server groups come first, because alerts read their series."""
+    """Return the rule groups. Server groups come first: they record series that alerts read."""
     servers = server_groups(args.servers, _serving_seconds(args))
     return [*servers, *rule_groups(args.monitoring)]
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval of services, at most the shortest interval of canary checks."""
+    """Return the scrape interval (s) of services, at most the shortest evaluation interval."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 

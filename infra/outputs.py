@@ -28,7 +28,9 @@ class TolerationOutput(TypedDict):
         Annotated[str, Field(description="Value of the taint if `operator` is Equal.")]
     ]
     effect: NotRequired[
-        Annotated[str, Field(description="Effect of the taint. Absent if all are tolerated.")]
+        Annotated[
+            str, Field(description="Effect of the taint. Absent if all effects are tolerated.")
+        ]
     ]
 
 
@@ -97,8 +99,10 @@ class VersionOutput(TypedDict):
 class CanaryOutput(VersionOutput):
     """The canary of a service."""
 
-    service: Annotated[str, Field(description="Name of its Service.")]
-    weight: Annotated[int, Field(description="Percentage of the requests that it receives.")]
+    service: Annotated[str, Field(description="Name of the canary's Service.")]
+    weight: Annotated[
+        int, Field(description="Percentage of the requests that the canary receives.")
+    ]
 
 
 @with_config(_EXTENSIBLE)

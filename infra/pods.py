@@ -21,7 +21,7 @@ _TMP_MOUNT: Final = {"name": TMP_VOLUME, "mountPath": TMP_PATH}
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNodes:
-    """GPU resource and RuntimeClass of pods with GPUs, and labels and taints of GPU nodes."""
+    """GPU resource, node selector, tolerations and RuntimeClass of pods with GPUs."""
 
     resource: str
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume other than a claim, with `source` in the format of the API: {"secret": {…}}."""
+    """A volume whose `source` has the format of the API, such as {"secret": {…}}."""
 
     name: str
     source: Manifest
@@ -116,7 +116,7 @@ class Pod:
 
 
 def pod_template(pod: Pod) -> Manifest:
-    """Return metadata and spec of the pod, as Jobs and Deployments embed them."""
+    """Return the pod's metadata and spec, as the template of a Job or Deployment."""
     on_gpu_node = pod.gpus > 0
     selector = {**(pod.gpu_nodes.node_selector if on_gpu_node else {}), **pod.node_selector}
     tolerations = [*(pod.gpu_nodes.tolerations if on_gpu_node else ()), *pod.tolerations]
@@ -133,7 +133,7 @@ def pod_template(pod: Pod) -> Manifest:
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
             "hostNetwork": pod.host_network or None,
-            # The node's resolver cannot resolve the names of Services, and therefore of peers.
+            # The node's resolver cannot resolve the names of Services, nor therefore of peers.
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,
@@ -297,7 +297,7 @@ def _claims(pod: Pod) -> list[Mount]:
 
 
 def _claim_volumes(pod: Pod) -> dict[str, str]:
-    """Return a mapping from the name of each mount of a claim to the name of its volume.
+    """Map the name of each mount of a claim to the name of the mounted volume.
 
     Mounts of one claim share a volume, because the kubelet never starts a pod in which two volumes
     have the same claim.
@@ -313,7 +313,8 @@ def _claim_volumes(pod: Pod) -> dict[str, str]:
 def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Manifest]:
     """Return constraints that spread the pods with these labels evenly over suitable nodes.
 
-    Without `strict`, they are preferences. With it, a gang may stay pending while nodes are free.
+    Without `strict`, the constraints are preferences. With `strict`, a gang may stay pending even
+    if nodes are free.
     """
     return [
         {
@@ -330,7 +331,7 @@ def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Mani
 def shared_label_affinity(
     labels: Mapping[str, str], node_label: str, *, required: bool
 ) -> Manifest:
-    """Return an affinity that keeps the pods on nodes with the same value of `node_label`."""
+    """Return an affinity that keeps pods with `labels` on nodes whose `node_label` is equal."""
     term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
     if required:
         return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
@@ -339,9 +340,10 @@ def shared_label_affinity(
 
 
 def exclusive_node_affinity(label: str, exempt: Mapping[str, str]) -> Manifest:
-    """Return an affinity that keeps other pods with the label off the node, in all namespaces.
+    """Return an affinity that keeps other pods with `label` off the pod's node.
 
-    Pods with the labels `exempt`, which use no GPU, may share the node.
+    It applies to pods of all namespaces. Pods with the labels `exempt`, which use no GPU, may share
+    the node.
     """
     others = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()]
     term = {

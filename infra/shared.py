@@ -24,7 +24,7 @@ class SharedResources:
     images: Mapping[str, Any]
     identities: Mapping[str, str]
     pull_secret: str | None
-    """Name of the Secret with the registry's login, if it needs one."""
+    """Name of the Secret with the registry's login, or None if no login is configured."""
 
     @property
     def outputs(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A sweep. `args` are those of its trials, without the searched hyperparameters.
+    """A sweep. `args` are the arguments of its trials without the searched hyperparameters.
 
     `price` is set only if the budget limits the cost.
     """
@@ -50,7 +50,7 @@ class Sweep:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of the budget, or fewer if its money runs out first."""
+        """GPU-hours of the budget, or fewer if the budget's money runs out first."""
         budget = self.settings.budget
         bounds = [] if budget.gpu_hours is None else [budget.gpu_hours]
         if budget.money is not None and self.price is not None and self.price.gpu_hour:
@@ -158,7 +158,8 @@ def parse_plan(text: str) -> dict[str, Sweep]:
 class SweepControllerArgs:
     """The sweeps of a stack, and the settings of their controller's pod.
 
-    `plan` is the JSON of `plan()`; it and the image may be Pulumi outputs.
+    `plan` is the result of the function `plan` as JSON. The plan and the image may be Pulumi
+    outputs.
     """
 
     controller: SweepControllerSettings

@@ -14,7 +14,7 @@ from infra.training_run import TrainingJobArgs
 class SweepController(Component):
     """The templates of the sweeps, and the Deployment that runs their trials.
 
-    The stack limits the trials, but they are not its resources, and Pulumi does not wait for them.
+    The trials are not resources of the stack, and Pulumi does not wait for them.
     """
 
     def __init__(

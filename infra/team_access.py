@@ -27,10 +27,10 @@ VIEWERS: Final = "team-viewers"
 
 
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
-    """Return a Role and a RoleBinding for members and for viewers, unless they have no groups.
+    """Return a Role and a RoleBinding for members, and for viewers, if groups of them are set.
 
     Anyone who creates pods can mount every Secret of the namespace and use its service accounts, so
-    members have these permissions too, although no role names them.
+    members can do both, although their role does not grant it.
     """
     groups = {MEMBERS: tenancy.groups.members, VIEWERS: tenancy.groups.viewers}
     rules = {MEMBERS: [*_read_rules(), *_run_rules()], VIEWERS: [*_read_rules()]}
@@ -43,7 +43,7 @@ def team_access(tenancy: TenancySettings) -> list[Manifest]:
 
 
 def _read_rules() -> Iterator[Manifest]:
-    """Yield the rules to read everything about runs and services, but no Secret."""
+    """Yield the rules to read everything about runs and services except Secrets."""
     yield _rule("", ("pods/log",), ("get",))
     for group, resources in (*_READABLE.items(), *_run_resources().items()):
         yield _rule(group, resources, _READ)

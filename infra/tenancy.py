@@ -126,7 +126,7 @@ def manifests(args: TenancyArgs) -> list[Manifest]:
 
 
 def quotas(tenancy: TenancySettings, gpu_resource: str) -> list[Manifest]:
-    """Return the ResourceQuota, or nothing if no limit is set."""
+    """Return the ResourceQuota, or an empty list if no limit is set."""
     quota = tenancy.quota
     hard: dict[str, Any] = {
         **{f"requests.{name}": amount for name, amount in quota.devices.items()},
@@ -196,7 +196,11 @@ def service_accounts(tenancy: TenancySettings, *, with_secret: bool) -> list[Man
 def network_policies(
     tenancy: TenancySettings, inference_ports: tuple[int, ...], *, inference_groups: bool = False
 ) -> list[Manifest]:
-    """Return policies that allow only DNS, gangs, callers of inference and configured ranges."""
+    """Return policies that deny all traffic except what the workloads need.
+
+    They need DNS, connections between training pods and within inference groups, requests to
+    inference services, and egress to the configured ranges.
+    """
     training = {"matchLabels": {WORKLOAD_LABEL: "training"}}
     inference = {"matchLabels": {WORKLOAD_LABEL: "inference"}}
     callers: list[Manifest] = [

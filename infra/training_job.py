@@ -34,7 +34,7 @@ class TrainingJob(Component):
     run: str
     """Name of the run and of its directory on the claim: `<key of the job>-<8 digits>`."""
     namespace: pulumi.Input[str]
-    """Namespace of its pods."""
+    """Namespace of the run's pods."""
     summary: RunOutput
     """The run's entry in the stack output `runs`."""
 
@@ -52,8 +52,8 @@ class TrainingJobs(Component):
     """Runs of many training jobs in one component.
 
     A component for each run would slow down large stacks: a file or bucket backend rewrites the
-    whole state at each step, and a component costs three steps in addition to two per object
-    (docs/scale.md).
+    whole state at each step of an update, and a component takes three steps in addition to the two
+    of each object (docs/scale.md).
 
     `recorded` contains the names of the runs whose jobs the last update found or created. If an
     update would create such a job again, the job was deleted in the cluster. The update is then
@@ -191,6 +191,7 @@ _TEMPLATE: Final = (
     "spec.template.metadata.annotations",
     "spec.template.metadata.labels[*]",
 )
-"""Paths of a Job's pod template. The provider applies the cluster's value of an ignored path, but
-skips paths with a wildcard. Without the wildcard, it would apply the labels `controller-uid` and
-`job-name`, which the API server adds, and the next update would replace the Job to remove them."""
+"""Ignored paths of a Job's pod template. The provider applies the cluster's value at an ignored
+path, unless the path has a wildcard. Without the wildcard, it would apply the labels
+`controller-uid` and `job-name`, which the API server adds, and the next update would replace the
+Job to remove them."""

@@ -57,9 +57,9 @@ _AUTOSCALER_ANNOTATIONS: Final = {
 class TrainingJobArgs:
     """A job, and the values that its pods need in addition to the job's settings.
 
-    `image` is a string or a Pulumi output, which a preview may not know. `image_identity` is always
-    known and identifies the image's contents. `claims` maps the claims' keys to their names in the
-    cluster. These names and the namespace are strings or Pulumi outputs.
+    `image` is a string or a Pulumi output that may be unknown in a preview. `image_identity` is
+    always known and identifies the image's contents. `claims` maps the claims' keys to their names
+    in the cluster. These names and the namespace are strings or Pulumi outputs.
     """
 
     key: str
@@ -209,7 +209,7 @@ def _training_pod(args: TrainingJobArgs, run: str, image: Any) -> Pod:
 
 
 def _launcher_pod(job: TrainingJobSettings, pod: Pod) -> Pod:
-    """Return the pod that starts the others: without GPUs and without placement rules."""
+    """Return the pod of the MPI launcher or Ray head, without GPUs and without placement rules."""
     size = job.launcher or LauncherSettings()
     return replace(
         pod,
@@ -257,7 +257,7 @@ def _step_pod(args: TrainingJobArgs, run: str, name: str, pod: Pod) -> Pod:
 
 
 def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
-    """Return a step's command, with the program that handles conditions and outputs as a prefix."""
+    """Return a step's command, prefixed with the program that handles conditions and outputs."""
     job = args.job
     step = job.steps[name]
     conditional = [other for other in preceding_steps(job, name) if _has_condition(job, other)]
@@ -279,7 +279,7 @@ def _step_command(args: TrainingJobArgs, run: str, name: str) -> list[str]:
 def _step_program(
     run: str, name: str, options: Sequence[str] = (), inputs: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the command prefix that runs `workload.step`, or an empty list if nothing needs it."""
+    """Return the prefix that runs `workload.step`, or an empty list without options and inputs."""
     arguments = [f"--input={key}={reference}" for key, reference in (inputs or {}).items()]
     if not options and not arguments:
         return []
@@ -309,7 +309,7 @@ def _metrics_port(job: TrainingJobSettings) -> dict[str, int]:
 
 
 def _scrape_annotations(job: TrainingJobSettings) -> dict[str, str]:
-    """Return annotations for a Prometheus without PodMonitors."""
+    """Return annotations for a Prometheus that does not use PodMonitors."""
     return {
         f"{PROMETHEUS_ANNOTATION}{name}": value
         for port in _metrics_port(job).values()

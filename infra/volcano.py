@@ -125,7 +125,7 @@ _PAUSES: Final = (1, 2, 4, 8, 15, 15, 15)
 
 
 async def retry_queue(failed: pulumi.ErrorHookArgs) -> bool:
-    """Return whether to retry a failed operation on a queue, after a pause.
+    """Return whether to retry a failed operation on a queue; if so, pause first.
 
     Helm's installation finishes as soon as the webhook's pod is running, although the pod may not
     be listening yet.
@@ -182,8 +182,8 @@ _PODS: Final = {
 def network_policy(args: VolcanoArgs) -> Manifest:
     """Return the NetworkPolicy for Volcano's pods.
 
-    No policy can select the API server by its address, so the webhooks accept connections from
-    anywhere, and all egress is allowed.
+    A NetworkPolicy cannot select the API server, so the webhooks accept connections from anywhere,
+    and all egress is allowed.
     """
     webhooks = args.volcano.values.get("basic", {}).get("admission_port", 8443)
     ports = {int(target.port) for target in scraping.volcano(args.volcano.namespace)}
@@ -275,8 +275,8 @@ def _overcommit(settings: SchedulerSettings) -> dict[str, Any] | None:
 
 
 def _sla(settings: SlaSettings) -> dict[str, Any]:
-    # The tier precedes all others, so that the plugin's vote counts; priorities still order the
-    # jobs.
+    # Volcano follows the plugin's votes only if its tier precedes all others. enableJobOrder is
+    # off, so that priorities still order the jobs.
     return {
         "name": "sla",
         "enableJobOrder": False,

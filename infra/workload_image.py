@@ -20,9 +20,9 @@ from infra.settings.images import (
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadImageArgs:
-    """An image, and the registry path (host and path) that a built one is pushed to.
+    """An image, and the registry path (host and path) to which it is pushed if it is built.
 
-    Paths in the settings are relative to `root`, by default the directory of the program.
+    Paths in the settings are relative to `root`, which is the program's directory by default.
     """
 
     key: str
@@ -42,9 +42,9 @@ class WorkloadImageArgs:
 class WorkloadImage(Component):
     """An image of a workload.
 
-    `reference` is the image with its digest, which is unknown until a new image is built.
-    `identity` is always known and is part of the names of runs. It is the reference of an existing
-    image, or a hash of the build settings and of the sources outside this project's directories.
+    `reference` is the image with its digest, which is unknown until the image is built. `identity`
+    is always known and is part of the names of runs. For an existing image, it is the reference;
+    otherwise, a hash of the build settings and of the sources outside this project's directories.
     """
 
     reference: pulumi.Output[str]

@@ -466,7 +466,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def metrics_port(self) -> int | None:
-        """Port on which the program serves metrics. None for a custom command or if not set."""
+        """Port on which the program serves metrics; None for a custom command or if not set."""
         if self.torchtitan is not None:
             return self.torchtitan.metrics_port
         return self.hyperparameters.metrics_port or None if self.hyperparameters else None

@@ -39,7 +39,7 @@ class NotebookSettings(Settings):
         "kept when the notebook is deleted."
     )
     token_secret: DnsName = Field(
-        description="Secret, in the notebook's namespace, whose key `token` is the access token."
+        description="Secret in the notebook's namespace. Its key `token` contains the access token."
     )
     route: NotebookRouteSettings | None = Field(
         default=None,

@@ -11,14 +11,14 @@ class TlsSettings(Settings):
     """TLS termination at the model server."""
 
     secret: DnsName = Field(
-        description="Name of a Secret of type kubernetes.io/tls in the namespace."
+        description="Name of a Secret of type kubernetes.io/tls in the service's namespace."
     )
 
 
 class ApiKeysSettings(Settings):
     """API keys that clients need for predictions."""
 
-    secret: DnsName = Field(description="Name of a Secret in the namespace.")
+    secret: DnsName = Field(description="Name of a Secret in the service's namespace.")
     key: str = Field(
         default="keys",
         pattern=r"^[-._A-Za-z0-9]{1,253}$",

@@ -71,7 +71,7 @@ class AutoscalingSettings(Settings):
     requests_in_flight: PositiveInt | None = Field(
         default=None,
         description="Target number of requests in flight (queued or being processed) per pod. KEDA "
-        "reads the average over a minute. Without keda it requires an adapter that serves the "
+        "reads the average over a minute. Without keda, it requires an adapter that serves the "
         "metric inference_requests_in_flight.",
     )
     keda: KedaSettings | None = Field(

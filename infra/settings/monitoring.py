@@ -283,8 +283,8 @@ class RecorderSettings(Settings):
     claims: list[DnsLabel] = Field(
         default=["checkpoints"],
         min_length=1,
-        description="Claims of runs. They must be ReadWriteMany, because training writes to "
-        "them at the same time.",
+        description="Claims of runs, to which the recorder writes. They must be ReadWriteMany, "
+        "because training writes to them at the same time.",
     )
     lines: PositiveInt = Field(
         default=500,

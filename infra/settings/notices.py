@@ -49,9 +49,9 @@ def _many_jobs(settings: StackSettings) -> Iterator[str]:
     jobs = len(settings.training.jobs)
     if jobs > MAX_JOBS:
         yield (
-            f"{full_key('training', 'jobs')} contains {jobs} jobs. Updates of more than {MAX_JOBS} "
-            "become slow, because a file or bucket backend writes the whole state at each step: "
-            "give each team its own stack (docs/scale.md), or use Pulumi Cloud."
+            f"{full_key('training', 'jobs')} contains {jobs} jobs. With more than {MAX_JOBS}, "
+            "updates become slow, because a file or bucket backend writes the whole state at each "
+            "step: give each team its own stack (docs/scale.md), or use Pulumi Cloud."
         )
 
 

@@ -99,7 +99,7 @@ class VolumeSettings(Settings):
     capacity: MemoryQuantity = Field(description="Capacity of the volume.")
     access_modes: list[AccessMode] = Field(min_length=1, description="Access modes of the volume.")
     storage_class: DnsName | None = Field(
-        default=None, description="Storage class of the volume. null sets none."
+        default=None, description="Storage class of the volume. null sets no class."
     )
     reclaim_policy: ReclaimPolicy = Field(
         default="Retain", description="Retain or delete the volume when its claim is deleted."

@@ -163,7 +163,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
 def node_ports_are_reachable(
     inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that a network policy admits the callers of node ports, which are not pods."""
+    """Check that an isolated namespace admits callers of node ports, because they are not pods."""
     network = tenancy.network
     for key, service in inference.services.items():
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:
@@ -177,7 +177,7 @@ def node_ports_are_reachable(
 def host_networks_are_admitted(
     training: TrainingSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that Pod Security admits host networks."""
+    """Check that the namespace's Pod Security level admits jobs on the host network."""
     level = tenancy.pod_security
     for key, job in training.all_jobs.items():
         if job.host_network and level != "privileged":
@@ -188,7 +188,7 @@ def host_networks_are_admitted(
 
 
 def topology_is_supported(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that Volcano supports the network topology, which it ignores before 1.12."""
+    """Check that jobs set a network topology only with Volcano 1.12 or later, which supports it."""
     for key, job in training.all_jobs.items():
         if job.network_topology is not None and volcano.release < FIRST_WITH_TOPOLOGY:
             yield (

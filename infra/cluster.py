@@ -116,9 +116,8 @@ def identity(
 def recorded_runs(recorded: Mapping[str, Any], cluster: ClusterOutput) -> list[str]:
     """Return the names of the runs that the outputs list as started.
 
-    The list is empty if the stack moves to a new cluster.
-
-    The output `runs` is not used, because a failed update writes it as well.
+    The list is empty if the stack moves to a new cluster. The output `runs` is not used, because a
+    failed update writes it as well.
     """
     known = recorded.get(OUTPUT)
     moves = known is not None and known["uid"] != cluster["uid"]

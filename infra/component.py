@@ -38,8 +38,8 @@ class Component(pulumi.ComponentResource):
     """A component whose children depend explicitly on the component's dependencies.
 
     Pulumi delays children until their parent's dependencies exist, but records no dependency for
-    the children themselves. Without one, a destroy would delete everything at once, for example a
-    queue before its jobs.
+    the children themselves. Without explicit dependencies, a destroy could delete a queue before
+    its jobs, for example.
     """
 
     def __init__(self, kind: str, name: str, opts: pulumi.ResourceOptions | None) -> None:

@@ -133,7 +133,7 @@ def pod_template(pod: Pod) -> Manifest:
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
             "hostNetwork": pod.host_network or None,
-            # The node's resolver cannot resolve the names of Services, nor therefore of peers.
+            # The node's resolver cannot resolve Service names, through which pods find each other.
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,

@@ -61,7 +61,7 @@ class Gang:
     steps: Sequence[Step] = ()
     after: Sequence[str] = ()
     wrapper: Sequence[str] = ()
-    """Prefix of the training command: a program that reads the run's inputs, then trains."""
+    """Prefix of the training command: a program that reads the inputs and executes the command."""
     is_flow: bool = False
     """True if a JobFlow must start the training even if there are no steps."""
     notebook: NotebookSettings | None = None

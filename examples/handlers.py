@@ -15,7 +15,7 @@ from inference.engine.handlers import Classifier, Plain, Source
 from inference.engine.interface import InputError, Tensors, TensorSpec
 
 MAX_PIXELS: Final = 2**22
-"""Maximum size of an image, checked before decoding: a small file may contain a large image."""
+"""Maximum number of pixels, checked before decoding: a small file may contain a large image."""
 
 _MODES: Final = {1: "L", 3: "RGB"}
 

@@ -1,7 +1,7 @@
 """Accelerators among the extended resources and DRA device classes of a cluster.
 
 Device plugins choose the names of their resources, so a list of GPU names is never complete. Every
-extended resource and device class is an accelerator unless it is listed as another device.
+extended resource and device class is an accelerator unless `OTHER_DEVICES` or a setting lists it.
 """
 
 from collections.abc import Iterable
@@ -100,10 +100,10 @@ It matches their names as kube-state-metrics spells them.
 
 @dataclass(frozen=True)
 class Accelerators:
-    """Definition of accelerators: extended resources and device classes except other devices.
+    """Definition of accelerators: all extended resources and device classes, with exceptions.
 
-    `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns of `namespace/name` to the
-    number of accelerators in each matching ResourceClaim or ResourceClaimTemplate.
+    `other_devices` adds exceptions to `OTHER_DEVICES`. `claims` maps patterns of `namespace/name`
+    to the number of accelerators in each matching ResourceClaim or ResourceClaimTemplate.
     """
 
     other_devices: tuple[str, ...] = ()

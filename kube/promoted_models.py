@@ -1,7 +1,7 @@
 """Parameter object for the admission policies: the models that may be served in a cluster.
 
 `python -m gpu_platform models promote` adds an entry after it has verified the signature of a
-model. CEL cannot verify signatures, so the policies admit the digests of the entries.
+model. CEL cannot verify signatures, so the policies admit the models whose digests have an entry.
 """
 
 import re

@@ -24,7 +24,7 @@ Mode = Literal["audit", "warn", "deny"]
 PREFIX: Final = "gpu-platform-"
 """Prefix of the names of all policies and bindings."""
 EXCLUDED: Final = ("kube-system",)
-"""Namespaces without policies: a control plane that cannot restart its pods cannot recover."""
+"""Namespaces that the policies exclude: a control plane that cannot restart pods cannot recover."""
 CONTROLLERS: Final = (
     "system:kube-controller-manager",
     *(
@@ -57,14 +57,14 @@ To remove all policies:
   kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings \\
     --selector app.kubernetes.io/part-of=gpu-platform
 
-This requires Kubernetes 1.30 or later, but no webhook. Rules that need more than
+The policies require Kubernetes 1.30 or later, but no webhook. Rules that need more than
 one object, such as those about queues, claims and budgets, are not included.
 """
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Namespaces without policies, and users whose ownerReferences are trusted."""
+    """Namespaces that the policies exclude, and users whose ownerReferences are trusted."""
 
     excluded: tuple[str, ...] = EXCLUDED
     controllers: tuple[str, ...] = CONTROLLERS
@@ -75,9 +75,9 @@ def manifests(
 ) -> list[Manifest]:
     """Return policies and bindings for the enabled rules that need only a single object.
 
-    Rules about the same objects share a policy, because the API server converts an object again for
-    each policy. Advisory rules are separate policies. Raise `ConfigurationError` if an
-    exemption is rejected.
+    Rules about the same objects share a policy, because the API server converts an object once for
+    each policy. Advisory rules have separate policies. Raise `ConfigurationError` if an exemption
+    is rejected.
     """
     if configuration.exemptions.rejected:
         raise ConfigurationError("; ".join(configuration.exemptions.rejected))
@@ -152,7 +152,7 @@ def _settings(config: RuleConfig, scope: Scope) -> Manifest:
 
 
 class _Policy:
-    """A policy with the rules of one target and level."""
+    """ValidatingAdmissionPolicy with the rules of one target and level, and its binding."""
 
     def __init__(self, name: str, target: Target, mandatory: bool) -> None:
         self._name, self._target, self._mandatory = name, target, mandatory
@@ -237,7 +237,7 @@ def _exempt(rule: Rule[Any], config: RuleConfig, configuration: Configuration) -
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that repeats equal parts instead of writing anchors."""
+    """YAML dumper that writes repeated parts in full, without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -53,7 +53,7 @@ def _holds(expression: Node, labels: Node) -> bool:
 
 
 def protects(budget: Resource, size: Decimal) -> bool:
-    """Return whether a PodDisruptionBudget keeps at least one of `size` replicas."""
+    """Return whether a PodDisruptionBudget keeps at least one of `size` replicas running."""
     spec = budget.root["spec"]
     min_available, max_unavailable = spec["minAvailable"], spec["maxUnavailable"]
     if not (spec.known and min_available.known and max_unavailable.known):
@@ -66,7 +66,7 @@ def protects(budget: Resource, size: Decimal) -> bool:
 
 
 def _share(amount: Node, size: Decimal) -> Decimal | None:
-    """Return a number of pods; a percentage is resolved against `size`."""
+    """Return an amount as a number of pods; a percentage is relative to `size`."""
     if amount.text and amount.text.endswith("%"):
         percent = quantity_or_none(amount.text.removesuffix("%"))
         return None if percent is None else percent * size / 100

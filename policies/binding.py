@@ -57,7 +57,7 @@ class _ExemptedViolation:
 
 
 class _ResourceState(threading.local):
-    """State of the current resource, by thread: the engine may check several concurrently."""
+    """State of the resource that a thread checks; the engine may check several concurrently."""
 
     def __init__(self) -> None:
         self.properties: Any = None
@@ -66,7 +66,7 @@ class _ResourceState(threading.local):
 
 
 class Binding:
-    """Adapter from rules to the policy SDK, with views of resources that the rules share."""
+    """Adapter from rules to the policy SDK. The rules share its views of the resources."""
 
     def __init__(
         self, exemptions: Exemptions | None = None, rules: Sequence[Rule[Any]] = RULES
@@ -123,7 +123,7 @@ class Binding:
         ]
 
     def configuration_policies(self) -> list[Policy]:
-        """Return policies about the configuration itself, which must follow all others."""
+        """Return the policies about the configuration itself. They must follow all others."""
         return [
             *(
                 EverywherePolicy(partial(self._report_problems, rule), **metadata(rule))

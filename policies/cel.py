@@ -68,11 +68,11 @@ class Cel:
     - `variables.x`: a shared variable, or one of `variables`;
     - `settings.x`: a setting of the rule, by its name in the configuration file;
     - `pattern(settings.x)`: a list of patterns with `*`, as one regular expression;
-    - `pairs(settings.x)`: an object, as a list of pairs: the regular expression for each key, and
-      the value as a string.
+    - `pairs(settings.x)`: an object, as a list of pairs. Each pair contains the regular expression
+      for a key, and its value as a string.
 
     `partial` marks a rule that can only partly be evaluated on one object. `requires` names a
-    setting; if it is empty, the rule is left out of the policies.
+    setting; if that setting is empty, the rule is left out of the policies.
     """
 
     violations: str
@@ -132,7 +132,7 @@ def containers(violation: str, **variables: str) -> Cel:
 
 
 def gpu_containers(violation: str, **variables: str) -> Cel:
-    """Return the rule that reports each container `c` with GPUs for which a condition is true."""
+    """Return the rule that reports each GPU container `c` for which a condition is true."""
     names = f"variables.gpuContainers.filter(c, {violation}).map(c, 'container ' + c.name)"
     return Cel(names, variables=variables)
 
@@ -149,7 +149,7 @@ def images(violation: str, **variables: str) -> Cel:
 
 
 def _dependencies(name: str, known: Mapping[str, str]) -> list[str]:
-    """Return the names of a variable and of all that it uses, in the order of evaluation."""
+    """Return the names that a variable depends on and its own name, in the order of evaluation."""
     used = [
         each for other in _REFERENCE.findall(known[name]) for each in _dependencies(other, known)
     ]
@@ -157,7 +157,7 @@ def _dependencies(name: str, known: Mapping[str, str]) -> list[str]:
 
 
 def pattern(patterns: Sequence[str]) -> str:
-    """Return the regular expression (RE2) for patterns in which `*` matches anything."""
+    """Return the regular expression (RE2) for patterns with the wildcards `*` and `?`."""
     if not patterns:
         return r"[^\s\S]"
     each = ("".join(map(_wildcard, text)) for text in patterns)

@@ -26,11 +26,11 @@ _OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
 class Target:
     """API resources that a policy evaluates.
 
-    `changed` is the condition under which an update is evaluated; if it is empty, no update is.
-    Controllers add labels to existing objects and remove their finalizers. If such updates were
-    denied, objects could never be deleted. `named` limits the policy to objects with these names,
-    and `parameters` is the namespace and name of a ConfigMap that the policy's expressions read as
-    `params`.
+    `changed` is the condition under which updates are evaluated; if it is empty, only creations
+    are. Other updates must not be denied: controllers add labels to existing objects and remove
+    their finalizers, without which the objects could never be deleted. `named` limits the policy to
+    objects with these names, and `parameters` is the namespace and name of a ConfigMap that the
+    policy's expressions read as `params`.
     """
 
     name: str
@@ -88,7 +88,7 @@ SERVING_PODS: Final = Target(
     ANNOTATED_PODS.changed,
     parameters=(promoted_models.NAMESPACE, promoted_models.NAME),
 )
-"""The resources of `PODS`, for rules that compare models with the promoted ones."""
+"""The resources of `PODS`, for rules that compare served models with promoted models."""
 PROMOTED_MODELS: Final = Target(
     "promoted-models",
     {"": ("configmaps",)},
@@ -97,7 +97,7 @@ PROMOTED_MODELS: Final = Target(
 )
 SERVICES: Final = Target("services", {"": ("services",)}, _SPEC_CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
-"""Evaluated only on creation, because the source is immutable and binding updates the volume."""
+"""Evaluated only on creation: the source is immutable, and binding to a claim is an update."""
 CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
 """Evaluated only on creation, because the specification is immutable."""
 
@@ -118,9 +118,9 @@ def accelerator_class(name: str) -> str:
 
 
 def level(resource: str) -> str:
-    """Return an expression that lists the `resources` that set `cpu` or `memory` for container `c`.
+    """Return an expression that lists the `resources` fields that set cpu or memory.
 
-    The list may contain those of the container, followed by those of the pod.
+    The list may contain the field of container `c`, followed by the field of its pod.
     """
     return (
         "[c.?resources.orValue({}), variables.spec.?resources.orValue({})].filter(l,"
@@ -129,7 +129,7 @@ def level(resource: str) -> str:
 
 
 def path(text: str) -> str:
-    """Return an expression for the parts of an absolute path; CEL cannot resolve `..`."""
+    """Return an expression for the parts of an absolute path; `..` is kept, not resolved."""
     return f"{text}.split('/').filter(p, p != '' && p != '.')"
 
 

@@ -1,4 +1,4 @@
-"""The pack's configuration file: levels and settings by rule, and exemptions.
+"""The pack's configuration file: levels and settings of rules, and exemptions.
 
 Under Pulumi, the engine parses the file and passes each policy its settings. This module is for all
 other uses.
@@ -113,7 +113,7 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class Configuration:
     """Every enabled rule with its level and settings, and the names of the disabled ones.
 
-    `simulated` are the enabled rules about simulations, which the pack does not evaluate.
+    `simulated` contains the enabled rules about simulations. The pack does not evaluate them.
     """
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]
@@ -132,7 +132,7 @@ def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
     except ValueError as error:
         raise ConfigurationError(f"it is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigurationError(f"found {values!r:.60}; write an object with rules by name")
+        raise ConfigurationError(f"found {values!r:.60}; write an object that maps rules to levels")
     return configure(values, rules)
 
 

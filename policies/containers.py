@@ -37,8 +37,8 @@ class Container:
     def level(self, resource: str) -> Node:
         """Return the resources that set CPU or memory: the container's, or else the pod's."""
         shared = self._pod.spec["resources"] if self._pod is not None else Node(None)
-        # Complete resources in a partial pod replace those that are defined elsewhere, so the pod's
-        # are not considered.
+        # If a partial pod sets a container's complete resources, they replace all resources that
+        # are defined elsewhere, so the resources of the pod are not considered.
         alone = self.node.partial and not self.resources.partial
         for level in [self.resources] if alone else [self.resources, shared]:
             if any(not level[fields][resource].absent for fields in ("requests", "limits")):
@@ -56,7 +56,7 @@ class Container:
         return self.kind == "sidecar" and "initContainers" in self.node.steps
 
     def gpu_counts(self, accelerators: Accelerators) -> dict[str, Decimal]:
-        """Return the number of GPUs that the container requests, by resource."""
+        """Map GPU resources to the numbers that the container requests."""
         return {
             name: quantity_or_none((request if limit.absent else limit).value) or Decimal(0)
             for name, request, limit in self.gpus(accelerators)

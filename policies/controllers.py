@@ -83,7 +83,7 @@ class Workload:
 
     @property
     def additional_retries(self) -> int:
-        """The difference between the retry limit and the number of retries."""
+        """The retry limit minus the number of retries that it allows."""
         return self._record.extra
 
     @property
@@ -193,7 +193,7 @@ class Workload:
             if not policy.absent:
                 return policy
         policy = pod.spec["restartPolicy"]
-        # For containers outside of the usual lists, the controller decides.
+        # The controller sets the restart policy of containers outside of the usual lists.
         return Node(UNKNOWN) if policy.absent and pod.location.containers else policy
 
     @property

@@ -29,7 +29,7 @@ def value_near_pod(root: Node, path: str, pod: Sequence[Key]) -> Node:
 
 
 def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return the number that the manifest requests, or None if it is unknown."""
+    """Return the count that the manifest requests, or None if it is unknown."""
     nodes = [value_near_pod(root, path, pod) for path in count.paths]
     present = next((node for node in nodes if not node.absent), None)
     if present is None and count.elsewhere:
@@ -42,7 +42,7 @@ def requested(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
 
 
 def largest(root: Node, count: Count, pod: Sequence[Key]) -> Decimal | None:
-    """Return the maximum that the number can ever reach, or None if it is unknown."""
+    """Return the maximum that a count can ever reach, or None if it is unknown."""
     applies = not count.enabled or value_near_pod(root, count.enabled, pod).value is True
     maxima = [value_near_pod(root, path, pod) for path in count.maxima] if applies else []
     nodes = [*(value_near_pod(root, path, pod) for path in count.paths), *maxima]

@@ -60,9 +60,9 @@ def _load(file: Path) -> list[Rule[Any]]:
 
 
 def _policies() -> dict[str, ModuleType]:
-    """Return the loaded modules of the pack by the names that rules import.
+    """Map the module names that custom rules import to the loaded modules of the pack.
 
-    The installed pack is `gpu_platform.policies`, and in the checkout it is `policies`.
+    Custom rules import `policies`, but the installed pack is `gpu_platform.policies`.
     """
     prefix = str(__package__)
     return {

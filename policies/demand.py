@@ -25,7 +25,7 @@ _TASKS: Final = TaskConfig()
 
 @dataclass(frozen=True)
 class Demand:
-    """Accelerators of one kind for the pods of one specification."""
+    """Accelerators of one type that the pods of one specification request."""
 
     workload: Workload
     pod: Pod
@@ -34,9 +34,9 @@ class Demand:
     """Name of the resource, or of a claim's device class; empty if it is unknown."""
     claimed: bool
     maximum: Decimal
-    """The maximum number, infinite if nothing limits it."""
+    """The maximum number of accelerators, infinite if nothing limits it."""
     usual: Decimal
-    """The number without autoscalers and updates."""
+    """The number of accelerators without autoscalers and updates."""
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:

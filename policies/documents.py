@@ -61,7 +61,7 @@ def read(
     """Yield the objects of a text, including list items; raise `DocumentError` if it is invalid.
 
     For a document that is not a Kubernetes object, such as a kustomization or Helm values, `skip`
-    is called with its location and the reason; without `skip` it is an error.
+    is called with its location and the reason. Without `skip`, such a document is an error.
     """
     number = 1
     loader = None

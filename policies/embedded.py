@@ -35,7 +35,7 @@ def embedded(resource: Resource) -> Iterator[Resource]:
 
 
 def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a generator's object: `data`, with the kind and name that are next to it."""
+    """Return the object that a generator creates: `data`, with the generator's kind and name."""
     data = value.get("data")
     fields = data if isinstance(data, dict) else {}
     stated = fields.get("metadata")

@@ -34,7 +34,7 @@ class Finding:
 def evaluate(
     documents: Sequence[Document], configuration: Configuration, *, whole_stack: bool = True
 ) -> list[Finding]:
-    """Return findings in the order of the documents, then those about the stack.
+    """Return the findings about objects, in the order of the documents, then those about the stack.
 
     If the documents are not the whole stack, rules about the stack are skipped. Rules about
     Pulumi itself are always skipped.

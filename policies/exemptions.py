@@ -131,7 +131,7 @@ class Exemptions:
         return self._in_force.get(rule, [])
 
     def covering(self, rule: str, resource: Resource | None) -> Exemption | None:
-        """Return the valid exemption of a resource from a rule, if there is one."""
+        """Return the valid exemption of a resource from a rule, if any, and mark it as used."""
         if resource is None:
             return None
         exemptions = [each for each in self.of(rule) if each.covers(resource.address)]

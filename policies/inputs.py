@@ -1,4 +1,4 @@
-"""Rules, configuration and manifests from files, for the commands."""
+"""Input files of the commands: additional rules, the configuration and manifests."""
 
 from __future__ import annotations
 

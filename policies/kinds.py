@@ -19,14 +19,14 @@ _NAMES: Final = ("group", "kind")
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
-    """Return the registry, extended by a configuration's records, keyed by `Kind.group` or `Kind`.
+    """Return the registry with a configuration's records, whose keys are `Kind.group` or `Kind`.
 
     Raise `ConfigurationError` with every problem.
     """
     records, problems = [], list[str]()
     stated = values.get(KINDS) or {}
     if not isinstance(stated, Mapping):
-        raise ConfigurationError(f"{KINDS}: found {stated!r:.60}; write records by Kind.group")
+        raise ConfigurationError(f"{KINDS}: found {stated!r:.60}; map Kind.group to records")
     for name, value in stated.items():
         kind, _, group = name.partition(".")
         try:

@@ -89,7 +89,7 @@ class Loader(BoundedLoader):
         super().__init__(stream)
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """Return the tag of a node that has none."""
+        """Return the tag of a node without an explicit tag."""
         if kind is not yaml.ScalarNode:
             return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         if not implicit[0]:

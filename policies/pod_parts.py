@@ -73,7 +73,7 @@ class JoinedNode(Node):
 
 
 class RenamedNode(Node):
-    """An object of which some fields are at non-standard paths."""
+    """An object with some fields at non-standard paths."""
 
     __slots__ = ("_fields", "_inner", "_usual")
 
@@ -166,7 +166,7 @@ def images_at(spec: Node, location: Pods) -> Iterator[Node]:
 
 
 def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
-    """Return the devices that a pod requests outside of its containers, by resource."""
+    """Map resources to the amounts that a pod requests outside of its containers."""
     found: dict[str, Any] = {}
     for location in devices:
         summed: dict[str, Any] = {}

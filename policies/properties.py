@@ -1,8 +1,8 @@
 """Resource properties as plain data, with a marker for values that are unknown during a preview.
 
 The policy SDK passes properties as proxies that raise when an unknown value is read, so a single
-unknown image digest would disable a whole rule for a resource. Here they are converted once:
-unknown leaves become `UNKNOWN`, and everything else can be checked.
+unknown image digest would disable a whole rule for a resource. This module converts properties
+once: unknown leaves become `UNKNOWN`, and everything else can be checked.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def _read(collection: Any, key: Any) -> Any:
 
 
 def editable(value: Any) -> Any:
-    """Copy properties to dicts and lists; secrets stay wrapped and unknowns stay sentinels.
+    """Copy properties to dicts and lists; secrets stay wrapped and unknown values stay sentinels.
 
-    The SDK's proxies unwrap values on access; like its serializer, this reads the original from the
-    key `__target`.
+    The SDK's proxies unwrap values on access. Like the SDK's serializer, this function reads the
+    original value from the key `__target`.
     """
     if isinstance(value, Secret):
         return Secret(editable(value.value))

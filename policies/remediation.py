@@ -18,7 +18,7 @@ def apply_edits(
 ) -> None:
     """Apply the edits in place and in order, and create missing objects on their paths.
 
-    `unwrap` returns the value inside a wrapped one, such as a secret.
+    `unwrap` returns the value inside a wrapper, such as a secret.
     """
     for edit in edits:
         _set(properties, edit.steps, edit.value, unwrap)

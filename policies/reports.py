@@ -27,9 +27,10 @@ _PROPERTY = _COMMAND | str.maketrans({":": "%3A", ",": "%2C"})
 class Report:
     """Findings, with the evaluated files and rules.
 
-    `left_out` counts rules that need the whole stack, `disabled` are rules that the configuration
-    disables, `skipped` are documents that are not Kubernetes objects. `fail_on` is one of
-    `FAIL_ON`; with `verbose`, rules without findings are also listed.
+    `left_out` is the number of rules that were skipped because they need the whole stack.
+    `disabled` lists rules that the configuration disables, and `skipped` documents that are not
+    Kubernetes objects. `fail_on` is one of `FAIL_ON`. With `verbose`, rules without findings are
+    also listed.
     """
 
     findings: Sequence[Finding]

@@ -1,4 +1,4 @@
-"""The view of a single resource that rules receive."""
+"""A single Kubernetes object, as rules receive it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def address_of(namespace: str, group: str, kind: str, name: str) -> str:
 
 
 def _without_anchors(value: Any) -> Any:
-    """Return plain data in which no key is written as an anchor, such as `+(hostNetwork)`."""
+    """Return plain data with the anchors around keys removed, as in `+(hostNetwork)`."""
     if isinstance(value, dict):
         return {_ANCHOR.sub(r"\1", key): _without_anchors(item) for key, item in value.items()}
     return [_without_anchors(item) for item in value] if isinstance(value, list) else value
@@ -96,8 +96,8 @@ class Resource:
     def is_manifest(self) -> bool:
         """True if the provider creates a Kubernetes object from the resource.
 
-        Like the provider, this looks at `apiVersion` and `kind` in the properties rather than at
-        the type token, because anyone can register an object under a component's type token.
+        Like the provider, this check uses `apiVersion` and `kind` in the properties rather than the
+        type token, because anyone can register an object under a component's type token.
         """
         if not self.pulumi_type.startswith(_PULUMI_PREFIX) or self.pulumi_type == _RELEASE:
             return False
@@ -174,7 +174,7 @@ class Resource:
 
     @cached_property
     def name(self) -> str:
-        """Name of the object in the cluster, or Pulumi's name if that is unknown."""
+        """Name of the object in the cluster, or of the Pulumi resource if the former is unknown."""
         declared = self._metadata["name"].text
         return declared or self.pulumi_name or "(no name)"
 

@@ -9,12 +9,12 @@ The roles are:
 - `system`: pods without GPUs that no label assigns to another role.
 
 The registry of kinds defines which roles a kind allows and which one is its default. A label on the
-pod template or on the resource selects one of them, except a role that is too lenient: if the kind
-can be `training`, pods with several GPUs in total are neither `batch` nor `interactive`, and a pod
-that runs to completion is never `serving`.
+pod template or on the resource selects one of them, except a role that is too lenient: a pod that
+runs to completion is never `serving`, and if the kind can be `training`, pods with several GPUs in
+total are neither `batch` nor `interactive`.
 
-A label cannot exempt a pod from the rules that apply to every pod. Only the configuration can, by
-naming the workload.
+A label cannot exempt a pod from the rules that apply to every pod. Only the configuration can
+exempt it, by naming the workload.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RoleSettings(Protocol):
 
     @property
     def component_roles(self) -> Mapping[str, Role]:
-        """Maps values of these labels to roles."""
+        """Maps values of `component_labels` to roles."""
 
     @property
     def small_gpus(self) -> int:
@@ -55,7 +55,7 @@ class RoleSettings(Protocol):
 
     @property
     def role_key(self) -> tuple[Any, ...]:
-        """All of these settings, as a cache key."""
+        """All settings that determine a role, as a cache key."""
 
 
 def role_of(pod: Pod, settings: RoleSettings) -> Role:
@@ -70,10 +70,10 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     if ends:
         roles = [role for role in roles if role != "serving"]
     if record.roles[0] == "batch":
-        # The pods work independently.
+        # The pods of the kind work independently, so only the GPUs of a single pod count.
         together = sum(pod.gpus(accelerators).values(), Decimal(0))
     elif record.completed:
-        # The object that runs the pods sets their number.
+        # Another object runs the pods and sets their number, so the number counts as unlimited.
         together = UNLIMITED
     else:
         together = _total(pod.siblings, accelerators)

@@ -1,11 +1,12 @@
 """Rules: metadata, configuration and a function that yields violations.
 
-A rule has one of five scopes and does not depend on kinds:
+A rule does not depend on kinds and has one of five scopes:
 
 - `pod_rule`: called for every pod specification, wherever it was found;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
-- `release_rule`: called for every Helm release, of which only the values are known;
+- `release_rule`: called for every resource that deploys objects that rules cannot see, such as a
+  Helm release;
 - `stack_rule`: called once with all resources of the stack.
 
 Rule modules import the decorators and types for rules from here. This module is independent of
@@ -42,7 +43,7 @@ PAGE_VARIABLE = "GPU_POLICIES_DOCS"
 
 
 def section(name: str) -> str | None:
-    """Return the link to a section of docs/policies.md, if the page is published or exists."""
+    """Return the link to a section of the published or local docs/policies.md, if there is one."""
     page = os.environ.get(PAGE_VARIABLE) or (_PAGE.as_uri() if _PAGE.exists() else None)
     return page and f"{page}#{name}"
 
@@ -195,7 +196,7 @@ class Rule(Generic[C]):
 
 
 def _merge(shared: Any, own: Any, is_set: bool) -> Any:
-    """Return a pack-wide setting, extended by the rule's setting if it is set."""
+    """Return a pack-wide setting, extended by the rule's own setting if the rule sets one."""
     if not is_set:
         return shared
     return {**shared, **own} if isinstance(own, dict) else [*shared, *own]
@@ -262,7 +263,7 @@ def declared_rule(
 ) -> Rule[C]:
     """Return a rule about the configuration.
 
-    The pack itself reports its violations, so `check` yields none.
+    The pack itself reports violations of the rule, so `check` yields none.
     """
 
     def check(*_: Any) -> Iterable[Violation]:

@@ -39,11 +39,11 @@ class Scalings:
         return self._found.get((target.namespace, target.kind.lower(), target.name), [])
 
     def minimum(self, target: Resource) -> Decimal | None:
-        """Return the largest minimum of a resource's autoscalers, or None if it has none."""
+        """Return the largest minimum of a resource's autoscalers, or None without an autoscaler."""
         return max((scaling.minimum for scaling in self.of(target)), default=None)
 
     def maximum(self, target: Resource) -> Decimal | None:
-        """Return the largest maximum of a resource's autoscalers, or None if it has none."""
+        """Return the largest maximum of a resource's autoscalers, or None without an autoscaler."""
         limits = (max(scaling.minimum, scaling.maximum) for scaling in self.of(target))
         return max(limits, default=None)
 

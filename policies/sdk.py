@@ -17,7 +17,7 @@ from typing import Any
 PACKAGE = "pulumi-policy"
 OLDEST, BELOW = (1, 21, 0), (1, 22)
 """Range of supported versions, the same as in pyproject.toml."""
-# Maps each internal to its number of parameters, if it is called or replaced.
+# Maps each internal to its number of parameters, or to None if it only has to exist.
 _INTERNALS: dict[str, int | None] = {
     "policy:_PolicyAnalyzerServicer.Analyze": 3,
     "policy:_PolicyAnalyzerServicer.AnalyzeStack": 3,
@@ -38,7 +38,7 @@ _INTERNALS: dict[str, int | None] = {
 
 
 def check() -> None:
-    """Exit with a message unless the installed SDK is a supported one."""
+    """Exit with a message unless the installed SDK is supported."""
     if problems := list(_problems()):
         required = f"{PACKAGE}>={_version_text(OLDEST)},<{_version_text(BELOW)}"
         sys.exit(f"gpu-platform: {'; '.join(problems)}; install {required}")
@@ -74,7 +74,7 @@ def _fits(part: str, parameters: int | None) -> bool:
 
 
 def _unwraps() -> bool:
-    """Return whether the values, unknown values and original can be read from a proxy."""
+    """Return whether known values, unknown values and the original can be read from a proxy."""
     from pulumi_policy import proxy
 
     from policies.properties import editable, plain

@@ -1,4 +1,4 @@
-"""Patterns that recognize secrets, by names, values and settings."""
+"""Patterns that recognize secrets by their names and values, and in settings and arguments."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _hidden_texts(text: str) -> Iterator[str]:
 
 
 def contains_in_file(name: str, text: str) -> bool:
-    """Return whether the text of a ConfigMap, which may be a file, is or contains a secret."""
+    """Return whether a value of a ConfigMap, which may be a whole file, contains a secret."""
     return is_secret(name, text) or bool(ARGUMENT.search(text) or SETTING.search(text))
 
 

@@ -35,7 +35,7 @@ _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """Empty, because no rule reads stack tags."""
 _REPORTING_LEVELS = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
-"""Maps levels to those at which violations that remain after a remediation are reported."""
+"""Maps a level to the level at which violations that remain after a remediation are reported."""
 
 
 class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
@@ -51,7 +51,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         self, listener: Listener, name: str, version: str, policies: list[Policy], *more: Any
     ) -> None:
         super().__init__(name, version, policies, *more)
-        # The SDK does this in each call, but these settings apply to the whole process.
+        # The SDK configures these settings in each call, but they apply to the whole process.
         self._configure_runtime_settings()
         self._listener = listener
         self._policies = policies
@@ -118,7 +118,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         return super().Configure(request, context)
 
     def _enabled_policies(self, kind: type[Policy]) -> list[_Enabled]:
-        """Return the enabled policies of a kind with level and settings, as last configured."""
+        """Return the enabled policies of a kind with their configured levels and settings."""
         if kind not in self._enabled:
             policies = [policy for policy in self._policies if isinstance(policy, kind)]
             levels = [

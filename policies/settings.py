@@ -66,9 +66,9 @@ class GpuConfig(RuleConfig):
     )
     claim_devices: Annotated[dict[str, NonNegativeInt], AfterValidator(_not_all_claims)] = Field(
         default={},
-        description="Number of accelerators in ResourceClaims and ResourceClaimTemplates, by "
-        "`namespace/name`; `*` matches anything. Required for claims that the stack does not "
-        "declare; 0 for claims of other devices.",
+        description="Maps the `namespace/name` of ResourceClaims and ResourceClaimTemplates to "
+        "their number of accelerators; `*` matches anything. Required for claims that the stack "
+        "does not declare; 0 for claims of other devices.",
     )
 
     @cached_property
@@ -105,7 +105,8 @@ class RoleConfig(GpuConfig):
             "interactive": "interactive",
             "singleuser-server": "interactive",
         },
-        description="Roles by value of the label. JupyterHub labels notebooks `singleuser-server`.",
+        description="Role for each value of the labels. JupyterHub labels notebooks "
+        "`singleuser-server`.",
     )
     small_gpus: int = Field(
         default=1,

@@ -39,7 +39,7 @@ examples:
 
 exit status:
   0  every case has the expected violations
-  1  a case has other violations
+  1  at least one case has different violations
   2  a case, the rules or the configuration are not valid
 """
 

@@ -35,8 +35,8 @@ class Node:
     """A value with its path.
 
     Reading never fails: a missing key returns a node of `None`, and anything below an unknown value
-    is unknown. In a partial manifest, such as a patch, a missing key is unknown too, since the
-    other part is elsewhere.
+    is unknown. In a partial manifest, such as a patch, a missing key is unknown too, because the
+    rest of the manifest may set it.
     """
 
     __slots__ = ("_key", "_parent", "_partial", "value")
@@ -73,7 +73,7 @@ class Node:
 
     @property
     def partial(self) -> bool:
-        """True if another part of the manifest is elsewhere."""
+        """True if the rest of the manifest is defined elsewhere."""
         return self._partial
 
     @property
@@ -157,7 +157,7 @@ class Node:
 
 
 def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:
-    """Return whether key and value of any field, at any depth of plain data, pass a test.
+    """Return whether any field of plain data, at any depth, passes a test of its key and value.
 
     Items of lists have an empty key. Rules that search a whole manifest call this first, because
     nodes with paths take five times as long.

@@ -116,7 +116,7 @@ class Pod:
         return product(requested(root, count, steps) for count in counts)
 
     def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
-        """Return the maximum number of the pods that can run at once; None if unknown.
+        """Return the maximum number of the specification's pods at one time; None if unknown.
 
         `scaled` is the maximum number of replicas of an autoscaler. With `surge`, the additional
         pods of a rolling update are included.
@@ -144,7 +144,7 @@ class Pod:
         return product(quantity_or_none(count.value) or Decimal(1) for count in counts)
 
     def replica_counts(self) -> Iterator[Node]:
-        """Yield the counts that determine the number of pods, which must be integers."""
+        """Yield the fields that determine the number of pods; they must be integers."""
         if self.location is ANYWHERE:
             yield from structural_counts(self.spec)
             return
@@ -188,7 +188,7 @@ class Pod:
         return [container for container in self.containers if container.wants_gpu(accelerators)]
 
     def gpus(self, accelerators: Accelerators) -> dict[str, Decimal]:
-        """Return the GPUs of one pod by resource, as the scheduler counts them.
+        """Map GPU resources to the numbers that the scheduler counts for one pod.
 
         Init containers run one after the other, before the main containers and alongside the
         sidecars that precede them. Devices in claims are not included, because other objects

@@ -1,13 +1,13 @@
-"""Archive the last log lines and events of failed pods next to the run's checkpoints.
+"""Archive the last log lines and events of failed pods next to the checkpoints of their runs.
 
-    python3 -m recorder watch --claims /claims     in a pod of the namespace that it watches
+    python3 -m recorder watch --claims /claims     archive the failures in the pod's namespace
     python3 -m recorder show RUN                   print the archived record of a run's last failure
     python3 -m recorder rollback PLAN              roll back a canary that exceeds its limits
     python3 -m recorder attempt PLAN               start a scheduled run and wait until it finishes
 
 The logs of all runs are streamed while the pods exist, because the log of a deleted pod is gone.
-When a container fails or is deleted, its last log lines, its exit code, and the events of its pod
-and run are written to <claim>/<run>/failures/<time>/.
+When a container fails or its pod is deleted, the container's last log lines and exit code, and the
+events of the pod and of the run, are written to <claim>/<run>/failures/<time>/.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         "--failures", type=_positive, default=10, help="number of latest failures to keep per run"
     )
     watching.add_argument(
-        "--pods", type=_positive, default=16, help="maximum pods per failure (the first that fail)"
+        "--pods", type=_positive, default=16, help="maximum number of pods per failure"
     )
     showing = commands.add_parser("show", help="print the archived record of a run's last failure")
     showing.add_argument("run", metavar="RUN")

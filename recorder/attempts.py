@@ -36,7 +36,7 @@ _POLL_SECONDS: Final = 10.0
 """Time (s) between two polls of the run."""
 
 _OMITTED_ANNOTATIONS: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
-"""Prefixes of annotations that describe how the template itself is managed."""
+"""Prefixes of annotations that are not copied: they describe how the template is managed."""
 
 _log = logging.getLogger("attempt")
 
@@ -116,7 +116,7 @@ class Attempt:
         for step in self.plan.steps:
             template = self.api.get(_TEMPLATES, template_name(self.plan.run, step))
             metadata = self._renamed(template["metadata"])
-            # The first step is the training, which has the labels of the run.
+            # The first step is the training step, whose template has the labels of the run.
             labels = labels or metadata.get("labels", {})
             annotations = {
                 name: value
@@ -173,7 +173,7 @@ class Attempt:
         return FLOW.state({"state": {}, **status}) is State.SUCCEEDED
 
     def _renamed(self, value: Any) -> Any:
-        """Return a copy of a JSON document in which this run's name replaces the template's."""
+        """Return a copy of a JSON document with this run's name in place of the plan's run."""
         return json.loads(json.dumps(value).replace(self.plan.run, self.name))
 
 

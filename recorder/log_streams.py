@@ -66,7 +66,7 @@ class LogStreams:
             self._tasks[attempt] = asyncio.create_task(self._read(attempt))
 
     async def last_lines(self, attempt: Attempt) -> list[str]:
-        """Return a terminated container's last lines, requesting them if none were streamed."""
+        """Return a terminated container's last lines. Request them if none were streamed."""
         task = self._tasks.get(attempt)
         if task is not None:
             await asyncio.wait({task}, timeout=END_SECONDS)

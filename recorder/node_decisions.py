@@ -1,4 +1,4 @@
-"""Health of GPU nodes, and the decisions to cordon, drain and uncordon them, without requests."""
+"""Health of GPU nodes, and decisions to cordon, drain and uncordon them. Sends no requests."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +59,7 @@ class NodeState:
     condition: bool = False
     ignored: bool = False
     xids: frozenset[int] | None = frozenset()
-    """All Xid errors that Prometheus reports for the node. None: it has no data."""
+    """All Xid errors that Prometheus reports for the node; None if Prometheus has no data."""
     reports: int = 0
     checked: float = 0
     version: str = ""
@@ -67,7 +67,10 @@ class NodeState:
 
 @dataclass(frozen=True)
 class Action:
-    """A change to a node, with the fault to record. `wait`: too many nodes are already cordoned."""
+    """A change to a node, with the fault to record.
+
+    The kind `wait` changes nothing, because too many nodes are already cordoned.
+    """
 
     kind: Literal[
         "cordon", "wait", "evict", "evict_reporting_runs", "uncordon", "clear_mark", "set_condition"
@@ -89,7 +92,8 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     xids = node.xids or frozenset()
     if node.mark is None or node.mark.reason != "XidError":
-        # On a node marked for an Xid error, every error counts: it may hide one in policy.xids.
+        # On a node marked for an Xid error, every error counts: a later error that is not in
+        # policy.xids may hide one that is.
         xids &= policy.xids
     if xids:
         return "XidError", f"Xid {', '.join(map(str, sorted(xids)))}"
@@ -143,7 +147,7 @@ def _actions_for_marked(
     if mark is None:
         return
     if not node.cordoned:
-        # An operator has checked the node and uncordoned it.
+        # An administrator has checked the node and uncordoned it.
         yield Action("clear_mark", node)
     elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
         if seconds >= policy.settle_seconds:

@@ -6,7 +6,7 @@ A node is unhealthy if its device plugin offers fewer GPUs than the node has, if
 an Xid error that was passed as `--xid`, or if it was reported as slow in enough run starts. An
 unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the pods of its runs are
 evicted. From a slow node, only the pods of runs that reported it are evicted. Nodes whose health is
-unknown and nodes that others have cordoned are not changed.
+unknown and nodes that someone else has cordoned are not changed.
 """
 
 import argparse
@@ -61,9 +61,9 @@ class SlowReports:
 
     def __init__(self) -> None:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
-        """Time of each report, by node, run, host name of the pod, its UID and restart count."""
+        """Maps (node, run, pod's host name, pod's UID, restart count) to the time of the report."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
-        """Nodes of each run, with the time when one of its pods was last observed on the node."""
+        """Maps runs to nodes, and each node to the time when a pod of the run was last on it."""
 
     def add(self, pod: Pod, now: float) -> bool:
         """Record the node and the reports of a pod. Return whether any report is new."""
@@ -94,8 +94,9 @@ class SlowReports:
     def count(self, now: float) -> Counter[str]:
         """Count, per node, the run starts in the last `REPORT_HOURS` that reported it as slow.
 
-        A pod reports at most once per start of its run, so the pod with the most reports counts.
-        Reports about nodes on which no pod of the run was observed are ignored.
+        A pod reports a node at most once per start of its run, so the number of starts is the
+        maximum over the pods of the run. Reports about nodes on which no pod of the run was
+        observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
@@ -170,7 +171,7 @@ class Controller:
             self.check_soon.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Return the Xid errors by node; {} if the query fails, None without a Prometheus URL."""
+        """Map nodes to their Xid errors; {} if the query fails, None without a Prometheus URL."""
         if self.prometheus is None:
             return None
         try:
@@ -281,7 +282,7 @@ def xid_query(policy: Policy) -> str:
 
 
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
-    """Return the errors by node from Prometheus' response, including nodes without errors."""
+    """Map the nodes in Prometheus' response to their errors, including nodes without errors."""
     xids: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
         xids[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}

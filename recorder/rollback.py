@@ -4,7 +4,7 @@
 
 The values that are compared with the limits come from Prometheus. A rollback removes the canary
 from the backends of the route, sets ROLLED_BACK_ANNOTATION, and creates an Event. It remains in
-effect until the route describes another canary, even if someone restores the backends.
+effect until the route describes a different canary, even if someone restores the backends.
 """
 
 import json
@@ -95,7 +95,7 @@ class Plan:
     window_seconds: float
     limits: tuple[Limit, ...]
     stable: Mapping[str, list[dict[str, Any]]]
-    """Backends without the canary, by route kind."""
+    """Maps kinds of routes to their backends without the canary."""
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
@@ -125,7 +125,7 @@ class Rollback:
             time.sleep(self._plan.interval_seconds)
 
     def evaluate(self, now: float) -> None:
-        """Evaluate the limits once. Roll back if one is exceeded, or was exceeded earlier."""
+        """Evaluate the limits once. Roll back if the canary exceeds a limit or has exceeded one."""
         found = [_get_or_none(partial(self._route, kind)) for kind in self._plan.stable]
         routes = [route for route in found if route is not None]
         for route in routes:
@@ -142,7 +142,7 @@ class Rollback:
         same = (route for route in routes if _identity(route) in canaries)
         reason = next(filter(None, map(_earlier_reason, same)), None)
         if reason is None:
-            # Count unready pods first, because this does not depend on Prometheus.
+            # Check the readiness first, because this check does not depend on Prometheus.
             unready_evaluations = self._count_unready()
             values = self._values(now - self._since)
             reason = breach(self._plan.limits, values, unready_evaluations)
@@ -161,7 +161,7 @@ class Rollback:
         )
 
     def _values(self, served_seconds: float) -> dict[str, float]:
-        # Series have no version label, so earlier requests may belong to another canary.
+        # Series have no version label, so earlier requests may belong to a different canary.
         span = int(min(self._plan.window_seconds, served_seconds))
         if span < 1:
             return {}
@@ -190,7 +190,7 @@ class Rollback:
         kind, value = str(route["kind"]), f"{_identity(route)} {reason}"
         annotations = (route.metadata.annotations if route.metadata else None) or {}
         changes = [
-            # The stack may have written another canary in the meantime.
+            # The stack may have written a different canary in the meantime.
             *(
                 {"op": "test", "path": _path(name), "value": annotations.get(name)}
                 for name in _IDENTITY
@@ -283,7 +283,7 @@ def _get_or_none(get: Callable[[], Object]) -> Object | None:
 
 
 def _is_managed(route: GenericNamespacedResource) -> bool:
-    """Return whether this program is a field manager of a route, which a rollback makes it."""
+    """Return whether this program is a field manager of a route, as it is after a rollback."""
     managed = route["metadata"].get("managedFields") or []
     return any(each.get("manager") == MANAGER for each in managed)
 

@@ -64,7 +64,7 @@ class Recorder:
     _pods: dict[str, Pod] = field(default_factory=dict)
     _recorded: set[Attempt] = field(default_factory=set)
     _tasks: dict[str, set[asyncio.Task[None]]] = field(default_factory=lambda: defaultdict(set))
-    """Unfinished tasks by pod UID."""
+    """Maps UIDs of pods to unfinished tasks."""
 
     def __post_init__(self) -> None:
         self.client = self.connect()

@@ -88,7 +88,7 @@ MODELS: Final = {
     ),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
-"""Models by name. Images are enlarged and converted to colour as needed, but never shrunk."""
+"""Maps names to models. Images are enlarged and converted to colour as needed, but never shrunk."""
 
 
 def _is_model_name(name: str) -> str:

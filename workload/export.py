@@ -24,7 +24,7 @@ class Program(nn.Module):
 
     def __init__(self, program: torch.nn.Module) -> None:
         super().__init__()
-        # The tuple keeps it from being a submodule, because exported modules lack eval() and to().
+        # In a tuple, the program is not a submodule: exported modules lack eval() and to().
         self._program = (program,)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -175,8 +175,8 @@ def _has_onednn() -> bool:
 def _lowered(program: ExportedProgram) -> GraphModule:
     """Lower a graph for any batch size to oneDNN, as torchao's lower_pt2e_quantized_to_x86 does.
 
-    This needs no compiler. Weights are packed for this machine's kernels here and not in the file,
-    because packed weights cannot be saved.
+    This needs no compiler. Weights are packed for this machine's kernels after loading, because
+    packed weights cannot be saved.
     """
     from torch._inductor.constant_folding import constant_fold
     from torch._inductor.fx_passes.freezing_patterns import freezing_passes

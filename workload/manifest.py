@@ -207,7 +207,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def checked_file(folder: Path, file: File) -> Path:
-    """Return the path of a file; raise ExportError if its size or digest differs."""
+    """Return a file's path; raise ExportError if size or digest differ from the manifest."""
     path = folder / file.file
     try:
         size = path.stat().st_size

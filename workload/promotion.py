@@ -31,7 +31,7 @@ class Condition:
     text: str
     compare: str
     limit: float | None
-    """Number to compare with; None compares with the incumbent."""
+    """Number to compare with; None to compare with the incumbent's metric."""
     offset: float
 
     def bound(self, incumbent: float | None) -> float | None:
@@ -41,7 +41,7 @@ class Condition:
         return None if incumbent is None else incumbent + self.offset
 
     def holds(self, value: float, bound: float) -> bool:
-        """Return whether the condition holds; it never holds for NaN."""
+        """Return whether the condition holds; it never holds for NaN or infinity."""
         return math.isfinite(value) and _COMPARE[self.compare](value, bound)
 
 
@@ -59,7 +59,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
-    """Parse conditions such as "accuracy >= 0.95", and return them by metric.
+    """Parse conditions such as "accuracy >= 0.95", and map metrics to their conditions.
 
     Raise ValueError if one is invalid.
     """

@@ -115,7 +115,7 @@ def _write(content: Mapping[str, object]) -> str:
 class Bar:
     """Progress bar, shown within its context if standard output is a terminal.
 
-    It counts samples: `total` in the run, of which `done` were trained before this process started.
+    It counts samples: the run has `total`, and earlier processes have trained on `done` of them.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:

@@ -67,7 +67,9 @@ class StepManifest(BaseModel):
     run: str = Field(description="Run whose step wrote the result.")
     image: str = Field(description="String that identifies the contents of the image.")
     command: tuple[str, ...]
-    env: dict[str, str] = Field(default_factory=dict, description="Variables set by the author.")
+    env: dict[str, str] = Field(
+        default_factory=dict, description="Environment variables that affect the result."
+    )
     inputs: dict[str, str] = Field(default_factory=dict, description="Digests of the inputs.")
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     artifacts: dict[str, StepArtifact] = Field(default_factory=dict)
@@ -106,7 +108,7 @@ def resolve(run: Path, reference: str) -> Value:
     """Return the value of the reference `<step>.<output>`, or of a list of references in brackets.
 
     Raises:
-        ExportError: If there is no such result, or a file differs from its digest.
+        ExportError: If there is no such result, or a file does not match its digest.
     """
     if reference.startswith("["):
         values = [resolve(run, each) for each in reference.strip("[]").split(",")]
@@ -178,7 +180,7 @@ def complete_result(folder: Path) -> StepManifest | None:
 def collect(
     folder: Path, types: Mapping[str, str]
 ) -> tuple[dict[str, Parameter], dict[str, StepArtifact]]:
-    """Check the outputs that a command wrote into a directory, and return them by name.
+    """Check the outputs that a command wrote into a directory; return parameters and artifacts.
 
     Raises:
         ValueError: If one is missing or does not have the declared type.

@@ -88,8 +88,8 @@ class Vote:
 class Watchdog:
     """Watchdog that requires a call to `beat` at least every `timeout` seconds; 0 disables it.
 
-    If a call is late, it writes the stacks of all threads to standard error and exits with HUNG, or
-    with FAILED after at most twice the timeout if a library blocks Python by holding the GIL.
+    If a call is late, the stacks of all threads are written to standard error, and the process
+    exits with HUNG (or, if a library holds the GIL, with FAILED after up to twice the timeout).
     """
 
     def __init__(self, timeout: float) -> None:
@@ -126,7 +126,7 @@ class Watchdog:
 class Run:
     """Context manager for a run of `steps` steps; enter it after the process group is initialized.
 
-    All ranks call all methods in the same order, and share `directory`, by default $RUN_DIR.
+    All ranks must call all methods in the same order. They share `directory`, by default $RUN_DIR.
     `newest` is the checkpoint to resume from; None in a new run.
     """
 
@@ -217,7 +217,7 @@ class Run:
                 emit("step", loss=value, **self._progress(step))
 
     def should_stop(self) -> bool:
-        """Return whether a process received SIGTERM or logged a NaN loss by the previous step."""
+        """Return whether a process got SIGTERM or logged a non-finite loss by the previous step."""
         return self._vote.cast(self._diverged)
 
     def save(self, step: int, write: Action) -> None:

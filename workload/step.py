@@ -101,7 +101,7 @@ def _inputs(options: argparse.Namespace) -> dict[str, Value]:
 
 
 def _produce(options: argparse.Namespace, inputs: Mapping[str, Value]) -> int:
-    """Run the command and publish its outputs unless they already exist; return the exit code."""
+    """Run the command and publish its outputs, or reuse a result; return the exit code."""
     types = {name: type_ for name, _, type_ in (each.partition("=") for each in options.output)}
     recipe = {
         "image": options.image,

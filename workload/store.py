@@ -59,7 +59,7 @@ class StoreDirectory:
             self._store = connect(url)
 
     def list_sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all objects below a directory, by object name."""
+        """Map the names of all objects below a directory to their sizes."""
         from obstore import list as list_objects
 
         with self._errors(f"{folder} cannot be listed"):
@@ -99,8 +99,8 @@ class StoreDirectory:
     ) -> None:
         """Download an object to a file, which appears only when it is complete and verified.
 
-        `advance` is called with the bytes of each part. Raise DamagedError if the object differs
-        from `size` or `sha256`.
+        `advance` is called with the number of bytes of each part. Raise DamagedError if the object
+        does not have this size and digest.
         """
 
         def write(stream: BinaryIO) -> None:

@@ -24,7 +24,7 @@ from workload.exit_codes import FatalError
 from workload.files import write_atomically
 
 RUNS_FILE: Final = "tracking.json"
-"""File in a run's directory with its identifiers in the services, for use by a resumed run."""
+"""File in a run's directory with the run's identifier in each service, read when it resumes."""
 
 CAPACITY: Final = 10_000
 """Maximum number of queued lines."""
@@ -108,7 +108,7 @@ class Service(ABC):
         """Write lines in their order. After a failure, it is called again with the same lines."""
 
     def _step_of(self, line: Line) -> int:
-        """Return the step of a line, or of the previous line if it has none."""
+        """Return the step of a line, or of the previous line if the line has no step."""
         step = line.content.get("step")
         self._step = step if isinstance(step, int) else self._step
         return self._step
@@ -325,10 +325,10 @@ class Tracker:
 
 
 def track(directory: Path, names: Iterable[str] | None = None) -> None:
-    """Copy this process's lines to the named services. Rank 0 must call it before the first line.
+    """Copy this process's lines to the named services.
 
-    By default, `names` comes from $RUN_TRACK. Raise FatalError if a service is unknown or cannot be
-    configured.
+    Rank 0 must call this function before it writes the first line. By default, `names` comes from
+    $RUN_TRACK. Raise FatalError if a service is unknown or cannot be configured.
     """
     names = os.environ.get("RUN_TRACK", "").split(",") if names is None else names
     chosen = [name.strip() for name in names if name.strip()]

@@ -40,7 +40,7 @@ def finetune(options: argparse.Namespace) -> int:
     noise = DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
     optimizer = torch.optim.AdamW(unet.parameters(), lr=options.learning_rate)
     processes = accelerator.num_processes
-    # A scheduler prepared by accelerate advances by one step per process and optimizer step.
+    # A scheduler that accelerate has prepared advances by `processes` steps per optimizer step.
     schedule = get_cosine_schedule_with_warmup(optimizer, 10, options.steps * processes)
     pictures = Pictures(options.steps * options.batch_size * processes, sizes, options.seed)
     # Do not shuffle: the images are random anyway, and a resumed run must see them in this order.

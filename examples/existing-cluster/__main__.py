@@ -29,7 +29,8 @@ from gpu_platform import (
 config = pulumi.Config()
 image = config.require("image")
 
-# Already installed: `existing` creates nothing and only describes how pods request GPUs.
+# The device plugin is already installed: the provider `existing` creates nothing and only describes
+# how pods request GPUs.
 gpu = GpuStack(
     "gpu",
     GpuStackArgs(

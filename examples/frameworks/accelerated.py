@@ -13,7 +13,7 @@ from workload.run import Run
 
 
 def main(steps: int) -> None:
-    """Train, saving a checkpoint every 100 steps and when stopped."""
+    """Train, save a checkpoint every 100 steps and when stopped, and export the model."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     set_seed(0)
     x = torch.randn(steps * 32 * accelerator.num_processes, 16)

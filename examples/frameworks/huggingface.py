@@ -12,13 +12,13 @@ from workload.run import Run
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that reports steps and saves the Trainer's checkpoints atomically in the run."""
+    """Callback that reports steps to the run and moves the Trainer's checkpoints into it."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stopped = run, False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report the step, and stop all processes after a checkpoint if requested."""
+        """Report the step. If a stop is requested, save a checkpoint and stop all processes."""
         self.run.report(state.global_step)
         if self.run.should_stop():
             self.stopped = control.should_save = control.should_training_stop = True

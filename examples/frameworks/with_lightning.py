@@ -19,7 +19,7 @@ from workload.run import Run
 
 
 class RunCallback(Callback):  # type: ignore[misc]
-    """Callback that reports steps to the run and saves every 100 steps and on SIGTERM."""
+    """Callback that reports steps and saves a checkpoint every 100 steps and after SIGTERM."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stop = run, signal.getsignal(signal.SIGTERM)
@@ -29,7 +29,7 @@ class RunCallback(Callback):  # type: ignore[misc]
         signal.signal(signal.SIGTERM, self.stop)
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: Any) -> None:
-        """Report the step and save the Trainer's state if it is due."""
+        """Report the step, and save the Trainer's state if a checkpoint is due."""
         _, outputs, *_ = arguments
         step = trainer.global_step
         self.run.step(
@@ -41,7 +41,7 @@ class RunCallback(Callback):  # type: ignore[misc]
 
 
 class Batches(IterableDataset[tuple[Tensor, Tensor]]):
-    """Batches for the steps that remain after a resumption."""
+    """Batches for the steps from `done + 1` to `steps`."""
 
     def __init__(self, done: int, steps: int) -> None:
         self.steps = range(done + 1, steps + 1)

@@ -25,7 +25,7 @@ class Trainer:
 
     def train(self, rank: int, size: int, master: tuple[str, int], arguments: list[str]) -> int:
         """Run the process until it exits, and return its exit code."""
-        # An actor sees only its own GPU, so each process is the first one on its node.
+        # An actor sees only its own GPU, so each process is configured as the only one of its node.
         world = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         address = {"MASTER_ADDR": master[0], "MASTER_PORT": master[1]}
         # Ray copies the output of actors and their processes to the log of the command.

@@ -66,7 +66,8 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
     """Train, or resume from the latest checkpoint, and write a SavedModel to the export directory.
 
     `listen()` installs a SIGTERM handler, and returns a function that returns True once the signal
-    has arrived. If a worker has received it, save the state and raise InterruptedRunError.
+    has arrived. After any worker has received the signal, all workers save the state and raise
+    InterruptedRunError.
     """
     if config.length[0] != "epochs":
         name, value = config.length
@@ -78,7 +79,7 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
         optimizer = tf.keras.optimizers.Adam(config.learning_rate)
         optimizer.build(model.trainable_variables)
         epoch = tf.Variable(0, dtype=tf.int64)
-    # Not earlier, because the coordination service installs its own SIGTERM handler when it starts.
+    # Listen after the coordination service has started, which installs its own SIGTERM handler.
     stopping = listen()
     checkpoints = _Checkpoints(config, worker, model, optimizer, epoch)
     start = checkpoints.restore()

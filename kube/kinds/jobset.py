@@ -20,7 +20,7 @@ JOB: Final = Resource(
 
 KIND: Final = Kind(
     resource=JOB,
-    # A deadline on the Job would restart with each attempt.
+    # `deadline_seconds` is not supported: a deadline on the Job would restart with each attempt.
     capabilities=frozenset(
         {
             "hyperparameters",

@@ -32,8 +32,8 @@ TRAINING_PROGRAM: Final = "training"
 
 GANG_RESTARTS: Final = "all pods are removed and start again together"
 PEERS_FOLLOW: Final = (
-    "their peers fail within `peer_timeout` and are treated the same (a `command` must detect a "
-    "lost peer itself)"
+    "their peers fail within `peer_timeout` and are handled in the same way (a custom `command` "
+    "must detect a lost peer itself)"
 )
 
 
@@ -58,9 +58,9 @@ class Resource:
     """An API resource, and the rules for reading the state of its objects.
 
     `phase` is the path of the phase in the status, empty if conditions report the state. `states`
-    maps phases to states or, in order of precedence, types of conditions whose status is True. If
-    none applies, the pods determine whether the run is waiting or running. `restarts` is the path
-    of the number of past restarts in the status.
+    maps phases or types of conditions to states. If several conditions have the status True, the
+    first one in `states` applies. If none applies, the pods determine whether the run is waiting or
+    running. `restarts` is the path of the number of past restarts in the status.
     """
 
     group: str

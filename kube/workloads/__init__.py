@@ -17,7 +17,7 @@ from kube.workloads import (
 from kube.workloads.record import WorkloadKind
 
 Registry = Mapping[tuple[str, str], WorkloadKind]
-"""Records by API group and lower-case kind."""
+"""Maps the API group and the lower-case name of a kind to its record."""
 
 
 def by_name(records: Iterable[WorkloadKind]) -> Registry:

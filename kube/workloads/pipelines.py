@@ -72,7 +72,7 @@ def _overrides(spec: str) -> Pods:
 
 
 def _task(spec: str, pod: str, *counts: Count) -> Pods:
-    """Return the pod of a Tekton task, whose steps are its containers."""
+    """Return the pod of a Tekton task. The task's steps are the pod's containers."""
     return Pods(
         at=spec,
         containers=("steps.*", "sidecars.*"),

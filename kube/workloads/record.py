@@ -45,7 +45,7 @@ class Count:
     __pydantic_config__: ClassVar = STRICT
 
     paths: tuple[str, ...]
-    """Paths of the number. The first one that is set is the requested number."""
+    """Paths of the number. The first path with a value determines the requested number."""
     maxima: tuple[str, ...] = ()
     """Paths of upper bounds. The largest of their values is the maximum."""
     enabled: str = ""

@@ -70,7 +70,8 @@ KINDS: Final = [
         always=True,
         job=_volcano_job(_HYPER_JOB),
     ),
-    # A JobFlow creates one Volcano Job from each template; a sweep runs several Jobs at once.
+    # A JobFlow creates one Volcano Job from each template. A sweep creates several Jobs from one
+    # template and runs them at the same time.
     WorkloadKind(
         group="flow.volcano.sh",
         kind="JobTemplate",

@@ -1,4 +1,4 @@
-"""Kinds that deploy other objects: embedded, from an external source, or through an operator."""
+"""Kinds that deploy objects that they embed, fetch from a source or describe to an operator."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def no_service_account_token(pod: Pod, config: SystemConfig) -> Iterator[Violati
     ),
 )
 def no_hidden_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Readers of such a manifest would believe that the pod has no access to the API."""
+    """Otherwise, readers of the manifest would believe that the pod cannot access the API."""
     if pod.spec["automountServiceAccountToken"].value is False:
         for token in _api_tokens(pod):
             yield Violation(token, "nothing, or write another audience")
@@ -140,7 +140,7 @@ def rbac_least_privilege(resource: Resource, config: SystemConfig) -> Iterator[V
             yield Violation(name, "a role with only the permissions that are needed")
         for subject in root["subjects"].items():
             if subject["name"].text in _EVERYBODY:
-                expected = "the service accounts, users or groups that need it"
+                expected = "the service accounts, users or groups that need the role"
                 yield Violation(subject["name"], expected)
     elif resource.is_kind(_RBAC, "ClusterRole", "Role"):
         for rule in root["rules"].items():
@@ -155,7 +155,7 @@ def _is_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield selectors that aggregate all roles, and write verbs that extend the role `view`."""
+    """Yield violations for selectors of all roles, and for write verbs added to the role `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")
@@ -167,7 +167,7 @@ def _aggregation_violations(role: Node) -> Iterator[Violation]:
 
 
 def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
-    """Yield the parts of a role's rule that grant control of the cluster."""
+    """Yield a violation for each part of a role's rule that grants control of the cluster."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     # A controller may do anything with its own custom resources.
     is_own = bool(groups) and all("." in group and group != _RBAC for group in groups)

@@ -25,7 +25,7 @@ class BudgetConfig(GpuConfig):
         description="Maximum number of GPUs, including autoscaling and the surge of updates.",
     )
     max_gpus_per_queue: dict[str, int] = Field(
-        default={}, description="Maximum number of GPUs by queue."
+        default={}, description="Maps queues to their maximum number of GPUs."
     )
 
 
@@ -33,7 +33,8 @@ class CostConfig(GpuConfig):
     """Configuration of `gpu-cost`."""
 
     hourly_prices: dict[str, float] = Field(
-        default={}, description="Price of one GPU per hour, by resource name or DRA device class."
+        default={},
+        description="Maps resource names and DRA device classes to the price of one GPU per hour.",
     )
     max_hourly_cost: float | None = Field(
         default=None,
@@ -44,7 +45,7 @@ class CostConfig(GpuConfig):
 
 @stack_rule(
     name="gpu-budget",
-    description="The stack can never run more GPUs than its budget allows.",
+    description="The stack can never use more GPUs than its budget allows.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Request fewer GPUs, limit what may run at the same time, or raise the budget.",
@@ -75,7 +76,7 @@ def gpu_budget(stack: Stack, config: BudgetConfig) -> Iterator[Violation]:
 
 @stack_rule(
     name="gpu-cost",
-    description="The hourly cost of the stack's GPUs is within its limit.",
+    description="The hourly cost of the stack's GPUs is within the limit.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Request fewer or cheaper GPUs, or raise the limit.",
@@ -104,7 +105,7 @@ def _times(count: Decimal, price: Decimal) -> Decimal:
 
 
 def _gpus(maximum: Decimal, usual: Decimal) -> str:
-    """Return the maximum number of GPUs, and the usual one if it differs."""
+    """Return the maximum number of GPUs as text, with the usual number if that is smaller."""
     note = f" ({_number(usual)} without updates and autoscalers)" if usual < maximum else ""
     return f"{_number(maximum)} GPUs{note}"
 

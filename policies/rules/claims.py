@@ -84,7 +84,7 @@ def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator
     if resource.is_kind("", "Namespace") and resource.labels[_ADMIN].value == "true":
         yield Violation(
             resource.labels[_ADMIN],
-            "nothing: its claims could use devices that others have claimed",
+            "nothing: claims of this namespace could use devices that others have claimed",
         )
     if not resource.is_kind(_GROUP, _CLAIM, _TEMPLATE):
         return
@@ -122,7 +122,7 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     config=GpuConfig,
 )
 def claim_declared(stack: Stack, config: GpuConfig) -> Iterator[Violation]:
-    """An unknown claim may contain any number of GPUs, and an unused one still reserves them."""
+    """An unknown claim may contain any number of GPUs, and an unused claim reserves its devices."""
     for workload in stack.workloads:
         for pod in workload.pods:
             for claim in pod.spec["resourceClaims"].items():

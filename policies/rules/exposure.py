@@ -1,4 +1,4 @@
-"""Rules about entry points from outside of the cluster."""
+"""Rules about entry points for traffic from outside of the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TLS: Final = {
     ("traefik.containo.us", "ingressroute"): "tls",
     ("projectcontour.io", "httpproxy"): "virtualhost.tls",
 }
-"""Path of the TLS settings below `spec`, by entry point."""
+"""Maps kinds of entry points to the path of their TLS settings below `spec`."""
 _NODE_NAME: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
 """External names of a node or of its cloud's metadata server."""
 _CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
@@ -103,7 +103,7 @@ def _service(spec: Node) -> Iterator[Violation]:
 
 
 def _endpoints(root: Node) -> Iterator[Violation]:
-    """Yield the loopback and link-local addresses, such as that of a cloud's metadata server."""
+    """Yield a violation for each endpoint with a loopback or link-local address."""
     slices = [
         item for endpoint in root["endpoints"].items() for item in endpoint["addresses"].items()
     ]
@@ -154,7 +154,7 @@ def _encrypted(protocol: Node) -> Iterator[Violation]:
 
 
 def _nested(node: Node, *, in_service: bool) -> Iterator[Violation]:
-    """Yield the settings that make a controller create a public Service or an Ingress."""
+    """Yield a violation for each setting that makes a controller create a public entry point."""
     for key, child in node.fields():
         name = key.lower()
         flag = child if name == "enableingress" else child["enabled"]

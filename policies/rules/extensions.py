@@ -1,4 +1,4 @@
-"""Rules about objects that extend the API server, or rename devices."""
+"""Rules about objects that extend the API server or rename devices."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _remote(client: Node) -> Iterator[Violation]:
 
 @resource_rule(
     name="device-names-kept",
-    description="No object offers accelerators under another name, or without a limit.",
+    description="No object offers accelerators under a different name or without a limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Use the usual names: rules, quotas and queues count devices by name.",
@@ -92,7 +92,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
 
 
 def _selects_other(selectors: Node, config: LimitConfig) -> bool:
-    """Return whether a device class selects only one driver, whose devices are no accelerators."""
+    """Return whether a device class selects only a driver whose devices are not accelerators."""
     drivers = [
         _DRIVER.match(selector["cel"]["expression"].text or "") for selector in selectors.items()
     ]

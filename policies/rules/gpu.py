@@ -41,7 +41,7 @@ class CpuConfig(GpuConfig):
     config=GpuConfig,
 )
 def gpu_requests_equal_limits(pod: Pod, config: GpuConfig) -> Iterator[Violation]:
-    """The API server rejects a pod whose GPU request and limit differ, midway through an update."""
+    """The API server rejects a pod whose GPU request and limit differ, and the update fails."""
     for container in pod.containers:
         for name, request, limit in container.gpus(config.accelerators):
             if request.absent or UNKNOWN in (request.value, limit.value):

@@ -75,7 +75,7 @@ class LimitConfig(TaskConfig, SystemConfig):
     ),
 )
 def gpu_limit_present(workload: Workload, config: LimitConfig) -> Iterator[Violation]:
-    """Without a GPU limit, a workload may run on a node without GPUs, or see none on a GPU node."""
+    """Without a GPU limit, a workload may get a node without GPUs, or see no GPU on a GPU node."""
     for pod in workload.pods:
         yield from _uncounted_devices(pod, config, completed=workload.completed)
     if workload.completed:
@@ -124,7 +124,7 @@ def _workers_without_gpus(
 
 
 def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
-    """Return whether the pod belongs to a task of a job that needs no GPUs, such as a launcher."""
+    """Return whether the pod belongs to a task that needs no GPUs, such as a job's launcher."""
     node: Node | None = pod.spec
     while node is not None:
         last = str(node.steps[-1]) if node.steps else ""
@@ -137,7 +137,7 @@ def is_cpu_task(pod: Pod, config: TaskConfig) -> bool:
 
 
 def _uncounted_devices(pod: Pod, config: LimitConfig, *, completed: bool) -> Iterator[Violation]:
-    """Yield the fields that assign devices without the scheduler, such as runtime variables."""
+    """Yield a violation for each field that assigns devices without the scheduler."""
     expected = "nothing, and write a GPU limit: the device plugin assigns the devices"
     for container in pod.containers:
         for variable in container.node["env"].items():

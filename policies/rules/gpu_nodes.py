@@ -174,7 +174,7 @@ def gpu_whole_nodes(workload: Workload, config: NodeConfig) -> Iterator[Violatio
 
 
 def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
-    """Return the limits for whole GPUs of the containers that run together, by resource name."""
+    """Map resources for whole GPUs to their limits in the containers that run together."""
     by_resource: dict[str, list[Node]] = defaultdict(list)
     for container in pod.containers:
         for name, _, limit in container.gpus(config.accelerators):

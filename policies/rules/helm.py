@@ -1,4 +1,4 @@
-"""The rule about objects that deploy other objects, which no rule can see."""
+"""The rule about objects that deploy other objects that no rule can see."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _UNSAFE: Final = "allowUnsafePathPattern"
     ),
 )
 def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """Through a claim, pods that may not mount host paths could still reach the node's files."""
+    """Through a claim, pods without any host path could still reach the node's files."""
     if "." in resource.group:
         yield from _host_paths(resource)
     if resource.is_kind("storage.k8s.io", "StorageClass"):
@@ -55,7 +55,7 @@ def no_host_volume(resource: Resource, config: SystemConfig) -> Iterator[Violati
 
 
 def _class_paths(resource: Resource) -> Iterator[Violation]:
-    """Yield the node directories that a StorageClass selects."""
+    """Yield a violation for each node directory that a StorageClass selects."""
     is_host_driver = bool(HOST_DRIVER.search(resource.root["provisioner"].text or ""))
     for key, value in resource.root["parameters"].fields():
         text = value.text or ""
@@ -74,7 +74,7 @@ def _is_volume(node: Node) -> bool:
 
 
 def _host_paths(resource: Resource) -> Iterator[Violation]:
-    """Yield the node paths in a custom resource, except in its pods."""
+    """Yield a violation for each node path in a custom resource, except in its pods."""
     patterns = resource.record.patterns if resource.record is not None else ()
     if "" in patterns or not any_field(resource.properties, lambda key, _: key in _SOURCES):
         return

@@ -79,7 +79,7 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
 
 
 def _is_led(pod: Pod, config: RoleConfig) -> bool:
-    """Return whether another pod of the same replica, which needs probes, receives the requests."""
+    """Return whether another pod of the same replica receives the requests and needs the probes."""
     leaders = (other for other in pod.siblings if not other.has_leader)
     return pod.has_leader and any(leader.role(config) == "serving" for leader in leaders)
 

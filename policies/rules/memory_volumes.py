@@ -64,7 +64,7 @@ class PerGpuConfig(TaskConfig):
     ),
 )
 def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
-    """Memory volumes count against the limit, so one that is too large causes an OOM kill."""
+    """Memory volumes count against memory limits, so an oversized volume causes an OOM kill."""
     mounted: dict[tuple[Key, ...], Node] = {}
     for container in pod.containers:
         volumes = _memory_volumes(pod, container)

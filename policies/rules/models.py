@@ -37,7 +37,7 @@ class ModelConfig(RoleConfig):
     )
     images: list[str] = Field(
         default=[],
-        description="Images that inference containers may have, such as "
+        description="Images that inference containers may use, such as "
         "`registry.example.com/ml/inference@sha256:*`.",
     )
     commands: list[str] = Field(
@@ -172,7 +172,7 @@ def model_signed(pod: Pod, config: ModelConfig) -> Iterator[Violation]:
 
 
 def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
-    """Yield the fields that make the container run anything but the program of its image."""
+    """Yield a violation for each field that could make the container run a different program."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
         yield Violation(image, f"an image of {' or '.join(config.images) or 'the setting images'}")
@@ -196,7 +196,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     hooks = (container["lifecycle"][hook] for hook in _HOOKS)
     for holder in (*(container[probe] for probe in _PROBES), *hooks):
         if not holder["exec"].absent and holder.value is not UNKNOWN:
-            yield Violation(holder["exec"], "httpGet, grpc or sleep: exec runs another program")
+            yield Violation(holder["exec"], "httpGet, grpc or sleep: exec runs a different program")
 
 
 def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:

@@ -124,12 +124,12 @@ _OPEN_PEER_FINDERS: Final[
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
 ]
-"""Functions that find the peers or rules with which a policy bypasses the default, by kind."""
+"""API group, kinds, and the function that finds peers or rules that bypass the default."""
 
 
 @stack_rule(
     name="namespace-default-deny",
-    description="A namespace with training or inference denies ingress by default.",
+    description="A namespace with training or inference workloads denies ingress by default.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Declare a NetworkPolicy with an empty podSelector and no ingress rules.",
@@ -137,7 +137,7 @@ _OPEN_PEER_FINDERS: Final[
     references=["NSA Network policies", "CIS 5.3.2", "OWASP K05"],
 )
 def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Violation]:
-    """Rendezvous and NCCL have no authentication: anyone who reaches a worker may join."""
+    """Rendezvous and NCCL have no authentication: anyone who reaches a worker can join the run."""
     for namespace, workload in workload_namespaces(stack, config).items():
         policies = list(in_namespace(stack, "networking.k8s.io", "NetworkPolicy", namespace))
         if not any(_denies_by_default(policy) for policy in policies):

@@ -55,7 +55,7 @@ def _line(container: Container) -> str:
     references=["OWASP K06"],
 )
 def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """Whoever reaches a notebook without a token runs code with its GPUs, claims and Secrets."""
+    """Anyone who reaches a notebook without a token can run code and use its GPUs and Secrets."""
     if pod.resource.is_named(config.system_workloads):
         return
     for container in pod.containers:
@@ -69,7 +69,7 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 def _without_token(pod: Pod, container: Container) -> Node | None:
-    """Return the field that lacks a token, or None if a Secret contains it or it is unknown."""
+    """Return the field that lacks a token, or None if the token is in a Secret or unknown."""
     files = [match[1] for match in _FILE.finditer(_line(container))]
     env = container.node["env"]
     for variable in env.items():

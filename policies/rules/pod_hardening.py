@@ -198,7 +198,7 @@ def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     admission=cel.containers("!c.?securityContext.?readOnlyRootFilesystem.orValue(false)"),
 )
 def root_filesystem_read_only(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """An attacker cannot run a program that cannot be written to disk."""
+    """On a read-only file system, an attacker cannot install a program."""
     for container in pod.containers:
         flag = container.node["securityContext"]["readOnlyRootFilesystem"]
         if flag.known and flag.value is not True:

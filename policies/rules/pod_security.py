@@ -39,7 +39,8 @@ _HANDLERS: Final = ("httpGet", "tcpSocket")
 def pod_context(pod: Pod) -> Node:
     """Return the security context of the pod.
 
-    In kinds with one object for pod and container, such as Spark's, it is `podSecurityContext`.
+    Kinds that specify pod and container in one object, such as Spark's, call it
+    `podSecurityContext`.
     """
     own = pod.spec["podSecurityContext"]
     if pod.location.context:

@@ -54,9 +54,10 @@ def _is_sweep(workload: Workload) -> bool:
 def _not_below_others(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
-    """Yield the `is_low` workloads whose priority is not below that of all training in their queue.
+    """Yield a violation for each `is_low` workload that does not have the lowest priority.
 
-    Trials that are copied to jobs do not count as training.
+    Its priority must be below that of all training in its queue. Trials that are copied to jobs do
+    not count as training.
     """
     classes = {
         priority_class.name: priority_class.root["value"].value

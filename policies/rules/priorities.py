@@ -74,7 +74,7 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
     references=["NSA Resource policies"],
 )
 def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterator[Violation]:
-    """Any team may use any class: a large value evicts the pods of all others."""
+    """Any team can use any class, and a class with a large value evicts other teams' pods."""
     name = resource.root["spec"]["priorityClassName"]
     has_pods = resource.record is None or resource.record.pods
     if name.value in _SYSTEM_CLASSES and not has_pods:

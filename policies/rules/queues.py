@@ -111,7 +111,7 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
 
 
 def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """Yield the workloads that request more accelerators than their queue can grant."""
+    """Yield a violation for each workload that requests more accelerators than its queue grants."""
     needed: dict[tuple[Workload, Resource, str], list[Decimal]] = defaultdict(list)
     for demand in demanded_gpus(stack, config.accelerators):
         for queue in _queues(stack, demand, config):
@@ -141,7 +141,7 @@ def _queues(stack: Stack, demand: Demand, config: QueueConfig) -> Iterator[Resou
 
 
 def _granted_amounts(queue: Resource, resource: str) -> list[Decimal]:
-    """Return the amounts of a resource that a queue grants, by flavor; infinite if unlimited.
+    """Return the amount of a resource that each flavor of a queue grants; infinite if unlimited.
 
     Kueue never admits a workload with a resource that its queue does not cover, and assigns all
     pods of one specification to one flavor.

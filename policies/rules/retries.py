@@ -70,7 +70,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
 
 
 def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
-    """Yield the settings that let the kubelet restart containers without a limit."""
+    """Yield a violation for each setting with which the kubelet may restart containers forever."""
     policy = workload.restart_policy(pod)
     counted = ("Never", "OnFailure", "ExitCode") if workload.counts_in_place else ("Never",)
     expected = '"Never", so that the job controller counts the failures'

@@ -90,7 +90,7 @@ def _stop_seconds(container: Node, variables: Sequence[str]) -> Iterator[Decimal
     config=RoleConfig,
 )
 def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator[Violation]:
-    """The remaining pods get the whole load during an update."""
+    """During an update, the remaining pods must handle the whole load."""
     if not any(pod.role(config) == "serving" for pod in workload.pods):
         return
     resource = workload.resource

@@ -44,9 +44,9 @@ class SystemsConfig(RoleConfig):
     queue_systems: list[QueueSystem] = Field(
         default=["volcano", "kueue"],
         min_length=1,
-        description="Installed systems that queue training: `volcano` (a queue and a gang of its "
-        "scheduler), `kueue` (the label `kueue.x-k8s.io/queue-name`, admission of all pods or "
-        "none).",
+        description="Installed systems that queue training. With `volcano`, training names a "
+        "Volcano queue, and Volcano's scheduler starts the gang. With `kueue`, training has the "
+        "label `kueue.x-k8s.io/queue-name`, and Kueue admits all pods or none.",
     )
 
 
@@ -94,7 +94,7 @@ def admitted_by_kueue(workload: Workload, pod: Pod, config: SystemsConfig) -> bo
     config=SchedulerConfig,
 )
 def training_scheduler(workload: Workload, config: SchedulerConfig) -> Iterator[Violation]:
-    """Two gangs that are placed pod by pod can block each other forever, holding GPUs."""
+    """Two gangs that are placed pod by pod can block each other forever while both hold GPUs."""
     for pod in training_pods(workload, config):
         if pod.spec["nodeName"].present:
             yield Violation(pod.spec["nodeName"], "nothing: it bypasses the scheduler")

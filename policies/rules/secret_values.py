@@ -104,7 +104,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
                 yield Violation(location, "$(NAME) of a variable with secretKeyRef", found=_HIDDEN)
     for _, note in pod.metadata["annotations"].fields():
         if note.text and contains_secret(note.text):
-            yield Violation(note, "nothing: annotations are readable", found=_HIDDEN)
+            yield Violation(note, "nothing: annotations are not secret", found=_HIDDEN)
 
 
 @resource_rule(

@@ -67,7 +67,7 @@ def in_namespace(stack: Stack, group: str, kind: str, namespace: str) -> Iterato
 
 
 def _limits(quota: Resource, config: QuotaConfig) -> dict[str, Decimal] | None:
-    """Return the number of accelerators that a quota allows, by name, or None if unknown."""
+    """Map accelerators to the numbers that a quota allows. Return None if these are unknown."""
     spec = quota.root["spec"]
     hard = spec["hard"]
     if not (hard.known and spec["scopes"].known and spec["scopeSelector"].known):

@@ -106,7 +106,7 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
 
 
 def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
-    """Yield the fields that change pods in a way that no rule reads."""
+    """Yield a violation for each field that changes pods in a way that no rule reads."""
     for path in paths:
         for node in nodes_at(resource.root, steps(path)):
             if node.present:

@@ -24,8 +24,8 @@ def resnet50(outputs: int, image_size: int) -> ResNet:
 def _fit(network: ResNet, image_size: int) -> ResNet:
     """Replace the first layers for small images, like the CIFAR-10 networks of He et al. 2015.
 
-    A 3x3 convolution that keeps the size replaces the strided 7x7 convolution and the pooling,
-    which would make the network shrink 32x32 images to 1x1 (section 4.2).
+    With the strided 7x7 convolution and the pooling, the network would shrink 32x32 images to 1x1.
+    A 3x3 convolution that keeps the size replaces both (section 4.2).
     """
     if image_size <= SMALL:
         network.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)

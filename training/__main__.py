@@ -1,4 +1,4 @@
-"""`python -m training`, alone or under torchrun: read the configuration, train, report."""
+"""Entry point of `python -m training`, which runs alone or under torchrun."""
 
 import gc
 import os
@@ -76,10 +76,10 @@ MISTAKES: Final = (
     TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip
-"""Programming errors, for example in a custom model, which every restart would repeat."""
+"""Exceptions of programming errors, for example in a custom model. A restart would repeat them."""
 
 DEVICE_ASSERTION: Final = "device-side assert"
-"""Part of CUDA's error for an index out of range, which is a LookupError on the CPU."""
+"""Part of CUDA's error message for an index out of range. The CPU raises a LookupError instead."""
 
 
 if __name__ == "__main__":

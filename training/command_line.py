@@ -25,7 +25,8 @@ def variable_of(field: str) -> str:
 def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> TrainingConfig:
     """Read a run's configuration; flags override environment variables, which override the file.
 
-    Raise a ConfigurationError that lists every error under the name that the user used.
+    Raise a ConfigurationError that lists all errors, each with the flag, variable or key that the
+    user set.
     """
     flags = vars(_parser().parse_args(arguments))
     file = flags[FILE] or environment.get(variable_of(FILE))

@@ -51,7 +51,7 @@ each is written to new files."""
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of all adapters of a model. `targets` contains layers by their names in Llama."""
+    """Settings of all adapters of a model. `targets` are the Llama names of the adapted layers."""
 
     rank: int
     alpha: float

@@ -43,7 +43,7 @@ __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_
 
 
 ALWAYS: Final = Verification()
-"""Verification of all files at every start, without a record of verified files."""
+"""Verification of all files at every start."""
 
 
 def load(

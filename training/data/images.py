@@ -12,7 +12,7 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum size (after enlarging) of a data set that is enlarged in advance and not per batch."""
+"""Data sets up to this size (after enlarging) are enlarged in advance, larger ones per batch."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def fit(images: Images, shape: Shape) -> Images:
 
 
 def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
-    """Convert images from one shape to another; do this in advance if it takes little memory.
+    """Convert images to another shape: in advance if this takes little memory, or else on access.
 
     Raise DataError if this would shrink them.
     """

@@ -86,7 +86,7 @@ class Loaded:
 
 
 class Loader:
-    """Reader of the batches of a sampler, in order. It has no state to save."""
+    """Reader of a sampler's batches, in order. It has no state that a checkpoint would need."""
 
     def __init__(
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int
@@ -128,7 +128,7 @@ def _identity(read: Any) -> Any:
 
 
 class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
-    """Data set that maps the sample indices of a batch to tensors, also in loader processes."""
+    """Data set that returns a batch's tensors, in this process or in the loader processes."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples

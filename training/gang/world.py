@@ -38,7 +38,7 @@ INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
 KUBEFLOW: Final = LauncherVariables(
     rank="PET_NODE_RANK", size="PET_NNODES", host="PET_MASTER_ADDR", port="PET_MASTER_PORT"
 )
-"""Variables of a TrainJob, which sets only torchrun's own ones."""
+"""Variables of a TrainJob, which sets only those that configure torchrun."""
 
 OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_RANK",
@@ -58,7 +58,7 @@ ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
 }
-"""Maps each variable to the value that disables it, accelerate's flag, and this program's flag."""
+"""Maps an option's variable to its value if off, accelerate's flag, and this program's flag."""
 
 
 def _launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:

@@ -77,7 +77,7 @@ class Cache:
             (self.folder / sha256).unlink()
 
     def keep(self, sha256: str, content: bytes | Path) -> None:
-        """Add a copy of a verified file or of its content. A failure is only reported."""
+        """Copy a verified file, or its content, to the cache. A failure is only reported."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         try:
             self._make_space(size)

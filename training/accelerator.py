@@ -45,7 +45,8 @@ def use(device: torch.device) -> None:
         return
     for name, value in NCCL_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    # Avoid out-of-memory errors due to fragmentation. PyTorch reads this at the first allocation.
+    # Avoid out-of-memory errors due to fragmentation. PyTorch reads this variable at the first
+    # allocation.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # Use TF32 (10-bit mantissa) for fp32 matrix products, as PyTorch already does in convolutions.
     torch.set_float32_matmul_precision("high")

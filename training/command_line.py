@@ -14,7 +14,7 @@ from workload.configuration import ConfigurationError, problem_sentences
 
 ENVIRONMENT_PREFIX: Final = "TRAINING_"
 FILE: Final = "config"
-"""Name of the settings file's flag and, after ENVIRONMENT_PREFIX, of its variable."""
+"""Name of the settings file in flags and variables: `--config` and `TRAINING_CONFIG`."""
 
 
 def variable_of(field: str) -> str:

@@ -34,7 +34,7 @@ TENSORFLOW_FIELDS: Final = frozenset((
 """Fields that `examples.tensorflow` reads; its `batch_size` applies to each GPU, or to the CPU."""
 
 LENGTHS: Final = ("epochs", "train_steps", "train_samples", "train_tokens")
-"""Settings that determine the length of a run, of which at most one may be set."""
+"""Settings that determine the length of a run. At most one of them may be set."""
 
 ALWAYS_LISTED: Final = (
     "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",

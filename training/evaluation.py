@@ -22,8 +22,8 @@ TOKENS: Final = 16_384
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
     """Evaluate the current weights on up to `maximum` samples; 0 uses all held-out samples.
 
-    If they have already been evaluated, return that result. Return None if a process was asked to
-    stop. Raise DivergedError if the held-out loss or a metric is not finite.
+    If the weights have already been evaluated on these samples, return that result. Return None if
+    a process was asked to stop. Raise DivergedError if the held-out loss or a metric is not finite.
     """
     held_out = len(run.data.held_out)
     count = min(maximum or held_out, held_out)

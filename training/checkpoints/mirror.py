@@ -28,8 +28,9 @@ POLL_SECONDS: Final = 1.0
 class Mirror:
     """Directory in an object store to which a background thread copies a run's checkpoints.
 
-    A checkpoint is skipped if a newer one was submitted before its copy starts. Methods that wait
-    call `beat` regularly, so that the watchdog does not mistake a long wait for a hang.
+    A checkpoint is skipped if a newer one is submitted before the copy of the older one starts.
+    Methods that wait call `beat` regularly, so that the watchdog does not mistake a long wait for a
+    hang.
     """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:

@@ -79,7 +79,7 @@ def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
     If there is none on disk, look in the object store. Raise ConfigurationError if the checkpoint
-    belongs to another model or data set, and StoreError if the store fails.
+    belongs to a different model or data set, and StoreError if the store fails.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))
 
@@ -192,7 +192,7 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
 
 
 def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create the optimizer's tensors, which are filled later, with a step at learning rate 0."""
+    """Run a step at learning rate 0, so that the optimizer creates the tensors to be restored."""
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for group in groups:

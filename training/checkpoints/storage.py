@@ -22,7 +22,7 @@ SEAL_FILE: Final = "checkpoint.json"
 
 @dataclass
 class Position:
-    """Position of a run.
+    """Progress of a run in epochs, samples and steps.
 
     `epoch` counts complete epochs, `seen` the samples of all processes in the current epoch, and
     `step` the steps since the start of the run.

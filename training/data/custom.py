@@ -62,8 +62,8 @@ def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Datas
     """Load training samples with `factory(data_dir=…, train=True)`, held-out ones with train=False.
 
     `shape` is the input shape of the model, or None if it is not fixed. Only uint8 images may have
-    a different shape.
-    Raise ConfigurationError or DataError for errors that every restart would repeat.
+    a different shape. Raise ConfigurationError or DataError for errors that every restart would
+    repeat.
     """
     source = f"dataset {name}"
     factory = find(source, name)

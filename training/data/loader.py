@@ -102,7 +102,8 @@ class Loader:
                 pin_memory=device.type == "cuda",
                 collate_fn=_identity,
                 persistent_workers=True,
-                # Use a separate generator, so that a resumed run gets the same random numbers.
+                # Use a separate generator for the workers' seeds, so that a resumed run gets the
+                # same random numbers as an uninterrupted one.
                 generator=torch.Generator(),
             )
 

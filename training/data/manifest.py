@@ -59,7 +59,7 @@ def _all_different(parts: tuple[Part, ...]) -> None:
 
 
 class ShardsManifest(_Model):
-    """Labelled images of one shape."""
+    """Manifest of labelled images of one shape."""
 
     kind: Literal["shards"] = SHARDS_KIND
     format: Literal[1] = 1
@@ -89,7 +89,7 @@ class ShardsManifest(_Model):
 
 
 class TokensManifest(_Model):
-    """Tokenized text."""
+    """Manifest of tokenized text."""
 
     kind: Literal["tokens"] = TOKENS_KIND
     format: Literal[1] = 1

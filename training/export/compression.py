@@ -109,7 +109,7 @@ def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
         )
     pt2e = torchao("torchao.quantization.pt2e.quantize_pt2e")
     x86 = torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
-    # 7 bits for activations: with 8, sums overflow silently on CPUs without VNNI.
+    # Use 7 bits for activations: with 8 bits, sums overflow silently on CPUs without VNNI.
     settings = x86.get_default_x86_inductor_quantization_config(reduce_range=True)
     quantizer = x86.X86InductorQuantizer().set_global(settings)
     # strict=True, because the quantizer identifies layers by metadata that only Dynamo records.

@@ -171,7 +171,7 @@ def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
     for turn in range(min(seats - 1, maximum)):
         circle = [0, *(1 + (turn + seat) % (seats - 1) for seat in range(seats - 1))]
         pairs = zip(circle[: seats // 2], reversed(circle[seats // 2 :]), strict=True)
-        # With an odd number of nodes, the partner of the empty last seat is skipped.
+        # With an odd number of nodes, the last seat is empty, so its pair is skipped.
         schedule.append([pair for pair in pairs if max(pair) < count])
     return schedule
 

@@ -102,7 +102,7 @@ def check_run_dir(folder: Path) -> None:
 def _owner(folder: Path, error: OSError) -> str:
     """Describe the directory's owner and this process's user if permission is denied.
 
-    This happens on NFS with root_squash.
+    Permission is denied, for example, on NFS with root_squash.
     """
     if error.errno != errno.EACCES:
         return ""

@@ -2,9 +2,9 @@
 
 There are three kinds of launchers. torchrun and accelerate start the processes of a node and set
 the rank of each. Open MPI starts the processes of all nodes. Kubeflow, Volcano and Indexed Jobs
-start pods, whose index is a rank only if each pod runs one process. No other code reads these
-variables. A process without a launcher is a gang of one, so that no other code needs a special
-case.
+start pods, whose index is a rank only if each pod runs one process. Only this module reads the
+rank and the size from these variables. A process without a launcher is a gang of one, so that other
+code needs no special case.
 """
 
 import os
@@ -46,7 +46,7 @@ OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-"""Variables of Open MPI, which sets no address; MASTER_ADDR and MASTER_PORT are needed as well."""
+"""Variables of Open MPI. It does not set MASTER_ADDR and MASTER_PORT, which are also needed."""
 
 PLAIN_BY_MPI: Final = replace(PLAIN, local_rank=OPEN_MPI.local_rank, local_size=OPEN_MPI.local_size)
 """Variables if a script sets RANK and WORLD_SIZE, but only Open MPI sets the local rank."""

@@ -106,7 +106,7 @@ def _fast(network: nn.Module, choice: Choice) -> nn.Module:
     """
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
-    # Compare without TF32, with which outputs on a GPU would differ by more than the tolerance.
+    # Compare without TF32, which would increase the differences between outputs on a GPU.
     with torch.backends.cudnn.flags(allow_tf32=False):
         if nn.BatchNorm2d in kinds:
             # Networks that torch.fx cannot trace stay as they are.
@@ -243,7 +243,7 @@ def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
 
 
 def _ahead_of_time(choice: Choice) -> nn.Module:
-    """Load the network compiled by AOTInductor; the first worker compiles it for all."""
+    """Load the network compiled by AOTInductor; the first worker compiles it for all workers."""
     import torch._inductor as inductor
 
     sha256 = choice.manifest.weights.sha256

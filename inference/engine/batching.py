@@ -68,7 +68,7 @@ class Request:
             self.fail(DeadlineError(f"the deadline passed after {seconds:.3f} s in the queue"))
 
     def add_outputs(self, begin: int, outputs: Tensors, served: Served) -> None:
-        """Add the outputs of the piece that starts at sample `begin`; answer if it is the last."""
+        """Add the outputs of the piece that starts at `begin`; answer if no piece is pending."""
         self.pending -= 1
         if self.future.done():
             return

@@ -36,7 +36,7 @@ class ModelEngine:
         self._watching: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._pools: set[Pool] = set()
-        # Runs before multiprocessing's handler, which would wait for running workers.
+        # This handler runs before that of multiprocessing, which would wait for running workers.
         atexit.register(self._kill)
 
     @property

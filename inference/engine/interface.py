@@ -72,7 +72,7 @@ class InputError(Exception):
 
 
 class RefusedError(Exception):
-    """A possibly valid request cannot be answered now."""
+    """The request may be valid, but it cannot be answered now."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)

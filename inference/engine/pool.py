@@ -42,7 +42,7 @@ TICK_SECONDS: Final = 0.1
 
 
 class Pool:
-    """The queue and the workers of one export. It belongs to one event loop."""
+    """The queue and the workers of one export. A pool belongs to one event loop."""
 
     served: Served
     """Set by `start`."""
@@ -181,7 +181,7 @@ class Pool:
         """Queue a request of a client; its future receives the answer.
 
         `inputs` must have been checked against `served.inputs`. `deadline` is a timestamp of
-        `time.monotonic`. The answer contains only the named `outputs`, or all of them for None.
+        `time.monotonic`. The answer contains only the named `outputs`; None stands for all outputs.
         Raise InputError, OverloadedError or UnavailableError if the request is rejected. The future
         may also fail with DeadlineError.
         """

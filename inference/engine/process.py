@@ -35,7 +35,7 @@ ALIGNMENT: Final = 64
 """Alignment (bytes) of arrays: a cache line, which also suits vector instructions."""
 
 INITIAL_BYTES: Final = 1 << 16
-"""Initial size of an arena; it doubles when more is needed."""
+"""Initial size of an arena, which grows to powers of two."""
 
 STOPPED: Final = "the server stopped it"
 

@@ -34,7 +34,7 @@ MAX_TRACE_CHARACTERS: Final = 20_000
 
 
 def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
-    """Run until the server closes its end of the socket. Started by `inference.engine.process`."""
+    """Run until the server closes its end of the socket; `inference.engine.process` calls this."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Exclude the objects that existed before the fork from garbage collection, which would copy
@@ -225,6 +225,6 @@ def _describe(error: Exception) -> tuple[str, str]:
     emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
     cuda = isinstance(error, RuntimeError) and "CUDA error" in str(error)
     if cuda or isinstance(error, torch.AcceleratorError):
-        # All later batches would fail as well. A new process has a new CUDA context.
+        # Exit, because all later batches would fail as well. A new process has a new CUDA context.
         os._exit(exit_codes.FAILED)
     return "input", "the model cannot compute this input; see compute_failed in the server log"

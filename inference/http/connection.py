@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         """The request that is being received."""
         self._in_body = self._input_ended = self._lingering = self._lost = self._paused = False
         self._unparsed = b""
-        """Received bytes that are not parsed yet because they wait for a response or for a turn."""
+        """Received bytes to parse after the response to an earlier request, or in the next turn."""
         self._awaits_turn = False
         self._active: Request | None = None
         """The request that is being answered."""

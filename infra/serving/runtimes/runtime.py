@@ -124,7 +124,7 @@ class ProgramArguments(Runtime):
     """A runtime whose settings are the command-line arguments of one release of a program.
 
     Names are written with underscores. true becomes `--name` or, for an argument with a value,
-    `--name=true`; a list repeats the argument; a mapping becomes JSON.
+    `--name=true`; a list becomes several values (see `repeats`); a mapping becomes JSON.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())

@@ -110,7 +110,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
             {_CAMEL.get(key, key): value for key, value in rule.items()} for rule in _OVERRIDES
         ]
     if target.keeps_labels:
-        # The operator adds these labels to every pod target.
+        # Drop the labels that the operator adds to every pod target.
         relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
     if target.is_service:
         # Match the address, because `targetPort` requires a port that the container declares, and

@@ -9,7 +9,7 @@ _TOP_PAD: Final = -2
 _MMAP_THRESHOLD: Final = -3
 
 KEPT_BYTES: Final = 256 * 2**20
-"""Free memory (bytes) that glibc keeps at the end of the heap; it returns more to the system."""
+"""Free memory (bytes) at the end of the heap above which glibc returns memory to the system."""
 
 _MAX_HEAP_BLOCK: Final = 32 * 2**20
 """Maximum threshold that glibc accepts. Larger blocks are always mapped separately."""

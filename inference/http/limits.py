@@ -139,8 +139,8 @@ class Limits:
 
         If the new connection's peer has reached its limit, close a connection of this peer;
         otherwise, close one of the peer with the most connections. Choose the peer's oldest
-        evictable connection or, without one, its oldest sheddable connection. Return False if the
-        peer has neither.
+        `evictable` connection or, without one, its oldest `sheddable` connection. Return False if
+        the peer has neither.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -170,9 +170,9 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if a limit would be exceeded.
 
-        If the client's address would exceed its limit, drop its sheddable connection with the most
-        bytes. If the total limit would be exceeded, select the address whose sheddable connections
-        hold the most bytes, and drop the largest of them.
+        If the client's address would exceed its limit, `shed` its `sheddable` connection with the
+        most bytes. If the total limit would be exceeded, select the address whose `sheddable`
+        connections hold the most bytes, and `shed` the largest of them.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (

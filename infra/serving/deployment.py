@@ -88,7 +88,7 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
     """Return the specification of a LeaderWorkerSet, whose leaders answer the requests.
 
     If a pod fails after all pods of its replica have started, all pods of this replica are
-    replaced, because the others cannot continue without it.
+    replaced, because the others cannot continue without the failed one.
     """
     pod = _pod(args, version)
     leader = replace(pod, labels={**pod.labels, ROLE_LABEL: "leader"})

@@ -49,8 +49,8 @@ def rollback_objects(
 ) -> list[Manifest]:
     """Return the Deployment of the program and the objects that grant its permissions.
 
-    With `isolated`, these include a NetworkPolicy. Return [] if the canary has no limits.
-    `stable` maps each kind of route to its backends without the canary.
+    With `isolated`, these include a NetworkPolicy. Return [] if the canary has no limits. `stable`
+    maps each kind of route to its backends without the canary.
     """
     limits = limits_of(args)
     if limits is None:
@@ -121,9 +121,9 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
     """Return each limit with the PromQL query that measures it.
 
     The program replaces CANARY_SPAN with the time span to evaluate. A query has no result while
-    there are too few requests.
-    Responses with status 400 count as failed, because a failing model also causes them. Invalid
-    requests have no effect, because both versions receive the same share of them.
+    there are too few requests. Responses with status 400 count as failed, because a failing model
+    also causes them. Invalid requests have no effect, because both versions receive the same share
+    of them.
     """
     span = f"[{CANARY_SPAN}]"
 

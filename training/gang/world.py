@@ -58,7 +58,8 @@ ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
 }
-"""Maps an option's variable to its value if off, accelerate's flag, and this program's flag."""
+"""Maps the variable of each option to the value that turns the option off, accelerate's flag, and
+this program's flag."""
 
 
 def _launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:

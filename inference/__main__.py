@@ -14,7 +14,7 @@ def main() -> int:
     """Run the server and return its exit code."""
     try:
         config = read_config(os.environ)
-        # Imported here because it takes a moment, and configuration errors should appear at once.
+        # Imported here, so that configuration errors appear before this slow import.
         from inference.server import run
 
         run(config)
@@ -31,5 +31,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.DONE))
     code = main()
     sys.stdout.flush()
-    # Not sys.exit: a computation that exceeded the drain time must not keep the process alive.
+    # Do not use sys.exit: a computation that exceeded the drain time would keep the process alive.
     os._exit(code)

@@ -48,7 +48,7 @@ class Key:
 
 
 class Access:
-    """The keys in a file such as a mounted Secret. `refresh` reads it again if it has changed."""
+    """API keys from a file, such as a mounted Secret. `refresh` reads the file again on changes."""
 
     def __init__(self, file: str) -> None:
         """Raise ConfigurationError if the file has no valid keys."""

@@ -9,7 +9,7 @@ _TOP_PAD: Final = -2
 _MMAP_THRESHOLD: Final = -3
 
 KEPT_BYTES: Final = 256 * 2**20
-"""Free memory (bytes) that glibc keeps at the end of the heap; it returns the rest."""
+"""Free memory (bytes) at the end of the heap above which glibc returns memory to the system."""
 
 _MAX_HEAP_BLOCK: Final = 32 * 2**20
 """Maximum threshold that glibc accepts. Larger blocks are always mapped separately."""
@@ -18,7 +18,7 @@ _LARGE_BODY: Final = 2**20
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for the next batch; return False with another C library.
+    """Make glibc keep freed memory for the next batch; return False if glibc is not used.
 
     By default, glibc returns a small network's activations to the system after every batch and
     requests zeroed pages for the next one, which takes up to half of the batch time.
@@ -31,7 +31,7 @@ def keep_freed_memory() -> bool:
 
 
 def return_large_blocks() -> bool:
-    """Make glibc return large freed blocks to the system; return False with another C library.
+    """Make glibc return large freed blocks to the system; return False if glibc is not used.
 
     By default, once a few such blocks have been freed, glibc keeps them in its heap, so that memory
     usage stays at its peak.

@@ -1,4 +1,4 @@
-"""Cache of downloaded files that the pods of a node share. Each copy is named by its SHA-256.
+"""Cache of downloaded files that the pods of a node share. The name of a copy is its SHA-256.
 
 Every pod that mounts the volume can replace these files, so a file is used only after it has been
 copied to a directory of the pod and its digest has been verified there.
@@ -41,7 +41,7 @@ class Cache:
 
     @contextlib.contextmanager
     def open(self, sha256: str, limit: int) -> Iterator[BinaryIO | None]:
-        """Yield the copy of a file, or None if there is none with at most `limit` bytes.
+        """Yield the copy of a file, or None if it is missing or larger than `limit` bytes.
 
         The content is not verified.
         """
@@ -77,7 +77,7 @@ class Cache:
             (self.folder / sha256).unlink()
 
     def keep(self, sha256: str, content: bytes | Path) -> None:
-        """Add a copy of a verified file or of its content. A failure is only reported."""
+        """Copy a verified file, or its content, to the cache. A failure is only reported."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         try:
             self._make_space(size)
@@ -93,7 +93,8 @@ class Cache:
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
         """Wait until no other pod is downloading the file, or until its download has stalled.
 
-        Yield a function that shows waiting pods that this download is making progress.
+        Yield a function to call after progress, so that waiting pods do not consider this download
+        stalled.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -163,7 +164,7 @@ def _touch(descriptor: int) -> None:
 def copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
     """Copy `size` bytes from the start of a file to an empty one.
 
-    File systems that can share blocks between files (XFS, Btrfs) then store them only once.
+    File systems that can share blocks between files (XFS, Btrfs) store the content only once.
     """
     left = size
     while left > 0:

@@ -179,7 +179,7 @@ class InferenceConfig(BaseModel):
         return self
 
     def to_environment(self) -> dict[str, str]:
-        """Return variables for the fields that were set, from which `read_config` restores them."""
+        """Return the variables from which `read_config` restores the fields that were set."""
         return {
             variable_of(name): str(getattr(self, name))
             for name in type(self).model_fields

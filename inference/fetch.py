@@ -185,7 +185,7 @@ def _download(
 
 
 def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file and verify it. Delete it and raise ExportError if it differs."""
+    """Write a file and verify it. If it does not match, delete it and raise ExportError."""
     write_atomically(folder / file.file, write)
     try:
         checked_file(folder, file)

@@ -1,7 +1,7 @@
 """Prometheus metrics of a model server.
 
 The values are plain attributes that the event loop updates. They become metrics only when they are
-scraped, so a request takes no lock and looks up no label.
+scraped, so requests neither take locks nor look up labels.
 """
 
 from bisect import bisect_left
@@ -28,7 +28,7 @@ SAMPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Histogram:
-    """Number of values in each bucket, whose upper bound is inclusive."""
+    """Counts of values per bucket. The upper bound of a bucket is inclusive."""
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
         self._name, self._documentation, self._bounds = name, documentation, bounds
@@ -131,7 +131,7 @@ def _counts(
     name: str, text: str, label: str, counts: Counter[tuple[str, int]]
 ) -> CounterMetricFamily:
     family = CounterMetricFamily(f"inference_{name}", text, labels=(label, "code"))
-    # Copied, because metrics are collected in the administration thread.
+    # Copy the counts, which the main thread may change while the administration thread reads them.
     for (value, code), count in counts.copy().items():
         family.add_metric((value, str(code)), count)
     return family

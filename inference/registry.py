@@ -21,7 +21,7 @@ USERNAME: Final = "OCI_USERNAME"
 PASSWORD: Final = "OCI_PASSWORD"  # noqa: S105  the name of a variable
 """Environment variables with the credentials of a registry. By default, requests are anonymous."""
 PLAIN_HTTP: Final = "OCI_PLAIN_HTTP"
-"""Environment variable; `true` for a registry without TLS. No credentials are sent to it."""
+"""Environment variable; `true` for a registry without TLS, to which no credentials are sent."""
 
 _URL: Final = re.compile(
     r"oci://(?P<host>[A-Za-z0-9.-]+(:\d+)?)/(?P<repository>[a-z0-9][a-z0-9._/-]*)"
@@ -152,7 +152,7 @@ def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:
 def _authorized(challenge: str) -> str:
     """Return the Authorization header for a challenge.
 
-    It contains Basic credentials, or a bearer token that is requested with them.
+    It contains Basic credentials, or a bearer token that is requested with these credentials.
     """
     user, password = os.environ.get(USERNAME, ""), os.environ.get(PASSWORD, "")
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()

@@ -20,7 +20,7 @@ from workload.manifest import ExportError
 from workload.report import emit
 
 _GC_THRESHOLDS: Final = (10_000, 20, 100)
-"""Thresholds that make garbage collections rare, because requests leave no reference cycles."""
+"""Thresholds that make garbage collections rare: requests leave no reference cycles to collect."""
 
 
 def run(config: InferenceConfig) -> None:

@@ -1,4 +1,7 @@
-"""OpenTelemetry spans of requests, exported with OTLP over HTTP. Imported only if enabled."""
+"""OpenTelemetry spans of requests, exported with OTLP over HTTP.
+
+This module is imported only if tracing is enabled.
+"""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +19,7 @@ from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
 
 
 class Tracing:
-    """Tracer with one span per request: a child of the caller's span if there is a traceparent."""
+    """Tracer with one span per request: a child of the caller's span if the caller sends one."""
 
     def __init__(self, endpoint: str, ratio: float, model: str) -> None:
         """Export spans to the URL `endpoint`, in a separate thread."""

@@ -1,4 +1,4 @@
-"""`python -m training`, alone or under torchrun: read the configuration, train, report."""
+"""Entry point of `python -m training`, which runs alone or under torchrun."""
 
 import gc
 import os
@@ -26,8 +26,8 @@ def main() -> int:
 
 def run(config: TrainingConfig) -> int:
     """Train and return the exit code; report a failure as one event."""
-    # Without garbage collection, importing PyTorch takes a sixth less time. Freezing its objects
-    # spares later collections from visiting them.
+    # Importing PyTorch without garbage collection takes a sixth less time. After gc.freeze, later
+    # collections skip PyTorch's objects.
     gc.disable()
     from torch import AcceleratorError, OutOfMemoryError
 
@@ -58,7 +58,7 @@ def run(config: TrainingConfig) -> int:
         return fail(f"the run cannot be saved: {error}", exit_codes.FAILED)
     except OutOfMemoryError as error:
         traceback.print_exc()
-        # The rest of the message is about PyTorch's allocator.
+        # Omit the rest of the message, which is about PyTorch's allocator.
         message = str(error).partition(" Of the allocated memory")[0]
         remedy = "set a smaller batch_size with a larger accumulate, or activation_checkpointing"
         return fail(f"{message} To reduce memory use, {remedy}", exit_codes.FAILED)
@@ -76,10 +76,10 @@ MISTAKES: Final = (
     TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip
-"""Programming errors, for example in a custom model, which every restart would repeat."""
+"""Exceptions of programming errors, for example in a custom model. A restart would repeat them."""
 
 DEVICE_ASSERTION: Final = "device-side assert"
-"""Part of CUDA's error for an index out of range, which is a LookupError on the CPU."""
+"""Part of CUDA's error message for an index out of range. The CPU raises a LookupError instead."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Device-dependent defaults, chosen and reported at the start of a run.
 
-The CPU keeps PyTorch's defaults. `make bench-gpu` runs the code for GPUs.
+On the CPU, PyTorch's defaults apply. `make bench-gpu` exercises the GPU branches.
 """
 
 import os
@@ -23,10 +23,10 @@ PEAK_FLOPS: Final = {
     "A10": 125e12,
     "T4": 65e12,
 }
-"""Dense half-precision FLOP/s by part of the device name; more specific parts come first."""
+"""Dense half-precision FLOP/s, keyed by a part of the device name. The first match is used."""
 
 NCCL_DEFAULTS: Final = {
-    # Write the last collectives of each rank to a file when one of them times out.
+    # When a collective times out, each rank writes its last collectives to a file.
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
@@ -45,7 +45,8 @@ def use(device: torch.device) -> None:
         return
     for name, value in NCCL_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    # Avoid out-of-memory errors due to fragmentation. PyTorch reads this at the first allocation.
+    # Avoid out-of-memory errors due to fragmentation. PyTorch reads this variable at the first
+    # allocation.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # Use TF32 (10-bit mantissa) for fp32 matrix products, as PyTorch already does in convolutions.
     torch.set_float32_matmul_precision("high")
@@ -54,8 +55,8 @@ def use(device: torch.device) -> None:
 def is_channels_last(network: nn.Module, config: TrainingConfig, device: torch.device) -> bool:
     """Return whether 2D convolutions use the channels-last memory format.
 
-    This format makes bf16 training of ResNet-50 1.7 times as fast on an H100. FSDP cannot use it,
-    because it needs contiguous weights.
+    This format makes bf16 training of ResNet-50 1.7 times as fast on an H100. FSDP needs contiguous
+    weights, so it cannot use this format.
     """
     convolutions = any(isinstance(module, nn.Conv2d) for module in network.modules())
     return convolutions and device.type == "cuda" and config.parallel == "ddp"

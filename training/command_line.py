@@ -14,7 +14,7 @@ from workload.configuration import ConfigurationError, problem_sentences
 
 ENVIRONMENT_PREFIX: Final = "TRAINING_"
 FILE: Final = "config"
-"""Name of the settings file's flag and, after ENVIRONMENT_PREFIX, of its variable."""
+"""Name of the settings file in flags and variables: `--config` and `TRAINING_CONFIG`."""
 
 
 def variable_of(field: str) -> str:
@@ -25,7 +25,8 @@ def variable_of(field: str) -> str:
 def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> TrainingConfig:
     """Read a run's configuration; flags override environment variables, which override the file.
 
-    Raise a ConfigurationError that lists every error under the name that the user used.
+    Raise a ConfigurationError that lists all errors, each with the flag, variable or key that the
+    user set.
     """
     flags = vars(_parser().parse_args(arguments))
     file = flags[FILE] or environment.get(variable_of(FILE))

@@ -21,7 +21,7 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
     "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
     "gpt": TEXTS,
 }
-"""Data sets that a model can be trained on; models that are not listed accept all images."""
+"""Maps a model to its possible data sets; models that are not listed accept all image data sets."""
 
 REPORTED: Final = ("accuracy", "loss", "held_out_loss", "seconds")
 """Values reported for an epoch; custom metrics must have other names."""
@@ -34,7 +34,7 @@ TENSORFLOW_FIELDS: Final = frozenset((
 """Fields that `examples.tensorflow` reads; its `batch_size` applies to each GPU, or to the CPU."""
 
 LENGTHS: Final = ("epochs", "train_steps", "train_samples", "train_tokens")
-"""Settings that determine the length of a run, of which at most one may be set."""
+"""Settings that determine the length of a run. At most one of them may be set."""
 
 ALWAYS_LISTED: Final = (
     "model", "dataset", "epochs", "batch_size", "learning_rate", "weight_decay", "seed",
@@ -55,7 +55,10 @@ class TrainingConfig(TrainingSettings):
     @field_validator("*", mode="before")
     @classmethod
     def _parse(cls, value: object, info: ValidationInfo) -> object:
-        """Parse what `written` returns; reject YAML's `epochs: yes`, which pydantic reads as 1."""
+        """Parse the output of `written`; reject unexpected booleans, such as YAML's `epochs: yes`.
+
+        Pydantic would convert a boolean to 0 or 1.
+        """
         annotation = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and annotation is not bool:
             raise ValueError(
@@ -108,7 +111,7 @@ class TrainingConfig(TrainingSettings):
 
     @model_validator(mode="after")
     def _urls_fit(self) -> Self:
-        # This is not a field validator, whose message would contain the URL and any password in it.
+        # The message of a field validator would contain the URL, and with it any password.
         for name in ("data_url", "run_url"):
             url = getattr(self, name)
             if url is not None and (not URL.fullmatch(url) or ".." in url):
@@ -182,8 +185,8 @@ class TrainingConfig(TrainingSettings):
     def hang_limit(self) -> float:
         """Return the number of seconds without progress that count as a hang.
 
-        With a larger `start_timeout` or `peer_timeout`, a step may take that long, so the default
-        of `hang_timeout` increases as well.
+        Unless `hang_timeout` is set, the limit is at least `start_timeout` and `peer_timeout`,
+        because a step may take that long.
         """
         if "hang_timeout" in self.model_fields_set:
             return self.hang_timeout
@@ -207,7 +210,7 @@ class TrainingConfig(TrainingSettings):
                 name
                 for name in LISTED_IF_SET
                 if getattr(self, name) != fields[name].get_default(call_default_factory=True)
-                # This is a former default, which older runs do not list.
+                # fp32 was the default of older runs, which therefore do not list it.
                 and (name, getattr(self, name)) != ("precision", "fp32")
             ),
         ]

@@ -20,10 +20,10 @@ TOKENS: Final = 16_384
 
 
 def evaluate_held_out(run: Run, maximum: int = 0) -> Evaluation | None:
-    """Evaluate the weights unless this has been done; return None if a process was asked to stop.
+    """Evaluate the current weights on up to `maximum` samples; 0 uses all held-out samples.
 
-    With a `maximum` of 0, all samples are evaluated. Raise DivergedError if the held-out loss or a
-    metric is not finite.
+    If the weights have already been evaluated on these samples, return that result. Return None if
+    a process was asked to stop. Raise DivergedError if the held-out loss or a metric is not finite.
     """
     held_out = len(run.data.held_out)
     count = min(maximum or held_out, held_out)

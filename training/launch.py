@@ -36,7 +36,7 @@ CAUSES: Final = {
     signal.SIGKILL: "probably the memory limit",
     signal.SIGSEGV: "a fault in native code",
 }
-"""Probable causes of signals that a process cannot report itself."""
+"""Probable causes of signals that kill a process before it can report them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":
-        # Agents whose processes did not fail do not count the restart, so its number may differ
-        # between agents and cannot distinguish the starts.
+        # Agents whose processes did not fail do not count a restart. The restart count may thus
+        # differ between agents, so it cannot serve as the prefix of a shared store.
         os.environ[NEW_STORE] = "1"
     return run_launcher(lambda: run(parsed))  # type: ignore[no-untyped-call]
 

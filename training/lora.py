@@ -1,7 +1,7 @@
 """LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the file format of PEFT.
 
 The peft package itself is not used: it needs transformers, and cannot adapt only a part of a layer.
-`gpt` computes queries, keys and values with one matrix, while Llama has a layer for each.
+`gpt` computes queries, keys and values with one layer, whose parts are separate layers in Llama.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ each is written to new files."""
 
 @dataclass(frozen=True)
 class Lora:
-    """Settings of all adapters of a model. `targets` contains layers by their names in Llama."""
+    """Settings of all adapters of a model. `targets` are the Llama names of the adapted layers."""
 
     rank: int
     alpha: float
@@ -127,7 +127,7 @@ def adapt(model: Gpt, lora: Lora) -> None:
 
 
 def merge(model: Gpt) -> None:
-    """Add the adapters to the weights of the model, and remove them."""
+    """Add the adapters to the weights of the model, and remove the adapters."""
     layers = {name: each for name, each in model.named_modules() if isinstance(each, AdaptedLinear)}
     for name, layer in layers.items():
         model.set_submodule(name, layer.merged(), strict=True)

@@ -38,7 +38,7 @@ def learning_rate(config: TrainingConfig, progress: float) -> float:
 
 
 def state_bytes(network: nn.Module, config: TrainingConfig) -> int:
-    """Return the size of one checkpoint: weights, their average, buffers and optimizer state."""
+    """Return the bytes of one checkpoint: weights, their average, buffers and optimizer state."""
     kept = {"adamw": 2, "sgd": 1}[config.optimizer] + (config.ema_decay > 0)
     trained = [each for each in network.parameters() if each.requires_grad]
     stored = sum(each.nbytes for each in (*network.parameters(), *network.buffers()))

@@ -42,7 +42,7 @@ class Parallel:
         units = blocks(model) or [model]
         if config.activation_checkpointing:
             for unit in units:
-                # Keep only the inputs of a block, and recompute its activations.
+                # Keep only the inputs of a block, and recompute its activations when needed.
                 unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
         if config.compile:
             for unit in units:

@@ -62,12 +62,12 @@ def prepare(
     needed = state_bytes(network, config)
     flops = count_flops(network, data, device)
     mirror = open_mirror(config)
-    # A checkpoint also stays on disk while it is copied to the object store.
+    # One more checkpoint may stay on disk while it is copied to the object store.
     keep = config.keep_checkpoints + (mirror is not None)
     on_rank0(lambda: check_free_space(Path(config.run_dir), needed, keep, config.keep_best))
     model = Parallel(network, config, device)
-    # From here on, dropout must differ between processes. On the CPU, PyTorch uses only 32 bits of
-    # a seed.
+    # From here on, dropout must differ between processes. The seed and the rank are hashed to 32
+    # bits, because PyTorch uses only 32 bits of a seed on the CPU.
     seeds = np.random.SeedSequence((config.seed, world.rank)).generate_state(1)
     torch.manual_seed(int(seeds[0]))
     return Run(
@@ -89,9 +89,8 @@ def prepare(
 
 
 def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int | None:
-    """Return the FLOPs per sample, from which GPU utilization is computed; None if unknown."""
-    # flops_per_sample counts the gradients of all weights, but those of frozen ones are not
-    # computed.
+    """Return the FLOPs per sample, used to compute the model FLOPs utilization; None if unknown."""
+    # flops_per_sample counts the gradients of all weights, but frozen weights have none.
     if peak_flops(device) is None or not all(each.requires_grad for each in network.parameters()):
         return None
     dtype = torch.float32 if data.train.divisor else torch.int64

@@ -68,7 +68,7 @@ class Run:
 
     @property
     def length(self) -> Length:
-        """Return the length of the run in samples of its data."""
+        """Return the length of the run, in samples or steps."""
         return Length.of(self.config, self.data, self.world.size)
 
     @property

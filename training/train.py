@@ -138,7 +138,10 @@ def steps(loader: Loader) -> Iterator[list[Loaded]]:
 
 
 def step(run: Run, batches: list[Loaded], outputs: ProgressOutputs) -> bool:
-    """Run an optimizer step; report, save and evaluate if due. Return False if asked to stop."""
+    """Run an optimizer step; report, save and evaluate if due.
+
+    Return False if a process was asked to stop.
+    """
     config, position, seen = run.config, run.position, batches[-1].batch.seen
     rate = learning_rate(config, run.length.progress(position))
     end = run.length.end(position)
@@ -236,8 +239,8 @@ def is_due(run: Run, every: int) -> bool:
 def interrupt(run: Run) -> None:
     """Save the run because a process of the gang received SIGTERM.
 
-    This is also called if one process cannot continue. Raise OSError if the last checkpoint could
-    not be written, and DivergedError if a loss is not finite.
+    The run is also interrupted if one process cannot continue. Raise OSError if the last checkpoint
+    could not be written, and DivergedError if a loss is not finite.
     """
     save(run)
     run.saver.close(run.watchdog.beat)
@@ -305,7 +308,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
 
 
 def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
-    """Return the differences between a finished run and the configuration, by setting."""
+    """Map each setting that differs between a finished run and the configuration to both values."""
     before, now = manifest.settings, config.result_settings()
     known = [name for name in before if name in type(config).model_fields]
     return {
@@ -322,7 +325,10 @@ def is_extended(config: TrainingConfig, manifest: Manifest) -> bool:
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:
-    """Report the result and return the exit code. Raise ConfigurationError if settings differ."""
+    """Report the result of a finished run, and return the exit code.
+
+    Raise ConfigurationError if the run was configured differently.
+    """
     found = differences(config, manifest)
     if found:
         raise ConfigurationError(

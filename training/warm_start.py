@@ -105,7 +105,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
 
 
 def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
-    """Add an adapter to a model, or merge it if it is not trained; return its digest."""
+    """Add the adapter to the model if it is to be trained, else merge it; return its digest."""
     folder = Path(str(config.init_adapter))
     try:
         digest, found = load_adapter(folder, model)

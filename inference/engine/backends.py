@@ -106,7 +106,7 @@ def _fast(network: nn.Module, choice: Choice) -> nn.Module:
     """
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
-    # With TF32, outputs on a GPU would differ more.
+    # Compare without TF32, which would increase the differences between outputs on a GPU.
     with torch.backends.cudnn.flags(allow_tf32=False):
         if nn.BatchNorm2d in kinds:
             # Networks that torch.fx cannot trace stay as they are.
@@ -172,7 +172,7 @@ class Half(nn.Module):
 
 
 def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
-    """Return the network with CUDA graphs on a GPU, unless it cannot be captured.
+    """On a GPU, capture the network in CUDA graphs; if that fails, return the network itself.
 
     Token models are excluded: sequences have any length, and the graphs would keep the logits of
     every batch size in memory.
@@ -188,9 +188,9 @@ def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
 
 
 class Graphed(nn.Module):
-    """A network on a GPU, replayed from CUDA graphs: one launch per batch instead of per kernel.
+    """A network on a GPU, replayed from CUDA graphs: one launch per batch, not one per kernel.
 
-    Batches are padded to powers of two. Inputs of another shape are computed without a graph.
+    Batches are padded to powers of two. Inputs of a different shape are computed without a graph.
     """
 
     def __init__(self, network: nn.Module, inputs: Tensor) -> None:
@@ -234,7 +234,7 @@ def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
     inductor.freezing = True
     compiled = torch.compile(network, dynamic=True)
     try:
-        # The compiler specializes for a single sample, so warm up both cases.
+        # The compiler specializes code for batches of one sample, so warm up both cases.
         for samples in (2, 1):
             compiled(example(choice, samples))
     except Exception as error:
@@ -243,7 +243,7 @@ def _compiled(network: nn.Module, choice: Choice) -> nn.Module:
 
 
 def _ahead_of_time(choice: Choice) -> nn.Module:
-    """Load the network compiled by AOTInductor; the first worker compiles it for all."""
+    """Load the network compiled by AOTInductor; the first worker compiles it for all workers."""
     import torch._inductor as inductor
 
     sha256 = choice.manifest.weights.sha256

@@ -7,7 +7,7 @@ MAX_DEATHS: Final = 3
 unready."""
 
 RESET_SECONDS: Final = 60.0
-"""Time without a death after which earlier ones no longer count."""
+"""Time (s) without a death after which earlier deaths no longer count."""
 
 MAX_DELAY: Final = 30.0
 """Maximum delay (s) of a replacement. The first delay is 1 s and doubles with each death."""

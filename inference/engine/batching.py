@@ -1,4 +1,4 @@
-"""The request queue and the batches formed from it. Independent of workers and sockets."""
+"""The request queue and the batches formed from it, independent of workers and sockets."""
 
 import asyncio
 from collections import deque
@@ -68,7 +68,7 @@ class Request:
             self.fail(DeadlineError(f"the deadline passed after {seconds:.3f} s in the queue"))
 
     def add_outputs(self, begin: int, outputs: Tensors, served: Served) -> None:
-        """Add the outputs of the piece that starts at sample `begin`; answer after the last."""
+        """Add the outputs of the piece that starts at `begin`; answer if no piece is pending."""
         self.pending -= 1
         if self.future.done():
             return
@@ -93,7 +93,7 @@ class Piece(NamedTuple):
     end: int
 
     def rows(self, name: str) -> NDArray[Any]:
-        """Return the samples of the piece for an input."""
+        """Return the piece's rows of the input `name`."""
         array = self.request.inputs[name]
         if self.end - self.begin == self.request.samples:
             return array
@@ -124,7 +124,7 @@ class Batch:
         return sorted(names)
 
     def arrays(self) -> Mapping[str, Sequence[NDArray[Any]]]:
-        """Return the samples of each piece by input name."""
+        """Map each input name to the rows of every piece."""
         names = self.pieces[0].request.inputs
         return {name: [piece.rows(name) for piece in self.pieces] for name in names}
 
@@ -290,7 +290,7 @@ class Queue:
     def _displace(self, request: Request, retry_after: float) -> bool:
         """Reject the newest request of the client with the most queued samples or bytes.
 
-        Return False if that client has no more of them than the client of `request` would have.
+        Return False unless that client has more of them than the client of `request` would have.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

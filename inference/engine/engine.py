@@ -23,7 +23,7 @@ class ModelEngine:
     def __init__(self, config: InferenceConfig, observer: Observer | None = None) -> None:
         self.config = config
         self.pool: Pool | None = None
-        """The loaded version; None before the first model is loaded."""
+        """Queue and workers of the loaded version; None before the first model is loaded."""
         self.draining = False
         """True once the shutdown has begun. Requests are still answered, but should not be sent."""
         self.reload_failures = 0
@@ -36,7 +36,7 @@ class ModelEngine:
         self._watching: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._pools: set[Pool] = set()
-        # Runs before multiprocessing's handler, which would wait for running workers.
+        # This handler runs before that of multiprocessing, which would wait for running workers.
         atexit.register(self._kill)
 
     @property
@@ -153,10 +153,10 @@ class ModelEngine:
 
 
 def compile_cache() -> Path:
-    """Return a temporary directory for compiled models to which only this user can write.
+    """Return a temporary directory for compiled models, which only this user can access.
 
-    Its content is executed as code. The directory is the same at every start, so that a restarted
-    container does not compile again.
+    The compiled models are executed as code. The directory is the same at every start, so that a
+    restarted container does not compile again.
     """
     folder = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -168,6 +168,6 @@ def compile_cache() -> Path:
 
 
 def remove_compiled(folder: Path, sha256: str) -> None:
-    """Remove models compiled from these weights from the cache."""
+    """Remove the compiled models with these weights from `folder`."""
     for path in folder.glob(f"{sha256}*"):
         path.unlink(missing_ok=True)

@@ -36,16 +36,16 @@ class Source:
 class Handler(ABC):
     """Base class of handlers, which load a model and compute the outputs of batches.
 
-    All hooks process whole batches: each row of the inputs is a sample, and the outputs must
-    contain the same samples in the same order. If a hook raises an exception, the requests of the
-    batch are computed again one by one. Requests that fail again count as invalid, because the
-    model passed its test when it was loaded; if memory is exhausted, they count as unavailable. The
-    client gets the message of an InputError. For other exceptions, it gets a general message, and
-    the traceback is logged.
+    `decode`, `predict` and `encode` process whole batches: each row of the inputs is a sample, and
+    the outputs must contain the same samples in the same order. If one of these methods raises an
+    exception, the requests of the batch are computed again one by one. A request that fails again
+    counts as invalid, because the model passed its test when it was loaded; if memory is exhausted,
+    the request counts as unavailable. The client gets the message of an InputError. For other
+    exceptions, the client gets a general message, and the traceback is logged.
     """
 
     inputs: tuple[TensorSpec, ...]
-    """Set by `load`. Requests are checked against it before they reach the handler."""
+    """Set by `load`. Requests that do not match these inputs do not reach the handler."""
 
     outputs: tuple[TensorSpec, ...]
     """Set by `load`."""
@@ -63,7 +63,7 @@ class Handler(ABC):
         """Compute the batch. Called in torch.inference_mode."""
 
     def encode(self, predicted: Any) -> Tensors:
-        """Convert the result of `predict` to arrays by output name, batch dimension first."""
+        """Convert the result of `predict` to one array per output, batch dimension first."""
         encoded: Tensors = predicted
         return encoded
 
@@ -130,7 +130,7 @@ class Plain(Handler):
         return outputs
 
     def encode(self, predicted: Tensor) -> Tensors:
-        """Convert to FP32."""
+        """Convert the output to FP32."""
         return {self.outputs[0].name: predicted.float().cpu().numpy()}
 
 

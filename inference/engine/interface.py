@@ -1,4 +1,4 @@
-"""Types shared by protocols, engine and handlers. Independent of HTTP and PyTorch."""
+"""Types shared by protocols, engine and handlers, independent of HTTP and PyTorch."""
 
 import math
 import struct
@@ -62,9 +62,9 @@ class Answer(NamedTuple):
     queue_seconds: float
     """Time from arrival until the request's first batch was sent to a worker."""
     compute_seconds: float
-    """Compute time of its batches."""
+    """Compute time of the request's batches."""
     batch: int
-    """Samples in its largest batch."""
+    """Number of samples in the request's largest batch."""
 
 
 class InputError(Exception):
@@ -72,7 +72,7 @@ class InputError(Exception):
 
 
 class RefusedError(Exception):
-    """A possibly valid request cannot be answered now."""
+    """The request may be valid, but it cannot be answered now."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)

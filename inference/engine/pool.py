@@ -35,14 +35,14 @@ PACE_WEIGHT: Final = 0.05
 """Weight of the latest batch in the moving average, which covers the last few dozen batches."""
 
 STOP_SECONDS: Final = 2.0
-"""Time (s) that a worker has to exit before it is killed."""
+"""Time (s) after which a worker that has not exited is killed."""
 
 TICK_SECONDS: Final = 0.1
 """Interval (s) between checks for passed deadlines and hung workers."""
 
 
 class Pool:
-    """The queue and the workers of one export. It belongs to one event loop."""
+    """The queue and the workers of one export. A pool belongs to one event loop."""
 
     served: Served
     """Set by `start`."""
@@ -181,7 +181,7 @@ class Pool:
         """Queue a request of a client; its future receives the answer.
 
         `inputs` must have been checked against `served.inputs`. `deadline` is a timestamp of
-        `time.monotonic`. The answer contains only the named `outputs`, or all of them for None.
+        `time.monotonic`. The answer contains only the named `outputs`; None stands for all outputs.
         Raise InputError, OverloadedError or UnavailableError if the request is rejected. The future
         may also fail with DeadlineError.
         """
@@ -204,7 +204,8 @@ class Pool:
                     f"{queue.samples} samples are queued already: the deadline would pass", wait
                 )
         if not queue.has_capacity(request):
-            # Requests from this turn of the event loop may already fit into a worker's slots.
+            # Workers may have free slots for the requests that were queued in this turn of the
+            # event loop.
             self._dispatch()
         queue.put(request, max(wait, MIN_RETRY_SECONDS))
         if not self._dispatch_scheduled:
@@ -324,9 +325,9 @@ class Pool:
     def _requeue(self, worker: Worker, reason: str) -> None:
         """Requeue the batches of a dead worker.
 
-        The requests of the batch that it was computing are retried once, individually. A request
-        that kills a second worker fails. After too many deaths, or if the worker hung, all requests
-        of the batch fail.
+        The requests of the batch that the worker was computing are retried once, individually. A
+        request that kills a second worker fails. After too many deaths, or if the worker hung, all
+        requests of that batch fail.
         """
         error = UnavailableError(f"the worker that was processing this request died: {reason}")
         for position, batch in reversed(list(enumerate(worker.batches))):

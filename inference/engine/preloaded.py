@@ -12,7 +12,8 @@ import inference.engine.worker  # noqa: F401
 # The server handles SIGTERM for the process group, and stops the workers when they are idle.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-# Otherwise, a worker's garbage collector would write to all objects shared with the fork server.
+# Exclude all objects from garbage collection: collections in a worker would write to, and thus
+# copy, the memory pages that the worker shares with the fork server.
 gc.collect()
 gc.freeze()
 atexit.register(gc.unfreeze)

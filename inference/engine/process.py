@@ -1,4 +1,4 @@
-"""Worker processes: their specification, shared memory and messages, and the server's handle.
+"""Worker processes: specification, shared memory, messages, and the server's handle for a worker.
 
 Arrays are passed in anonymous shared memory (memfd), so nothing remains if both processes are
 killed, and the size of /dev/shm does not matter. Messages are JSON in SOCK_SEQPACKET packets.
@@ -29,13 +29,13 @@ from inference.engine.interface import DATATYPES, NUMPY, Datatype, pack_texts, u
 from workload.manifest import Manifest
 
 SLOTS: Final = 2
-"""Maximum batches per worker: the one being computed, and the next."""
+"""Maximum number of batches per worker: the one being computed, and the next."""
 
 ALIGNMENT: Final = 64
 """Alignment (bytes) of arrays: a cache line, which also suits vector instructions."""
 
 INITIAL_BYTES: Final = 1 << 16
-"""Initial size of an arena; it doubles when more is needed."""
+"""Initial size of an arena, which grows to powers of two."""
 
 STOPPED: Final = "the server stopped it"
 
@@ -47,7 +47,7 @@ Parts = Sequence[NDArray[Any]]
 """Arrays to concatenate along the first dimension."""
 
 Placed = tuple[str, Datatype, tuple[int, ...], int, int]
-"""Name, datatype, shape, offset and size of an array in an arena. JSON turns it into a list."""
+"""Name, datatype, shape, offset and size of an array in an arena; a list in JSON messages."""
 
 # Workers are forked from a process that has imported torch, so they start at once.
 _context: Final = multiprocessing.get_context("forkserver")
@@ -68,9 +68,10 @@ class WorkerSpec:
 
 
 class Arena:
-    """Shared memory for one direction of one slot. Only the writer grows it; the reader remaps it.
+    """Shared memory for the inputs or the outputs of one slot.
 
-    It is passed to the worker process as an argument.
+    Only the process that writes to the memory grows it; the other process then maps it again. An
+    arena can be passed to the worker process as an argument.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -89,7 +90,7 @@ class Arena:
         return _attach, (DupFd(self._descriptor),)
 
     def put(self, arrays: Mapping[str, Parts]) -> list[Placed]:
-        """Copy arrays into the arena, overwrite its content, and return their locations."""
+        """Overwrite the arena with copies of arrays, and return their locations."""
         placed: list[Placed] = []
         offset = 0
         for name, parts in arrays.items():

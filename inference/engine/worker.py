@@ -34,10 +34,11 @@ MAX_TRACE_CHARACTERS: Final = 20_000
 
 
 def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
-    """Run until the server closes its end of the socket. Started by `inference.engine.process`."""
+    """Run until the server closes its end of the socket; `inference.engine.process` calls this."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Exclude the objects that existed before the fork, because a collection would copy their pages.
+    # Exclude the objects that existed before the fork from garbage collection, which would copy
+    # their memory pages.
     gc.freeze()
     keep_freed_memory()
     _exit_with_server()
@@ -48,7 +49,7 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
         message = _public(error, str(spec.config.model_path))
         send(end, {"type": "failed", "message": message[:MAX_ERROR_CHARACTERS]})
         return
-    # Also exclude the loaded model.
+    # Also exclude the loaded model from garbage collection.
     gc.collect()
     gc.freeze()
     on_gpu = spec.config.device != "cpu" and torch.cuda.is_available()
@@ -110,7 +111,7 @@ def _described(tensor: TensorSpec) -> tuple[str, str, tuple[int, ...]]:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error's message for a client. Its surrogates, which UTF-8 lacks, are replaced."""
+    """Return an error's message for a client, without surrogates, which UTF-8 cannot encode."""
     return str(error).encode("utf-8", "replace").decode()[:MAX_ERROR_CHARACTERS]
 
 
@@ -118,7 +119,7 @@ def _public(error: BaseException, folder: str) -> str:
     """Return an error message that clients may see.
 
     Exceptions other than ExportError and ConfigurationError are only logged, because their messages
-    may contain anything, and anyone can read the readiness page.
+    may contain anything, and anyone can read the readiness response.
     """
     cause: BaseException | None = error
     while isinstance(cause, ExportError | ConfigurationError):
@@ -196,7 +197,7 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
 def _compute(
     handler: Handler, inputs: Tensors, sizes: list[int]
 ) -> tuple[list[Tensors], dict[int, Exception]]:
-    """Compute parts with these numbers of samples. Return outputs, and errors by part index."""
+    """Compute consecutive parts of `sizes` samples. Return outputs, and errors by part index."""
     parts: list[Tensors] = []
     errors = {}
     begin = 0
@@ -224,6 +225,6 @@ def _describe(error: Exception) -> tuple[str, str]:
     emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
     cuda = isinstance(error, RuntimeError) and "CUDA error" in str(error)
     if cuda or isinstance(error, torch.AcceleratorError):
-        # All later batches would fail as well. A new process has a new CUDA context.
+        # Exit, because all later batches would fail as well. A new process has a new CUDA context.
         os._exit(exit_codes.FAILED)
     return "input", "the model cannot compute this input; see compute_failed in the server log"

@@ -61,7 +61,7 @@ class Route:
 
 
 Routes = Mapping[str, Route]
-"""Routes by path. `{model}` stands for a model name and, after `/v2/models/`, also for a
+"""Routes by path. `{model}` stands for a model name and, after `/v2/models/`, optionally also for a
 version."""
 
 _NAMED: Final = "(?P<model>[^/]+)"
@@ -69,7 +69,7 @@ _VERSIONED: Final = f"/v2/models/{_NAMED}(?:/versions/(?P<version>[^/]+))?"
 
 
 _LOGGED_FROM: Final = {"none": 1000, "failures": 500, "all": 0}
-"""Lowest status code that is logged, by `request_log`."""
+"""Maps `request_log` to the lowest status code that is logged."""
 
 _NO_KEY: Final = "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
 
@@ -136,9 +136,9 @@ class Application:
         return None
 
     def answer(self, request: Request, reserve: Reserve) -> Response | Pending:
-        """Return the response, or a pending one that `respond` returns later."""
+        """Return the response, or a pending one that `respond` completes later."""
         route = request.route
-        assert route is not None  # noqa: S101  otherwise it has a response already
+        assert route is not None  # noqa: S101  without a route, `begin` returns a response
         try:
             if route.counted:
                 self._check_capacity(request)
@@ -236,7 +236,8 @@ class Application:
     def _check_capacity(self, request: Request) -> None:
         """Reject more requests than the engine could queue if each had one sample.
 
-        A client below its equal share is not rejected, because it may displace queued requests.
+        A client with less than its equal share of the requests is not rejected, because its
+        request may displace queued ones.
         """
         pool = self._service.engine.pool
         if self._computing <= self._service.config.max_queue or pool is None:

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         """The request that is being received."""
         self._in_body = self._input_ended = self._lingering = self._lost = self._paused = False
         self._unparsed = b""
-        """Received bytes that are not parsed yet because they wait for a response or for a turn."""
+        """Received bytes to parse after the response to an earlier request, or in the next turn."""
         self._awaits_turn = False
         self._active: Request | None = None
         """The request that is being answered."""
@@ -78,10 +78,10 @@ class Connection(asyncio.Protocol):
 
     @property
     def sheddable(self) -> bool:
-        """True if it may be dropped to free memory.
+        """True if the connection may be dropped to free memory.
 
-        It waits for its client, which has to send the rest of a body or to read a response, or for
-        a turn to parse large JSON.
+        This is the case while it waits for its client (to send the rest of a body, or to read a
+        response) or for a turn to parse large JSON.
         """
         return self._in_body or self._paused or self._awaits_parsing
 
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
     def _blocked(self) -> bool:
         """True if no request can be answered now.
 
-        Another one is being computed, the client is not reading, or the connection is lost.
+        Another request is being computed, the client is not reading, or the connection is lost.
         """
         return self._active is not None or self._paused or self._lost
 
@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
             if self._too_slow(now, self._window_bytes - size, size):
                 self.abort()
         elif self._in_body and self._unparsed:
-            # The server is delaying the body, not the client.
+            # The server, and not the client, is delaying the body.
             self._body_since = now
             self._open_window(now, self._received)
         elif self._in_body:
@@ -391,7 +391,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _advance(self, until: float = 0.0) -> None:
-        """Answer one queued request or, during a turn, as many as fit into its time.
+        """Answer one queued request or, during a turn, as many as the turn has time for.
 
         A client that pipelines many requests, or sends large JSON, would otherwise block the event
         loop.

@@ -1,4 +1,4 @@
-"""Endpoints of both ports: inference, metadata and health; metrics and loading."""
+"""Endpoints of the client port and of the administration port."""
 
 import asyncio
 import math
@@ -146,7 +146,7 @@ def _loaded(future: "asyncio.Future[Served]") -> Response:
 
 
 def _index(service: Service, _: Request, __: Reserve) -> Response:
-    """Return the model in the form of Triton's repository extension."""
+    """Return the model in the format of Triton's model repository extension."""
     served = service.engine.served
     reason = service.engine.reason
     return json_response(

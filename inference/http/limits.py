@@ -57,7 +57,7 @@ class Turns:
             self._schedule()
 
     def _schedule(self) -> None:
-        # Requests that arrived during the last turn are answered before the call.
+        # Requests that arrived during the last turn are answered before `_begin` runs.
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -95,7 +95,7 @@ class Limits:
         self._max_per_peer = max(1, int(max_connections * config.max_share_per_peer))
         self._max_bytes_per_peer = int(config.max_buffered_bytes * config.max_share_per_peer)
         self._held: Counter[str] = Counter()
-        """Bytes by address."""
+        """Number of charged bytes of each address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
         self.receiving = Turns(1)
@@ -137,10 +137,10 @@ class Limits:
     def add(self, connection: "Connection") -> bool:
         """Count a connection, and close another one if there are too many.
 
-        The closed connection belongs to the same peer if that has reached its limit, otherwise to
-        the peer with the most connections. It is the peer's oldest idle connection or, without one,
-        its oldest connection that waits for its client or to parse large JSON. Return False if all
-        connections of the peer are waiting for a response.
+        If the new connection's peer has reached its limit, close a connection of this peer;
+        otherwise, close one of the peer with the most connections. Choose the peer's oldest
+        `evictable` connection or, without one, its oldest `sheddable` connection. Return False if
+        the peer has neither.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -153,7 +153,7 @@ class Limits:
             return False
         peer[connection] = self._connections[connection] = None
         if victim is not connection:
-            # Otherwise it would be selected again until it is closed.
+            # Otherwise the victim would be selected again until its transport is closed.
             self.remove(victim)
             victim.abort()
         return True
@@ -170,9 +170,9 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes; return False if a limit would be exceeded.
 
-        If the client's address would exceed its limit, drop the largest request of that address
-        that waits for its client. If the total limit would be exceeded, select the address whose
-        waiting requests hold the most bytes, and drop the largest of them.
+        If the client's address would exceed its limit, `shed` its `sheddable` connection with the
+        most bytes. If the total limit would be exceeded, select the address whose `sheddable`
+        connections hold the most bytes, and `shed` the largest of them.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (

@@ -31,14 +31,14 @@ _TLS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 MIN_HANDSHAKES: Final = 16
 MAX_HANDSHAKES: Final = 512
-"""Minimum and maximum of the limit on concurrent TLS handshakes, which is otherwise an eighth of
-the connections."""
+"""At most an eighth of the connections can be in a TLS handshake, but this limit is at least
+`MIN_HANDSHAKES` and at most `MAX_HANDSHAKES`."""
 
 ACCEPT_SECONDS: Final = 0.1
 """Time (s) until connections are accepted again after the limit on open files was reached."""
 
 TLS_CLOSE_SECONDS: Final = 1.0
-"""Time (s) that a client has to answer TLS's close_notify alert, which idle clients do not read."""
+"""Time (s) to wait for the answer to TLS's close_notify alert, which idle clients do not read."""
 
 
 class Certificate:
@@ -58,7 +58,7 @@ class Certificate:
             ) from None
 
     def refresh(self) -> None:
-        """Use a renewed certificate for new connections; keep the current one if it is invalid."""
+        """Use a renewed certificate for new connections. If it is invalid, keep the current one."""
         try:
             if self._stamps() == self._read_stamps:
                 return
@@ -72,7 +72,7 @@ class Certificate:
 
     def _read(self) -> None:
         self._read_stamps = self._stamps()
-        # Try a new context first, because a context that has read half of a pair is unusable.
+        # Load the pair into a new context first, because an error would leave the context unusable.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self._chain, self._key)
         self.context.load_cert_chain(self._chain, self._key)
 
@@ -85,7 +85,7 @@ class Handshakes:
         self._peers: dict[asyncio.Task[None], str] = {}
 
     def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake. If there are too many, cancel the oldest of the peer with the most."""
+        """Run a handshake. If too many are running, cancel the oldest of the peer with the most."""
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)
             oldest = next(task for task, owner in self._peers.items() if owner == most)
@@ -102,7 +102,7 @@ class Handshakes:
 
 
 class Listener:
-    """Listener that accepts connections on one port, on the event loop in which it is started."""
+    """Listener that accepts connections on one port, in the event loop in which it is started."""
 
     def __init__(
         self, service: Service, routes: Routes, setting: str, port: int, max_connections: int

@@ -26,7 +26,7 @@ Headers = Sequence[tuple[str, str]]
 
 JSON: Final = "application/json"
 JSON_LENGTH: Final = "inference-header-content-length"
-"""Header with the length of the JSON, in requests and responses in which binary tensors follow."""
+"""Header with the length of the JSON in requests and responses that also have binary tensors."""
 LARGE_JSON: Final = 1 << 16
 """Size (bytes) of JSON whose parsing may take longer than a turn of a connection."""
 CLIENT_GONE: Final = 499

@@ -1,7 +1,7 @@
 """Tensors of requests and responses: checks of names, types and shapes, and conversion of values.
 
 simdjson converts JSON numbers without creating a Python object for each, which is about eight times
-as fast as building lists. Parsing a large body blocks the event loop, and with it the probes.
+as fast as building lists. This matters because parsing a large body blocks the event loop.
 
 Binary values are little-endian and in row-major order; each BYTES element is preceded by its length
 (source: Triton's extension_binary_data.md).
@@ -255,7 +255,7 @@ def to_bytes(values: NDArray[Any], spec: TensorSpec) -> bytes:
 
 
 def show(value: object) -> str:
-    """Return a value in a form that the client recognizes, shortened."""
+    """Return a short text that lets the client recognize a value in an error message."""
     if isinstance(value, Array):
         if len(value) > MAX_ITEMS or any(isinstance(each, Object | Array) for each in value):
             return f"a list of {_count(len(value), 'item')}"
@@ -276,7 +276,7 @@ def _count(number: int, noun: str) -> str:
 def check_fields(owner: Object, known: frozenset[str], field: str) -> None:
     """Raise InputError if an object has an unknown or a duplicate key."""
     names = ", ".join(sorted(known))
-    # An object with more keys than this has an unknown or a duplicate key; skip listing them.
+    # An object with more keys than `known` has an unknown or a duplicate key. Do not list its keys.
     if len(owner) > len(known):
         raise InputError(f"{field} has {len(owner)} fields: only {names} are known")
     keys = list(owner.keys())

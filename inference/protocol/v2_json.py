@@ -54,7 +54,8 @@ BYTES_SIZE: Final = 64
 """Size (bytes) that is assumed for each string in an output before the output is computed."""
 
 MAX_HEADS: Final = 16
-"""Maximum number of cached response heads per plan. String outputs need a head for each size."""
+"""Maximum number of cached JSON documents of responses per plan. String outputs need one for each
+size."""
 
 Head = tuple[object, ...]
 """Everything that the JSON of a response depends on: shapes and sizes of its outputs."""
@@ -75,10 +76,10 @@ class Plan:
     timeout: float | None
     """Timeout (s); None if the JSON sets none."""
     outputs: tuple[RequestedOutput, ...]
-    """In the order of the response."""
+    """Outputs in the order of the response."""
     served: Served
     tensors: tuple[BinaryTensor, ...] = ()
-    """Inputs whose values follow the JSON, in their order."""
+    """Inputs whose values follow the JSON, in the order of these values."""
     output_sizes: tuple[int, int] = (0, 0)
     """Expected size (bytes) of all values in the response, and of the values in its JSON."""
     heads: dict[Head, bytes] = field(default_factory=dict, repr=False)
@@ -244,9 +245,10 @@ def _head(
 
 
 def _data(values: NDArray[Any], name: str) -> Any:
-    """Return the values as a flat list, which most servers send, although nesting is allowed.
+    """Return the values as a flat list.
 
-    Raise InputError for values that JSON cannot express.
+    The protocol also allows nested lists, but most servers send flat ones. Raise InputError for
+    values that JSON cannot express.
     """
     flat = values.ravel()
     if flat.dtype.kind == "f":
@@ -272,7 +274,7 @@ def _length(text: str, body: int) -> int:
 def _inputs(
     document: Object, served: Served, may_follow: bool
 ) -> tuple[dict[str, NDArray[Any]], list[BinaryTensor]]:
-    """Return the inputs with values in the JSON, and those whose values follow it."""
+    """Return the inputs with values in the JSON, and those whose values follow the JSON."""
     tensors = document.get("inputs")
     count = len(served.inputs)
     if not isinstance(tensors, Array) or len(tensors) != count:
@@ -363,7 +365,7 @@ def _output_sizes(
 ) -> tuple[int, int]:
     """Return `Plan.output_sizes` for inputs of these shapes.
 
-    The size of a dynamic dimension comes from the inputs, because outputs are at most as large.
+    A dynamic dimension is assumed to be as large as in the inputs, because outputs are not larger.
     """
     total = json = 0
     for spec, binary in outputs:

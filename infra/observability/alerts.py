@@ -287,7 +287,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="QueueBlocked",
-            # The scheduler counts the missing pods of a gang only after its queue has admitted it.
+            # The scheduler counts a gang's missing pods only after the queue has admitted the gang.
             expr="gpu_platform:queue_pending_gangs > 0 unless on (queue) max by (queue) "
             "(label_replace(changes(volcano_queue_pod_group_running_count[5m]), "
             '"queue", "$1", "queue_name", "(.*)")) > 0',

@@ -1,12 +1,12 @@
 """Recording rules: GPU hours, cost, goodput and waiting times by run, queue and namespace.
 
 Sources are kube-state-metrics (requests, phases, labels of pods and nodes), the training program
-and Volcano's scheduler. Volcano's series (pkg/scheduler/metrics) are labelled with the PodGroup:
+and Volcano's scheduler. Volcano's series (pkg/scheduler/metrics) describe PodGroups:
 
-- `e2e_job_scheduling_start_time` is its creation time (s).
-- `e2e_job_scheduling_duration` is the time (ms) from its creation until a pod was last assigned a
-  node. Attempts that the scheduler abandoned count as well.
-- `unschedule_task_count` is the number of its pods without a node.
+- `e2e_job_scheduling_start_time` is the PodGroup's creation time (s).
+- `e2e_job_scheduling_duration` is the time (ms) from the creation until the scheduler last assigned
+  one of the pods to a node, even if the scheduler then abandoned the attempt.
+- `unschedule_task_count` is the number of the PodGroup's pods without a node.
 """
 
 from collections.abc import Mapping
@@ -81,8 +81,8 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
             "gpu_platform:run_goodput",
             # Goodput is relative to the time during which the run's pods had GPUs, because
             # processes cannot measure image pulls, imports and restarts. One process per pod
-            # serves metrics. In Prometheus 2, a window of 5m includes both ends, and therefore one
-            # sample too many.
+            # serves metrics. The window is 299s, because in Prometheus 2, a window of 5m includes
+            # both ends, and therefore one sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
             f"[5m])) / (sum_over_time({_PLACED_PODS}[299s]) * {interval_seconds}), 1)",
         ),
@@ -189,8 +189,8 @@ def _queue_wait() -> list[Recording]:
 def _first_wait() -> str:
     """Return a query for the shortest wait that was reported for a complete gang.
 
-    The query also reads the recorded series' own past, because a replaced pod resets Volcano's
-    value, and a restart of the scheduler loses it.
+    The query also reads earlier values of the recorded series, because Volcano's value is reset if
+    a pod is replaced, and lost if the scheduler restarts.
     """
     duration = _by_gang("volcano_e2e_job_scheduling_duration")
     now = f"{duration} / 1000 and on (gang) {_unscheduled_pods()} == 0"

@@ -110,10 +110,11 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
             {_CAMEL.get(key, key): value for key, value in rule.items()} for rule in _OVERRIDES
         ]
     if target.keeps_labels:
-        # The operator adds these labels to every pod target.
+        # Drop the labels that the operator adds to every pod target.
         relabelings.append({"regex": "namespace|pod|container", "action": "labeldrop"})
     if target.is_service:
-        # `targetPort` requires a port that the container declares. Volcano's chart declares none.
+        # Match the address, because `targetPort` requires a port that the container declares, and
+        # Volcano's chart does not declare any.
         relabelings.append(
             {"sourceLabels": ["__address__"], "regex": f".+:{target.port}", "action": "keep"}
         )

@@ -1,4 +1,4 @@
-"""Recording rules that copy the series of other servers to the names that this project uses.
+"""Recording rules that copy series of other model servers to the names that this project uses.
 
 Alerts, dashboards and autoscalers then work for every runtime.
 """
@@ -36,13 +36,13 @@ def _recordings(runtime: Runtime) -> list[Recording]:
 
 
 _WORKERS: Final = ".+-[0-9]+-[0-9]+"
-"""Names of the pods of a LeaderWorkerSet other than the leaders."""
+"""Regular expression for the names of all pods of a LeaderWorkerSet except the leaders."""
 
 
 def _ready(servers: Mapping[str, Runtime]) -> str:
     """Return a query that is 1 for each pod whose readiness probe succeeds, and 0 for others.
 
-    It omits the pods of a LeaderWorkerSet other than the leaders, because they have no probes.
+    Of a LeaderWorkerSet, it includes only the leaders, because the other pods have no probes.
     """
     names = "|".join(sorted(servers))
     label = "label_gpu_platform_dev_service"

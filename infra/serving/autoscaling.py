@@ -8,7 +8,8 @@ from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
 
 LAST_MINUTE: Final = "[1m:5s]"
-"""Subquery for averages over a minute. With current values, replicas would follow each pause."""
+"""Subquery for averages over a minute. With current values, the number of replicas would follow
+each short pause in the requests."""
 
 
 def autoscaler(args: InferenceServiceArgs) -> Manifest:
@@ -70,11 +71,12 @@ def _triggers(
 ) -> list[Manifest]:
     """Return the triggers. KEDA requires strings as values."""
     runtime = args.stable.runtime
-    # Names of a Deployment's pods have two more parts, the last of five characters; names of a
-    # canary's pods have three. Names of a LeaderWorkerSet's leaders end with a number.
+    # The names of the Deployment's pods are its name and two more parts, the last of which has five
+    # characters. The canary's pods do not match, because their names have a third part. The leaders
+    # of a LeaderWorkerSet append a number.
     pods = f"{args.stable.name}-{'[0-9]+' if runtime.nodes > 1 else '[a-z0-9]+-[a-z0-9]{5}'}"
     in_flight = runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
-    # The average of the sum, so that pods count only until they terminate.
+    # Average the sum, instead of adding up averages, so that pods count only until they terminate.
     average = f"avg_over_time(sum({in_flight}){LAST_MINUTE})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:

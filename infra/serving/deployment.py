@@ -50,7 +50,8 @@ def workload(args: InferenceServiceArgs, version: Version, annotations: dict[str
     """Return the Deployment, or a LeaderWorkerSet if a replica has several pods.
 
     Pods are live at once, and ready when the export is loaded. By default, an update adds a replica
-    before it removes one; a Deployment waits until the new pod has been ready for a while.
+    before it removes one; a Deployment waits until the new pod has been ready for
+    `min_ready_seconds`.
     """
     build = _leader_worker_set if version.runtime.nodes > 1 else _deployment
     # None if an autoscaler sets the number of replicas.
@@ -86,8 +87,8 @@ def _deployment(args: InferenceServiceArgs, version: Version) -> Manifest:
 def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest:
     """Return the specification of a LeaderWorkerSet, whose leaders answer the requests.
 
-    If a pod fails after all pods of its replica have started, all of them are replaced, because the
-    others cannot continue.
+    If a pod fails after all pods of its replica have started, all pods of this replica are
+    replaced, because the others cannot continue without the failed one.
     """
     pod = _pod(args, version)
     leader = replace(pod, labels={**pod.labels, ROLE_LABEL: "leader"})
@@ -99,14 +100,14 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
         ports={},
         probes={},
     )
-    # There is no strategy that removes all pods first.
+    # A LeaderWorkerSet has no strategy `Recreate`, so allow all replicas to be unavailable.
     update = _rolling_update(args.service.rollout)
     if args.service.rollout.recreate:
         update = {"maxUnavailable": "100%", "maxSurge": 0}
     return {
         "startupPolicy": "LeaderCreated",
-        # By default, the controller creates a Service with the name of the LeaderWorkerSet for the
-        # leaders' host names. That is the name of the Service for requests.
+        # By default, the controller creates a Service for the leaders' host names, under the name
+        # of the LeaderWorkerSet. This is already the name of the Service for requests.
         "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
         "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": update},
         "leaderWorkerTemplate": {
@@ -119,7 +120,7 @@ def _leader_worker_set(args: InferenceServiceArgs, version: Version) -> Manifest
 
 
 def _rolling_update(rollout: RolloutSettings) -> Manifest:
-    """Return the limits. A rolling update needs a surge or a replica that may be unavailable."""
+    """Return the limits of an update, which needs a surge or a replica that may be unavailable."""
     return {"maxUnavailable": 0 if rollout.surge else 1, "maxSurge": rollout.surge}
 
 

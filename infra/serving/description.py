@@ -144,7 +144,7 @@ class InferenceServiceArgs:
             winner=None if other_model else stable.winner,
             url=settings.url if other_model else stable.url,
             source=settings.source if other_model else stable.source,
-            # Another model has different weights.
+            # The digest of the stable version's weights does not apply to a different model.
             digest=settings.digest if other_model else settings.digest or stable.digest,
             image=stable.image if settings.image is None else self.canary_image,
             runtime=self.service.runtime_of(settings.server),

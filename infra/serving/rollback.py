@@ -29,13 +29,13 @@ def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
 def identity(args: InferenceServiceArgs) -> dict[str, Any]:
     """Return the annotations of a route that identify its canary.
 
-    They are empty if the service has no canary, or if the canary has no limits.
-    A canary with the same annotations as one that was rolled back gets no requests.
+    There are none if the service has no canary, or if the canary has no limits. A canary with the
+    same annotations as one that was rolled back gets no requests.
     """
     limits, canary = limits_of(args), args.canary
     if limits is None or canary is None:
         return {}
-    # The image may be known only after its build.
+    # Leave the image out of the digest, because it may be known only after its build.
     without_images = replace(args, image="", canary_image="")
     version = replace(canary, image="")
     template = pods(workload(without_images, version, {}))
@@ -49,8 +49,8 @@ def rollback_objects(
 ) -> list[Manifest]:
     """Return the Deployment of the program and the objects that grant its permissions.
 
-    With `isolated`, these include a NetworkPolicy. Return [] if the canary has no limits.
-    `stable` maps each kind of route to its backends without the canary.
+    With `isolated`, these include a NetworkPolicy. Return [] if the canary has no limits. `stable`
+    maps each kind of route to its backends without the canary.
     """
     limits = limits_of(args)
     if limits is None:
@@ -120,9 +120,10 @@ def _pod(
 def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
     """Return each limit with the PromQL query that measures it.
 
-    The program replaces CANARY_SPAN. A query has no result while there are too few requests.
-    Responses with status 400 count as failed, because a failing model also causes them. Invalid
-    requests have no effect, because both versions receive the same share of them.
+    The program replaces CANARY_SPAN with the time span to evaluate. A query has no result while
+    there are too few requests. Responses with status 400 count as failed, because a failing model
+    also causes them. Invalid requests have no effect, because both versions receive the same share
+    of them.
     """
     span = f"[{CANARY_SPAN}]"
 

@@ -10,7 +10,7 @@ from kube.names import CACHE_PATH, CACHE_VOLUME, EXPORT_VOLUME, MODELS_PATH, MOD
 from kube.quantities import parse_quantity
 
 _OTHER_FILES: Final = ("pt2", "int8", "pruned")
-"""Backends that load another file of the export instead of the weights."""
+"""Backends that load a file of the export other than the weights."""
 _FETCHED_PATH: Final = f"{MODELS_PATH}/export"
 
 
@@ -72,7 +72,7 @@ def model_variables(version: Version) -> dict[str, Any]:
 def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
     """Return the init container that downloads the export and verifies it against its manifest.
 
-    Only this container has the credentials of the object store or the registry, and the cache.
+    Only this container gets the credentials of the object store or the registry, and the cache.
     """
     url, fetch = _fetched_url(version), args.service.fetch
     if url is None or not isinstance(version.runtime, Torch):
@@ -100,7 +100,10 @@ def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitC
 
 
 def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
-    """Return the init container that compares the canary's manifest with the stable version's."""
+    """Return the init container that checks the conditions for serving the canary, if any.
+
+    It compares the metrics of the canary's export with those of the stable version's export.
+    """
     canary = args.service.canary
     if canary is None or not canary.promote_if or version.name == args.stable.name:
         return []

@@ -1,7 +1,7 @@
 """Services and routes, through which requests reach the pods, and disruption budgets.
 
-In Gateway API v1, a backend with a weight but without a ready pod responds to its share of requests
-with errors (HTTPRoute, backendRefs), so a route may refer to a canary only once its pods are ready.
+In Gateway API v1, requests for a backend with a weight but without a ready pod fail (HTTPRoute,
+backendRefs), so a route may refer to a canary only once its pods are ready.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def http_route(
 def grpc_route(
     args: InferenceServiceArgs, route: RouteSettings, gateway: GatewaySettings
 ) -> Manifest:
-    """Return the GRPCRoute, which splits calls by the same weights."""
+    """Return the GRPCRoute, which splits calls by the same weights as the HTTPRoute."""
     return {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "GRPCRoute",
@@ -144,7 +144,7 @@ def service(args: InferenceServiceArgs, version: Version, annotations: dict[str,
         {"name": "http", "port": settings.port, "targetPort": "http", "protocol": "TCP"}
     ]
     if (grpc := version.runtime.endpoints.grpc_port) is not None:
-        # Gateways speak HTTP/2 to the pods only if the port declares it.
+        # Gateways use HTTP/2 for connections to the pods only if the port declares this protocol.
         h2c = {"protocol": "TCP", "appProtocol": "kubernetes.io/h2c"}
         ports.append({"name": "grpc", "port": grpc, "targetPort": "grpc", **h2c})
     return {

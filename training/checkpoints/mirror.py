@@ -1,8 +1,8 @@
 """Copy of a run's checkpoints and export in an object store, written by rank 0.
 
-The seal of a checkpoint and the manifest of an export are written last and removed first, so a
-directory that contains one of them is complete. A checkpoint that is being copied is not removed
-from the disk.
+The seal of a checkpoint (checkpoint.json) and the manifest of an export are written last and
+removed first, so a directory that contains one of them is complete. A checkpoint stays on the disk
+while it is being copied.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,11 @@ POLL_SECONDS: Final = 1.0
 
 
 class Mirror:
-    """Mirror of a run, to which a thread copies checkpoints.
+    """Directory in an object store to which a background thread copies a run's checkpoints.
 
-    If a newer checkpoint is already waiting, an older one is skipped. `beat` is called regularly
-    while a method waits, so that a long wait is not mistaken for a hang.
+    A checkpoint is skipped if a newer one is submitted before the copy of the older one starts.
+    Methods that wait call `beat` regularly, so that the watchdog does not mistake a long wait for a
+    hang.
     """
 
     def __init__(self, run_dir: Path, url: str, keep: int, keep_best: bool) -> None:
@@ -42,7 +43,7 @@ class Mirror:
         """Checkpoint that is being copied, if any."""
 
     def check(self) -> None:
-        """Raise StoreError if objects cannot be written, listed and removed."""
+        """Raise StoreError if objects cannot be written, listed or removed."""
         self._store.write(PROBE_FILE, b"")
         self._store.list_sizes(CHECKPOINTS)
         self._store.remove([PROBE_FILE])
@@ -121,7 +122,7 @@ class Mirror:
         name = f"{CHECKPOINTS}/{checkpoint.name}"
         text = (checkpoint / SEAL_FILE).read_bytes()
         files, before = Seal.model_validate_json(text).files, self._seal(name)
-        # Amending a checkpoint changes only its seal.
+        # Amending a checkpoint changes only its seal, so its files are not copied again.
         if before is None or before.files != files:
             self._store.remove([f"{name}/{SEAL_FILE}"])
             for file in files:
@@ -142,7 +143,7 @@ class Mirror:
         return {step: seal for step, seal in seals.items() if seal is not None}
 
     def _objects(self) -> dict[int, list[str]]:
-        """Return the object names of each checkpoint by step, including incomplete ones."""
+        """Map the step of each checkpoint, even if incomplete, to the names of its objects."""
         found: dict[int, list[str]] = {}
         for name in self._store.list_sizes(CHECKPOINTS):
             match = files.CHECKPOINT.fullmatch(name.split("/")[1])

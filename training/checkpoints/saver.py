@@ -27,7 +27,7 @@ from workload.run import all_or_none, on_rank0
 class Staging:
     """CPU memory for copies of tensors, reused because new memory is slow on first access.
 
-    PyTorch 2.15's DefaultStager takes about 1.4 times as long (222 MiB on the CPU).
+    PyTorch 2.15's DefaultStager takes about 1.4 times as long (measured with 222 MiB on the CPU).
     """
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ class Staging:
 
 
 class Saver:
-    """Saver of checkpoints, one at a time, with a background thread in every process.
+    """Saver of checkpoints. A background thread in every process writes one at a time.
 
-    Training waits only for the copy of the tensors. All processes must call the methods in the same
-    order.
+    Training waits only until the previous checkpoint is written and the tensors are copied. All
+    processes must call the methods in the same order.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Saver:
         self._submitted(self._thread.submit(write))
 
     def amend(self, position: Position, seconds: float, held_out_loss: float) -> None:
-        """Add an evaluation to the checkpoint of this step, if any, once it is on disk."""
+        """Add an evaluation to the position's checkpoint, if there is one, once it is on disk."""
         if position.step != self._step:
             return
 
@@ -158,7 +158,7 @@ class Saver:
         check: Callable[[Tensors], object],
         done: Callable[[float], object],
     ) -> None:
-        # The check is not in `save`, because training would then wait several times as long.
+        # Check here and not in `save`, in which training would wait several times as long.
         all_or_none(lambda: check(tensors), self.group)
         target = files.checkpoint_of(self._folder, seal.position.step)
         folder = on_rank0(lambda: files.create_unfinished(target), self.group)

@@ -1,7 +1,8 @@
-"""Safetensors files of tensors that are replicated or sharded over processes.
+"""Safetensors files of tensors that are replicated in, or sharded across, processes.
 
-They are written with torch.distributed.checkpoint and its safetensors storage: a replicated tensor
-by one process, a DTensor by all of them in shards. Any number of processes can read them.
+torch.distributed.checkpoint writes the files with its safetensors storage. One process writes a
+replicated tensor; each process writes its shard of a DTensor. A different number of processes can
+read the files.
 """
 
 from pathlib import Path
@@ -25,15 +26,15 @@ from workload.run import on_rank0
 Tensors = dict[str, Tensor]
 
 WRITERS: Final = 8
-"""Maximum number of processes that write replicated tensors. It is small because on resumption,
-every process opens the files of all of them."""
+"""Maximum number of processes that write replicated tensors. It is small because every process
+opens the files of all these writers when the run resumes."""
 
 
 def assign_tensors(tensors: Tensors, world: World) -> Tensors:
     """Return the tensors that this process saves: its shards of DTensors and some replicated ones.
 
-    Every process computes the same assignment without communication, with about the same number of
-    bytes for each of the first `WRITERS` processes.
+    Every process computes the same assignment without communication. The replicated tensors are
+    divided among the first `WRITERS` processes, with about the same number of bytes for each.
     """
     mine, load = dict(tensors), [0] * min(world.size, WRITERS)
     replicated = {
@@ -62,7 +63,7 @@ def write(folder: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int) -
 
 
 class _Reader(HuggingFaceStorageReader):
-    """Reader for which rank 0 alone opens all files and broadcasts the locations of the tensors.
+    """Reader in which only rank 0 reads the metadata of all files, and broadcasts it.
 
     Otherwise every process would open the files of all others at least once.
     """
@@ -111,7 +112,10 @@ def read(
 
 
 def _first_error(error: CheckpointException) -> Exception:
-    """Return the first error. The library's exception is a BaseException with all stack traces."""
+    """Return the underlying error: the first OSError, or else a RuntimeError with the first reason.
+
+    CheckpointException itself is a BaseException that contains the stack traces of all processes.
+    """
     reasons = [reason for reason, _ in error.failures.values()]
     for reason in reasons:
         if isinstance(reason, OSError):

@@ -28,10 +28,10 @@ OPTIMIZER_PREFIX: Final = "optimizer/"
 
 
 def save(run: Run) -> None:
-    """Start to save the run on all processes.
+    """Start saving the run in all processes.
 
-    Raise OSError if the previous checkpoint could not be written, and DivergedError if its weights
-    or a loss or gradient since then are not finite.
+    Raise OSError if the previous checkpoint could not be written, and DivergedError if its weights,
+    or a loss or gradient since then, are not finite.
     """
     mean_loss(run)
     step = run.position.step
@@ -79,7 +79,7 @@ def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
     If there is none on disk, look in the object store. Raise ConfigurationError if the checkpoint
-    belongs to another model or data set, and StoreError if the store fails.
+    belongs to a different model or data set, and StoreError if the store fails.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))
 
@@ -155,14 +155,15 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     run.metrics.resumed(run.position.epoch, run.position.step)
     run.started = time.monotonic() - seal.seconds
     samples = run.data.train
-    # Use the run's batch size: with another one, blocks would be recompiled with dynamic shapes.
+    # Use the run's batch size: with a different one, torch.compile would recompile the model's
+    # blocks with dynamic shapes.
     inputs, _ = samples.batch(np.resize(np.arange(len(samples)), run.config.batch_size))
     run.model.rebuild_buckets(scale(torch.from_numpy(inputs).to(run.device), samples.divisor))
     _restore_rank_tensors(run, stored, same)
 
 
 def _tensors(run: Run) -> Tensors:
-    """Return the replicated or sharded tensors under the names of the model's parameters."""
+    """Return weights, moving averages and optimizer state, named after the model's parameters."""
     tensors: Tensors = {}
     for name, parameter in run.model.parameters().items():
         tensors[MODEL_PREFIX + name] = parameter.detach()
@@ -191,7 +192,7 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
 
 
 def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Create the optimizer's tensors, to be filled later, with a step that changes nothing."""
+    """Run a step at learning rate 0, so that the optimizer creates the tensors to be restored."""
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for group in groups:
@@ -240,7 +241,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
     elif not run.world.is_rank0:
         return
     if not run.position.seen:
-        # The epoch is complete: its loss, saved before it was evaluated, is not needed.
+        # The run resumes at the start of an epoch. The saved loss is that of the previous epoch.
         return
     # With a different number of processes, rank 0 takes over the epoch's loss so far.
     loss_sum, samples = torch.stack(list(progress.values())).sum(0).tolist()

@@ -1,8 +1,8 @@
-"""Checkpoint directories: complete or absent, verified when read, limited to the newest N.
+"""Checkpoint directories, which are published atomically, verified when read, and rotated.
 
 `checkpoints/step-00000046/` contains safetensors files, written by all processes, and
 `checkpoint.json`, the seal, with the size and digest of each file. The directory gets its final
-name when everything is on disk. It contains only data, so reading it executes no code.
+name when everything is on disk. It contains only data, so reading it does not execute code.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ SEAL_FILE: Final = "checkpoint.json"
 
 @dataclass
 class Position:
-    """Position of a run.
+    """Progress of a run in epochs, samples and steps.
 
     `epoch` counts complete epochs, `seen` the samples of all processes in the current epoch, and
     `step` the steps since the start of the run.
@@ -106,7 +106,7 @@ def rotate(newest: Path, keep: int, keep_best: bool, held: Path | None = None) -
 def retained(
     losses: Mapping[int, float | None], newest: int, keep: int, keep_best: bool
 ) -> set[int]:
-    """Return the steps of the checkpoints to keep, from their held-out losses by step.
+    """Return the steps of the checkpoints to keep. `losses` maps steps to held-out losses.
 
     The newest `keep` are kept, and with `keep_best` also the one with the lowest held-out loss.
     Checkpoints of steps after `newest` are not kept, because the run resumed from an earlier one.

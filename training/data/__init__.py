@@ -43,7 +43,7 @@ __all__ = ["DataError", "Dataset", "Images", "check_prepared", "fit", "held_out_
 
 
 ALWAYS: Final = Verification()
-"""Verification of all files at every start, without a record of verified files."""
+"""Verification of all files at every start."""
 
 
 def load(
@@ -59,10 +59,10 @@ def load(
     """Load a data set in a model's input shape; `seed` applies to synthetic data only.
 
     If `shape` is None, samples keep their original shape. With `download`, published files are
-    downloaded first; all processes may pass it, but only one per machine downloads. Shards and
-    tokens are compared with their digests if `verification` is set. It is enough to set it in one
-    process per machine. `report` is called with a progress line every two seconds. Raise DataError
-    if a file is missing or damaged; the message names it.
+    downloaded first; all processes may set it, but only one per machine downloads. If
+    `verification` is set, shards and tokens are compared with their digests; one process per
+    machine should do this. `report` is called with a progress line every two seconds. Raise
+    DataError if a file is missing or damaged; the message names it.
     """
     if download:
         fetch(name, folder)

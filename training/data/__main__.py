@@ -59,7 +59,7 @@ def _summary(target: Path, manifest: Manifest) -> str:
 
 
 def _images(options: argparse.Namespace) -> str:
-    # Imported here, as below, so that --help and usage errors appear immediately.
+    # Imported in the functions of the commands, so that --help and usage errors appear immediately.
     from training.data.prepare.images import from_dataset, from_folder, prepare_images
     from training.data.prepare.output import check_apart
 

@@ -57,7 +57,7 @@ GLYPHS_SEED: Final = 28
 
 GLYPH_SIZES: Final = range(16, 25)
 GLYPH_MAX_ROTATION: Final = 25.0
-"""Maximum rotation in degrees, so that a 6 does not look like a 9."""
+"""Maximum rotation in degrees, small enough that a 6 does not look like a 9."""
 GLYPH_MAX_SHIFT: Final = 4
 GLYPH_NOISE: Final = 24.0
 """Standard deviation of the noise; white is 255."""
@@ -103,7 +103,7 @@ PATCH_SIDE: Final = 32
 PHOTO_BLOCK: Final = 64
 """Side of a block in pixels; each block of a photograph is either trained on or held out."""
 PATCH_STEP: Final = 8
-"""Distance in pixels between the patches of a block, which overlap."""
+"""Distance in pixels between the starts of the overlapping patches of a block."""
 HELD_OUT_EVERY: Final = 5
 """Every fifth block is held out. Held-out blocks form diagonals, so both splits cover the scene."""
 

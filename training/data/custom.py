@@ -61,8 +61,9 @@ class Items:
 def load_custom(name: str, folder: Path, shape: tuple[int, ...] | None) -> Dataset:
     """Load training samples with `factory(data_dir=…, train=True)`, held-out ones with train=False.
 
-    `shape` is the input shape of the model, if it is fixed; only uint8 images may have another one.
-    Raise ConfigurationError or DataError for errors that every restart would repeat.
+    `shape` is the input shape of the model, or None if it is not fixed. Only uint8 images may have
+    a different shape. Raise ConfigurationError or DataError for errors that every restart would
+    repeat.
     """
     source = f"dataset {name}"
     factory = find(source, name)
@@ -115,7 +116,10 @@ def _classes(source: str, part: Any) -> tuple[str, ...]:
 
 
 def _identity(source: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
-    """Return a digest of the classes and the parts: their `digest()`, or size and some targets."""
+    """Return a digest of the classes and of both parts.
+
+    A part is represented by its `digest()` or, without this method, its size and some targets.
+    """
     described = [np.array([*classes])]
     for part in parts:
         digest = getattr(part, "digest", None)

@@ -12,17 +12,16 @@ from training.data.samples import DataError, Indices, Samples, Targets
 Shape = tuple[int, ...]
 
 MAX_ENLARGED_BYTES: Final = 256 * 2**20
-"""Maximum size (after enlarging) of a data set that is enlarged in advance and not per batch."""
+"""Data sets up to this size (after enlarging) are enlarged in advance, larger ones per batch."""
 
 
 @dataclass(frozen=True)
 class Images:
     """Images in memory.
 
-    `pixels` has the shape N x channels x height x width and values from 0 to `divisor`, and
-    `labels` the shape N. Add a channel dimension by reshape, not by indexing with None: PyTorch
-    would interpret the strides of the latter as channels-last, and gradients would not have the
-    layout of DDP's buffers.
+    `pixels` has the shape N x channels x height x width and values from 0 to `divisor`; `labels`
+    has the shape N. Add a channel dimension with reshape. Indexing with None creates strides that
+    PyTorch interprets as channels-last, so gradients would not have the layout of DDP's buffers.
     """
 
     pixels: NDArray[np.uint8]
@@ -76,13 +75,13 @@ def fit(images: Images, shape: Shape) -> Images:
 
 
 def fitted(samples: Samples, current: Shape, shape: Shape) -> Samples:
-    """Convert images from one shape to another; do this in advance if it takes little memory.
+    """Convert images to another shape: in advance if this takes little memory, or else on access.
 
     Raise DataError if this would shrink them.
     """
     if current == shape:
         return samples
-    enlarge(np.empty((0, *current), np.uint8), shape)  # raises now instead of in the first step
+    enlarge(np.empty((0, *current), np.uint8), shape)  # raises DataError now, not in the first step
     if isinstance(samples, Images) and len(samples) * math.prod(shape) <= MAX_ENLARGED_BYTES:
         return fit(samples, shape)
     return Enlarged(samples, shape)

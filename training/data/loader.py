@@ -86,7 +86,7 @@ class Loaded:
 
 
 class Loader:
-    """Reader of the batches of a sampler, in order. It has no state to save."""
+    """Reader of a sampler's batches, in order. It has no state that a checkpoint would need."""
 
     def __init__(
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int
@@ -102,7 +102,8 @@ class Loader:
                 pin_memory=device.type == "cuda",
                 collate_fn=_identity,
                 persistent_workers=True,
-                # Use a separate generator, so that a resumed run gets the same random numbers.
+                # Use a separate generator for the workers' seeds, so that a resumed run gets the
+                # same random numbers as an uninterrupted one.
                 generator=torch.Generator(),
             )
 
@@ -128,7 +129,7 @@ def _identity(read: Any) -> Any:
 
 
 class _BatchDataset(data.Dataset[tuple[Batch, Tensor, Tensor]]):
-    """Data set that maps the sample indices of a batch to tensors, also in loader processes."""
+    """Data set that returns a batch's tensors, in this process or in the loader processes."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples

@@ -59,7 +59,7 @@ def _all_different(parts: tuple[Part, ...]) -> None:
 
 
 class ShardsManifest(_Model):
-    """Labelled images of one shape."""
+    """Manifest of labelled images of one shape."""
 
     kind: Literal["shards"] = SHARDS_KIND
     format: Literal[1] = 1
@@ -89,7 +89,7 @@ class ShardsManifest(_Model):
 
 
 class TokensManifest(_Model):
-    """Tokenized text."""
+    """Manifest of tokenized text."""
 
     kind: Literal["tokens"] = TOKENS_KIND
     format: Literal[1] = 1
@@ -196,17 +196,18 @@ def _matches(path: Path, part: Part, progress: Progress) -> bool:
 
 @dataclass(frozen=True)
 class Verification:
-    """Verification of files against their digests, which a restarted run does not repeat.
+    """Record of verified files, so that a restarted run does not verify them again.
 
-    `record`, in the directory of the run, contains the digest, size and modification time (ns) of
-    each verified file. A process updates it only if `writes` is true.
+    `record`, a file in the run's directory, contains the digest, size and modification time (ns) of
+    each verified file; None verifies all files at every start. Only a process with `writes` updates
+    the record.
     """
 
     record: Path | None = None
     writes: bool = True
 
     def known(self) -> dict[str, list[object]]:
-        """Return the record, keyed by file name. It is empty if the file is missing or damaged."""
+        """Return the record, keyed by file name; empty if there is none or if it is damaged."""
         try:
             known = json.loads(self.record.read_bytes()) if self.record else {}
         except (OSError, ValueError):

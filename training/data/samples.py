@@ -70,7 +70,7 @@ def digest_of(*arrays: NDArray[Any]) -> str:
 
 
 def local_order(sizes: Sequence[int], window: int, random: np.random.Generator) -> Indices:
-    """Return a permutation of all samples in files, given the number of samples in each.
+    """Return a permutation of the samples in files; `sizes` is the number of samples in each file.
 
     The files are ordered randomly and split into groups of `window` files. Samples are shuffled
     only within a group, so that all samples of a group are read before the next group begins.

@@ -36,10 +36,11 @@ LABEL: Final = "cls"
 
 @dataclass(frozen=True)
 class Shards:
-    """Images in tar files. `index` (N x 4) lists the file number, offset, size and label of each.
+    """Images in tar files.
 
-    Files are opened for each batch, so that no file is open when processes fork, and only paths
-    and numbers are pickled.
+    `index` (N x 4) contains the file number, offset, size and label of each image. Files are opened
+    for each batch, so that no file is open when processes fork, and only paths and numbers are
+    pickled.
     """
 
     paths: tuple[Path, ...]
@@ -89,7 +90,7 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     """Decode a PNG or JPEG image to channels x height x width.
 
     The size of the image is checked before decoding, so a small file cannot fill the memory. Raise
-    ValueError if the image is damaged or has another shape.
+    ValueError if the image is damaged or has a different shape.
     """
     # Imported here: other data sets do not need Pillow.
     from PIL import Image

@@ -103,7 +103,7 @@ class Windows:
 def text(folder: Path, shape: tuple[int, ...] | None) -> Dataset:
     """Load all *.txt files below `folder` as bytes, and hold out the end of each.
 
-    Raise DataError if there is none, or too little text.
+    Raise DataError if there are none, or if they contain too little text.
     """
     paths = sorted(folder.rglob("*.txt"))
     if not paths:

@@ -82,7 +82,7 @@ def write_export(
         try:
             write_huggingface(folder / HUGGINGFACE_FOLDER, model, config)
         except (OSError, ExportError) as error:
-            # The export is complete without it.
+            # The export is complete even without this directory.
             shutil.rmtree(folder / HUGGINGFACE_FOLDER, ignore_errors=True)
             message = f"{HUGGINGFACE_FOLDER} is not exported: {error}"
             emit(Message(event="warning", message=message))

@@ -65,7 +65,7 @@ def spread_samples(samples: Samples, count: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def evaluate_on_cpu(model: nn.Module, samples: Samples) -> dict[str, float]:
-    """Return the accuracy (from 0 to 1) and the mean cross entropy over all images or tokens."""
+    """Return accuracy (0 to 1) and mean cross entropy (per image or token) on held-out samples."""
     inputs, targets = spread_samples(samples, MAX_EVALUATED)
     loss = correct = 0.0
     for part, expected in zip(torch.split(inputs, BATCH), torch.split(targets, BATCH), strict=True):
@@ -81,9 +81,10 @@ TOLERANCE: Final = 1e-3
 
 @torch.no_grad()
 def largest_difference(model: nn.Module, form: nn.Module, inputs: Tensor, exact: bool) -> float:
-    """Return the largest output difference, for the batch and for its first sample alone.
+    """Return the largest difference between the outputs of the model and of the form.
 
-    Raise ExportError if outputs are not finite, or differ although they should be equal.
+    Outputs are compared for the batch, and for its first sample alone. Raise ExportError if outputs
+    are not finite or, with `exact`, differ by more than the tolerance.
     """
     largest = 0.0
     for part in (inputs, inputs[:1]):
@@ -111,12 +112,12 @@ def write_weights(path: Path, model: nn.Module) -> None:
 
 
 FILES: Final = {"pt2": "model.pt2", "pruned": "model-pruned.safetensors", "int8": "model-int8.pt2"}
-"""File name of each kind."""
+"""Maps the kind of a form to its file name."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Source of all forms: the model on the CPU in evaluation mode, its file, and some samples.
+    """Source of all forms: the model on the CPU in evaluation mode, its weights file, and samples.
 
     `samples` are training inputs on the CPU; static quantization is calibrated on all of them.
     """
@@ -185,7 +186,7 @@ def _check(
     is_pruned = kind == "pruned"
     model = fill(copy.deepcopy(source.model), path) if is_pruned else read_form(path, kind, method)
     inputs = source.samples[:BATCH]
-    # A pt2 program computes the same outputs as the model; the other forms do not.
+    # Only a pt2 program must compute the same outputs as the model.
     difference = largest_difference(source.model, model, inputs, exact=kind == "pt2")
     heartbeat()
     metrics = evaluate_on_cpu(model, source.held_out)

@@ -61,7 +61,7 @@ def share_of_zeros(model: nn.Module) -> float:
 
 
 def _prunable_weights(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return each weight once, because the pruning of a shared weight cannot be removed twice."""
+    """Return each weight once: for a shared weight, a second call of `prune.remove` would fail."""
     found: dict[int, tuple[nn.Module, str]] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
@@ -109,10 +109,10 @@ def _static(model: nn.Module, calibration: Tensor) -> ExportedProgram:
         )
     pt2e = torchao("torchao.quantization.pt2e.quantize_pt2e")
     x86 = torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
-    # 7 bits for activations: with 8, sums overflow silently on CPUs without VNNI.
+    # Use 7 bits for activations: with 8 bits, sums overflow silently on CPUs without VNNI.
     settings = x86.get_default_x86_inductor_quantization_config(reduce_range=True)
     quantizer = x86.X86InductorQuantizer().set_global(settings)
-    # Strict: the quantizer identifies layers by metadata that only Dynamo records.
+    # strict=True, because the quantizer identifies layers by metadata that only Dynamo records.
     observed = pt2e.prepare_pt2e(exported(model, calibration, strict=True).module(), quantizer)
     with torch.no_grad():
         for part in torch.split(calibration, CALIBRATION_BATCH):
@@ -140,7 +140,7 @@ def _linear(model: nn.Module, method: Method, calibration: Tensor) -> ExportedPr
             f"quantize {method} changes linear layers, but this model has none: use static"
         )
     ao.quantize_(smaller, settings, filter_fn=chosen)
-    utilities.unwrap_tensor_subclass(smaller)  # Plain tensors: no pickle in the file.
+    utilities.unwrap_tensor_subclass(smaller)  # Plain tensors are stored without pickle.
     return exported(smaller, calibration)
 
 

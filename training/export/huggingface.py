@@ -87,7 +87,7 @@ def llama_config(model: Gpt) -> dict[str, Any]:
 
 
 def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return the weights of a Llama under their names in `gpt`; other tensors keep theirs.
+    """Return a Llama's tensors as the corresponding ones of `gpt`; other tensors keep their names.
 
     Tensors that can be derived from others (tied embeddings, rotary frequencies) are left out.
     """
@@ -131,8 +131,8 @@ def read_huggingface(
 ) -> tuple[str, dict[str, Tensor], list[str]]:
     """Return the digest of a Llama's weights, its tensors under gpt's names, and the differences.
 
-    The digest covers the safetensors files in the order of their names. Raise ExportError on
-    failure.
+    The digest covers the safetensors files in the order of their names. A difference is a setting
+    that does not match `model`. Raise ExportError on failure.
     """
     found, expected = _llama_settings(read_json(folder / CONFIG_FILE)), llama_config(model)
     differences = [
@@ -185,7 +185,7 @@ def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
         "mlp_bias": False,
         "tie_word_embeddings": False,
         **found,
-        # Some releases write null.
+        # Some releases write null, so `found` must not override this value.
         "head_dim": head_dim,
     }
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 NEW_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Environment variable that makes torchrun create a new store whenever it starts the processes.
 
-training.launch sets it if the rendezvous allows it.
+training.launch sets it unless the rendezvous is static.
 """
 
 
@@ -59,12 +59,13 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
 
 
 def _store(world: World, timeout: timedelta) -> Store:
-    """Return the rendezvous store, at rank 0 or in torchrun's agent.
+    """Return a connection to the rendezvous store, which runs in rank 0 or in torchrun's agent.
 
     The address is explicit because not every launcher sets the variables that `env://` reads.
 
-    When torchrun restarts the processes, it keeps its store with the addresses of dead processes,
-    which PyTorch 2.15 would read again. Therefore each start uses a different prefix.
+    When torchrun restarts the processes without `NEW_STORE`, its store still contains the addresses
+    of dead processes, which PyTorch 2.15 would read again. Therefore each start uses a different
+    prefix.
     """
     store: Store
     address = f"tcp://{world.master}"
@@ -96,7 +97,7 @@ def await_peers(action: Callable[[], T], group: dist.ProcessGroup, beat: Callabl
 
 
 def await_rank0(action: Callable[[], T], group: dist.ProcessGroup, beat: Callable[[], object]) -> T:
-    """Run an action that may take hours on rank 0 only.
+    """On rank 0 only, run an action that may take hours.
 
     Return its result, or raise its error, on every rank. While it runs, the other processes call
     `beat` regularly. Raise torch.distributed.DistError (a RuntimeError) if a process is dead.

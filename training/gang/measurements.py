@@ -1,7 +1,7 @@
 """Measurements of a gang before its first step, to find slow nodes.
 
-Every measurement is limited in time, and the number of rounds between nodes does not grow with the
-gang. A gang of fewer than three processes is not measured.
+Every measurement is limited in time, and a node exchanges data with only a few others, however
+large the gang is. A gang of fewer than three processes is not measured.
 
 A process is an outlier if its value is worse than the gang's median by both a factor and a
 difference. Measurements are noisy, so a process is reported only if it is an outlier in every
@@ -171,14 +171,14 @@ def rounds(count: int, maximum: int) -> list[list[tuple[int, int]]]:
     for turn in range(min(seats - 1, maximum)):
         circle = [0, *(1 + (turn + seat) % (seats - 1) for seat in range(seats - 1))]
         pairs = zip(circle[: seats // 2], reversed(circle[seats // 2 :]), strict=True)
-        # With an odd number of nodes, the partner of the empty last seat is skipped.
+        # With an odd number of nodes, the last seat is empty, so its pair is skipped.
         schedule.append([pair for pair in pairs if max(pair) < count])
     return schedule
 
 
 SECONDS: Final = 0.25
-"""Duration (s) of a matmul measurement, and limit of a bandwidth measurement: longer than two
-periods of a CPU quota."""
+"""Duration (s) of a matmul measurement, and time limit (s) of a bandwidth measurement. It is longer
+than two periods of a CPU quota."""
 
 ROUNDS: Final = 4
 """Maximum number of other nodes with which a node exchanges data."""
@@ -196,11 +196,12 @@ DISK_BYTES: Final = 2**20
 def check_gang(
     config: TrainingConfig, world: World, device: torch.device, beat: Callable[[], object]
 ) -> None:
-    """Measure the gang and report slow nodes; raise SlowNodeError if `preflight` is strict.
+    """Measure the gang and report slow nodes. If there are any, raise SlowNodeError in strict mode.
 
     `beat` is called before each attempt.
     """
-    # On GPUs, the measurements use memory that the run needs. They are untested on several GPUs.
+    # On GPUs, the measurements are off by default: they use memory that the run needs, and they are
+    # untested on several GPUs.
     automatic = "off" if device.type == "cuda" else "report"
     mode = automatic if config.preflight == "auto" else config.preflight
     if mode == "off" or world.size < MIN_RANKS:
@@ -240,7 +241,7 @@ def matmul_speed(device: torch.device) -> float:
     """Return the GFLOP/s of a matrix product that all processes compute at the same time."""
     on_gpu = device.type == "cuda"
     size, dtype = (8192, torch.float16) if on_gpu else (512, torch.float32)
-    # Use no random numbers, because the measurement must not affect those of the run.
+    # Do not use random numbers: the measurement must not change those of the run.
     factor = torch.ones(size, size, device=device, dtype=dtype)
     product = torch.mm(factor, factor)
     _await(device)
@@ -257,8 +258,8 @@ def matmul_speed(device: torch.device) -> float:
 def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
     """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes of other nodes.
 
-    A slow peer slows down only one exchange, so a process is slow only if all its exchanges are.
-    Each process exchanges data with the processes of the same index on other nodes.
+    Each process exchanges data with the processes of the same index on other nodes. A slow peer
+    slows down only one of these exchanges, so a process counts as slow only if all are slow.
     """
     members = [[i for i, node in enumerate(nodes) if node == name] for name in dict.fromkeys(nodes)]
     found = []
@@ -329,7 +330,7 @@ def clock_offset(rank: int) -> float:
 def memory_limits() -> dict[str, float]:
     """Return the size of the shared memory and the locked memory limit in bytes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    # JSON has no infinity.
+    # JSON has no infinity, so 2**63 stands for an unlimited value.
     values = {"locked_memory": float(2**63 if limit == resource.RLIM_INFINITY else limit)}
     if SHARED_MEMORY.is_dir():
         values["shared_memory"] = float(shutil.disk_usage(SHARED_MEMORY).total)

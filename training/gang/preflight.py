@@ -50,7 +50,7 @@ def await_free_space(folder: Path, timeout: float) -> None:
 
 
 def _is_full(folder: Path, needed: int) -> bool:
-    # Leftovers of an interrupted save are removed before the next one.
+    # The next save removes the leftovers of an interrupted one, so their space counts as free.
     leftovers = sum(_size_of(path) for path in (folder / "checkpoints").glob(".step-*.tmp"))
     available = free_bytes(folder)
     if available is not None and available + leftovers < needed:
@@ -102,7 +102,7 @@ def check_run_dir(folder: Path) -> None:
 def _owner(folder: Path, error: OSError) -> str:
     """Describe the directory's owner and this process's user if permission is denied.
 
-    This happens on NFS with root_squash.
+    Permission is denied, for example, on NFS with root_squash.
     """
     if error.errno != errno.EACCES:
         return ""
@@ -162,7 +162,7 @@ def free_bytes(folder: Path) -> int | None:
     Per-user quotas are not visible. Raise ConfigurationError if the directory does not exist.
     """
     try:
-        # Some network and user-space file systems report 0 for everything.
+        # Some network and user-space file systems report a total of 0, which means unknown.
         found = shutil.disk_usage(folder)
     except OSError as error:
         raise ConfigurationError(f"{folder} cannot be inspected: {error.strerror}") from None

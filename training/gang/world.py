@@ -2,9 +2,9 @@
 
 There are three kinds of launchers. torchrun and accelerate start the processes of a node and set
 the rank of each. Open MPI starts the processes of all nodes. Kubeflow, Volcano and Indexed Jobs
-start pods, whose index is a rank only if each pod runs one process. No other code reads these
-variables. A process without a launcher is a gang of one, so that no other code needs a special
-case.
+start pods, whose index is a rank only if each pod runs one process. Only this module reads the
+rank and the size from these variables. A process without a launcher is a gang of one, so that other
+code needs no special case.
 """
 
 import os
@@ -38,7 +38,7 @@ INDEXED: Final = LauncherVariables(rank="JOB_COMPLETION_INDEX")
 KUBEFLOW: Final = LauncherVariables(
     rank="PET_NODE_RANK", size="PET_NNODES", host="PET_MASTER_ADDR", port="PET_MASTER_PORT"
 )
-"""Variables of a TrainJob, which sets only torchrun's own ones."""
+"""Variables of a TrainJob, which sets only those that configure torchrun."""
 
 OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_RANK",
@@ -46,7 +46,7 @@ OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-"""Variables of Open MPI, which sets no address; MASTER_ADDR and MASTER_PORT are needed as well."""
+"""Variables of Open MPI. It does not set MASTER_ADDR and MASTER_PORT, which are also needed."""
 
 PLAIN_BY_MPI: Final = replace(PLAIN, local_rank=OPEN_MPI.local_rank, local_size=OPEN_MPI.local_size)
 """Variables if a script sets RANK and WORLD_SIZE, but only Open MPI sets the local rank."""
@@ -58,7 +58,8 @@ ACCELERATE_OPTIONS: Final = {
     "ACCELERATE_USE_DEEPSPEED": ("false", "--use_deepspeed", "--parallel=fsdp"),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "--use_megatron_lm", "--parallel=fsdp"),
 }
-"""Maps each variable to the value that disables it, accelerate's flag, and this program's flag."""
+"""Maps the variable of each option to the value that turns the option off, accelerate's flag, and
+this program's flag."""
 
 
 def _launcher_variables(environment: Mapping[str, str]) -> LauncherVariables | None:

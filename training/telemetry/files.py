@@ -27,7 +27,7 @@ class EventFiles(contextlib.ExitStack):
     def __init__(self, folder: Path, step: int = 0) -> None:
         super().__init__()
         try:
-            # The import takes seconds.
+            # Imported here, because the import takes seconds.
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ConfigurationError(

@@ -109,7 +109,7 @@ class Metrics(contextlib.ExitStack):
         self._saved_step = gauge("checkpoint_step", "Step of the newest complete checkpoint")
         self.activities = Activities()
         registry.register(self.activities)
-        # When shared memory is full, processes are killed by SIGBUS.
+        # Report the usage of shared memory, because processes are killed by SIGBUS when it is full.
         if SHARED_MEMORY.is_dir():
             size = gauge("shm_size_bytes", "Size of shared memory")
             size.set_function(lambda: shutil.disk_usage(SHARED_MEMORY).total)

@@ -2,7 +2,7 @@
 
 workload.run handles the run directory, SIGTERM, exit codes, progress events, metrics and the
 export. torchtitan handles the model, parallelism, data and checkpoints. All other options are
-torchtitan's.
+passed to torchtitan.
 """
 
 import argparse
@@ -162,7 +162,7 @@ def configure(options: list[str]) -> Any:
     config.dump_folder = os.environ.get("RUN_DIR", "run")
     config.checkpoint.enable = True
     config.checkpoint.folder = CHECKPOINTS
-    # A checkpoint with weights alone could not be resumed.
+    # A run cannot resume from a checkpoint that contains only weights.
     config.checkpoint.last_save_model_only = config.checkpoint.last_save_in_hf = False
     if not torch.cuda.is_available():
         config.training.disable_cuda_graphs = True

@@ -1,4 +1,4 @@
-"""The registry of runtimes: server programs of inference services."""
+"""Registry of runtimes, which are the server programs of inference services."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal

@@ -1,4 +1,4 @@
-"""Any other server with an HTTP API, such as LitServe, BentoML, SGLang or `transformers serve`."""
+"""Runtime for any other HTTP server, such as LitServe, BentoML, SGLang or `transformers serve`."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
@@ -16,7 +16,7 @@ class Custom(Runtime):
     """A command in the image, and the endpoints of the server that it starts.
 
     The command may contain `$(PORT)`, `$(MODEL_PATH)`, `$(MODEL_NAME)` and, for a model from the
-    hub, `$(MODEL_REVISION)`. The program also gets them as environment variables.
+    hub, `$(MODEL_REVISION)`. The program also gets these values as environment variables.
     """
 
     sources: ClassVar[frozenset[Source]] = frozenset({"run", "claim", "hub", "artifact", "image"})

@@ -42,7 +42,8 @@ class Mlserver(Runtime):
     def environment(self, launch: Launch) -> dict[str, str]:
         """Return the environment variables.
 
-        By default, MLServer writes to its working directory, which is read-only here.
+        Two of them redirect files that MLServer would write to its working directory, which is
+        read-only.
         """
         variables: dict[str, Any] = {
             "HOST": "0.0.0.0",  # noqa: S104  the pod's network namespace

@@ -121,10 +121,10 @@ class Runtime(BaseModel, ABC):
 
 
 class ProgramArguments(Runtime):
-    """A runtime with the command-line arguments of a program release as its settings.
+    """A runtime whose settings are the command-line arguments of one release of a program.
 
     Names are written with underscores. true becomes `--name` or, for an argument with a value,
-    `--name=true`; a list repeats the argument; a mapping becomes JSON.
+    `--name=true`; a list becomes several values (see `repeats`); a mapping becomes JSON.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
@@ -136,7 +136,7 @@ class ProgramArguments(Runtime):
     options: ClassVar[Collection[str]]
     """Arguments with a value."""
     negation: ClassVar[str | None] = None
-    """Prefix of a flag that is false. None omits the flag."""
+    """Prefix of a flag that is set to false; None omits such a flag."""
     repeats: ClassVar[bool] = True
     """True if a list repeats the argument, False if its values follow the argument."""
 

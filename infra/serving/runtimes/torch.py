@@ -42,7 +42,7 @@ class Torch(InferenceConfig, Runtime):
             "model_path": launch.path,
             "port": launch.port,
         }
-        # By default, the server uses all cores that its container sees, which are the node's.
+        # By default, the server would use all cores that its container sees: those of the node.
         values.setdefault("threads", max(1, launch.cpus // self.workers))
         if launch.digest is not None:
             values["model_sha256"] = launch.digest

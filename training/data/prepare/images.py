@@ -48,7 +48,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Source:
-    """Images to prepare; `pictures` can be iterated once."""
+    """Images to prepare; `pictures` can be iterated only once."""
 
     classes: tuple[str, ...]
     shape: ImageShape
@@ -96,7 +96,7 @@ def from_dataset(name: DatasetName, data_dir: Path) -> Source:
     shape: ImageShape = (1 if channels == 1 else 3, height, width)
 
     def pictures() -> Iterator[Picture]:
-        # Held-out images come first, so that duplicates are not used for training.
+        # Held-out images come first, so a training image that equals one of them is dropped.
         for samples, held_out in ((data.held_out, True), (data.train, False)):
             order = np.random.default_rng(ORDER_SEED).permutation(len(samples))
             for start in range(0, len(order), AT_ONCE):

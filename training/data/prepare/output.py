@@ -27,9 +27,9 @@ publishing only renames files."""
 def new_dataset(target: Path, force: bool) -> Iterator[Path]:
     """Provide an empty directory whose files and manifest are moved to `target` at the end.
 
-    An interrupted earlier attempt is removed, or completed if only renames were missing. With
+    Files of an interrupted attempt are removed or, if only renames were missing, published. With
     `force`, a data set in `target` is replaced at the end, and other files stay. Raise DataError if
-    `target` is not empty, or if another process is preparing a data set in it.
+    `target` is not empty and `force` is false, or if another process is preparing a data set there.
     """
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
@@ -79,7 +79,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _publish(unfinished: Path, target: Path) -> None:
-    """Replace the old files, then the manifest. This can be repeated after an interruption."""
+    """Replace the files in `target`, the manifest last. An interrupted call can be repeated."""
     if (target / MANIFEST_FILE).exists():
         try:
             old = [part.file for part in read_manifest(target).parts()]
@@ -148,7 +148,7 @@ class ShardWriter:
 
 
 def _size_after(offset: int, image: int) -> int:
-    """Return the shard's size with another image, including headers, label and end blocks."""
+    """Return the shard's size after one more image, including headers, label and end blocks."""
     blocks = -(-image // tarfile.BLOCKSIZE) + 5
     return -(-(offset + blocks * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 

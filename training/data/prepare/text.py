@@ -87,7 +87,7 @@ def prepare_text(
     settings: Mapping[str, str | int | float],
     report: Report,
 ) -> TokensManifest:
-    """Write all texts below `folder` as tokens to `target`; see `documents.texts`.
+    """Write the tokens of all texts below `folder` (see `documents.texts`) to `target`.
 
     Files have at most `limit` bytes. `held_out` is the share to hold out: the end of each *.txt
     file, and this share of the *.jsonl lines and *.parquet rows, whose text is in `field`. Raise

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeat(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the number of simulations, which previews have as well."""
+    """Add the option for the number of simulations, which `preview` also has."""
     parser.add_argument(
         "--repeat",
         type=_count,

@@ -23,7 +23,7 @@ _RUN_HASH = re.compile(r"-[0-9a-f]{8}(?=-|$)")
 
 @dataclass(frozen=True)
 class Change:
-    """A step with the object before and after it."""
+    """A step of a plan, with the object before and after the step."""
 
     step: Step
 

@@ -99,7 +99,7 @@ class RunRow(_Model):
     cost: Number | None
     """Maximum cost over these hours; null if the price or the hours are unknown."""
     gpu_hours: Number | None = None
-    """GPU-hour budget of a sweep, whose `gpus` are those of all parallel trials. Null for a run."""
+    """GPU-hour budget of a sweep; null for a run. `gpus` of a sweep counts all parallel trials."""
     expected_share: Number | None = None
     """Expected fraction of the trials' total training length that is trained (early stopping)."""
 

@@ -25,9 +25,9 @@ examples:
   python -m gitops status --namespace team-vision --watch
   python -m gitops status --json | jq '.runs[] | select(.state == "waiting") | .reasons'
 
-GPU hours and cost include only pods that still exist. gitops/config/prices.yaml contains the price
-of each GPU model, under the value of the node label nvidia.com/gpu.product. Nodes without this
-label are assumed to have the model of --stack.
+GPU hours and cost include only pods that still exist. gitops/config/prices.yaml contains the prices
+of GPU models, keyed by the value of the node label nvidia.com/gpu.product. Nodes without this label
+are assumed to have the model of --stack.
 
 exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not respond.
 """

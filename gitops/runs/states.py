@@ -74,7 +74,7 @@ def steps(flow: Object) -> dict[str, State]:
 
 
 def stage(flow: Object) -> str:
-    """Return the step of a JobFlow that is running or has failed; empty between two steps."""
+    """Return the running or failed step of a JobFlow; empty between two steps."""
     phases = steps(flow)
     failed = [name for name, state in phases.items() if state is State.FAILED]
     active = [name for name, state in phases.items() if not state.finished]
@@ -85,8 +85,8 @@ def stage(flow: Object) -> str:
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether the job of a PodGroup exists and is neither finished nor suspended.
 
-    Except for Volcano Jobs, a PodGroup outlives its job. Volcano sets its phase to pending again
-    when the pods are gone.
+    Jobs of other kinds than Volcano Job leave their PodGroup behind. Volcano sets the PodGroup's
+    phase to pending again when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:

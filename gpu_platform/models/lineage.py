@@ -1,4 +1,4 @@
-"""Lineage of a model: the run, code and data from which it was trained."""
+"""Lineage of a model: the run that trained it, the code and the data."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Mirror:
         return self._call(path, json.dumps(content).encode(), known)
 
     def _call(self, path: str, content: bytes | None = None, known: str = "") -> dict[str, Any]:
-        """Send a request and return the response; return {} if the error code is `known`.
+        """Send a request and return the response; return {} if it fails with the code `known`.
 
         Raises:
             GitopsError: If the request fails with another error.

@@ -167,7 +167,7 @@ def promote(
 
 
 def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
-    """Add an entry to the ConfigMap. Keep earlier entries, whose models pods may still serve."""
+    """Add an entry to the ConfigMap. Keep earlier entries, because pods may serve their models."""
     patch = json.dumps({"data": {digest.removeprefix("sha256:"): admitted}})
     command = ["patch", "configmap", NAME, "--namespace", NAMESPACE, "--type=merge", f"-p={patch}"]
     try:

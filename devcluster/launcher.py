@@ -1,6 +1,6 @@
 """Functions that start, find and stop the cluster's process and all its children.
 
-Only one command at a time may use them. Other commands report that command and fail.
+Only one command at a time may use them. A second command reports the first one and fails.
 """
 
 import contextlib

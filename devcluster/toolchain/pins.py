@@ -108,9 +108,9 @@ class Program(_Pin):
     answer: str | None = None
     """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None
-    """Name of the main program whose directory contains this one, which prints no version."""
+    """Main program in whose directory this one is installed. Set if this one prints no version."""
     plugin: str | None = None
-    """Directory of this program in Pulumi's plugin directory, if it prints no version."""
+    """Directory of this program in Pulumi's plugin directory, if the program prints no version."""
 
 
 class Module(_Pin):

@@ -1,6 +1,6 @@
 """Detection of literals that look like secrets, so that reports never show them.
 
-They are masked even if the policy pack is configured to accept them.
+Such literals are masked even if the configuration of the policy pack accepts them.
 """
 
 import re

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nodes", default="", metavar="+N", help="number of nodes to add")
     parser.add_argument(
-        "--queue", action="append", default=[], metavar="NAME.weight=N", help="weight of a queue"
+        "--queue", action="append", default=[], metavar="NAME.weight=N", help="new queue weight"
     )
     parser.add_argument(
         "--horizon",

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--redact", action="store_true", help="replace names with numbered ones")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
-    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=PROJECT,
         metavar="DIR",
-        help="directory of another Pulumi project, such as a team's",
+        help="directory of a different Pulumi project, such as the project of a team",
     )
     parser.add_argument(
         "--out",

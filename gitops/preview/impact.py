@@ -156,8 +156,8 @@ def is_rejected(change: Change) -> bool:
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
         return False
-    # The new options apply to a replacement, so one change can remove the protection of a resource
-    # and replace it.
+    # The new options apply to a replacement, so one change can both replace a resource and remove
+    # its protection.
     return change.step.operation == "delete" or (
         change.step.operation == "replace" and (new is None or new.protected)
     )

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
     parser.add_argument("--namespace", "-n", metavar="NAME", help="default: all namespaces")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
-    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
     parser.add_argument(
-        "--stack", metavar="NAME", default="", help="use its GPU model for nodes without a label"
+        "--stack", metavar="NAME", default="", help="stack whose GPU model unlabelled nodes have"
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
     views = parser.add_mutually_exclusive_group()

@@ -60,7 +60,7 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
     if isinstance(state := status.get("state"), dict):
         yield state
     conditions = status.get("conditions", ())
-    # A JobFlow's conditions are a mapping by job. The pods of these jobs report the reasons.
+    # A JobFlow's conditions are keyed by job. The pods of the jobs report the reasons instead.
     for condition in () if isinstance(conditions, dict) else conditions:
         if resource.states.get(condition.get("type")) is State.FAILED:
             yield condition

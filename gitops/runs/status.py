@@ -350,7 +350,7 @@ def _price(labels: Mapping[str, str], prices: Prices, default: str) -> Decimal |
 
 
 def scheduled_at(pod: Object) -> datetime | None:
-    """Return the time at which a pod was scheduled, or None if it was not."""
+    """Return the time at which a pod was scheduled, or None if it is not scheduled."""
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "True":
             return moment(condition.get("lastTransitionTime"))

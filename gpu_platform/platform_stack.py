@@ -198,7 +198,7 @@ class Platform:
     def problems_of_job(
         self, job: TrainingJobSettings, image: pulumi.Input[str], image_identity: str | None = None
     ) -> Iterator[Problem]:
-        """Yield a problem for each key of a job whose value this platform does not support."""
+        """Yield a problem for each setting of a job that this platform does not support."""
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {_choice('queue', self.queues)}")
         yield from self._missing_claim("checkpoints", job.checkpoints)
@@ -226,7 +226,7 @@ class Platform:
         *images: pulumi.Input[str],
         run: str | None = None,
     ) -> Iterator[Problem]:
-        """Yield a problem for each key of a service whose value this platform does not support."""
+        """Yield a problem for each setting of a service that this platform does not support."""
         if service.job is not None and run is None:
             yield Problem("job", f"is {service.job!r}, but its run is missing: pass run")
         if service.sweep is not None:

@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         "--namespace", "-n", metavar="NAME", required=True, help="namespace of the team"
     )
     shared.add_argument("--context", metavar="NAME", help="default: the current context")
-    shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+    shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared])

@@ -132,8 +132,8 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
 def _possible_paths(configuration: str) -> set[str]:
     """Return every word of a configuration that may be a path, without parsing YAML.
 
-    Because of a word that is not a path, an unaffected stack may be listed. Affected stacks are
-    never omitted.
+    A word that is not a path may cause an unaffected stack to be listed. Affected stacks are never
+    omitted.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)

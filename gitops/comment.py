@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 HELP = "post a report to the pull request or an issue, replacing the previous report"
 DESCRIPTION = """\
 Posts the comment.md of a preview, with the commit, to the current pull request. An existing comment
-about the same stack is replaced, so each stack has one comment. With --affected, marks the comment
-about each stack that is no longer affected as outdated.
+about the same stack is replaced, so each stack has one comment. With --affected, marks a comment as
+outdated if its stack is no longer affected.
 """
 EPILOG = """\
 examples:

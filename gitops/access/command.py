@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 HELP = "print the Roles that pipelines need to preview or update a stack"
 DESCRIPTION = """\
 Prints Roles, bindings and an admission policy for the pipelines' groups. The Roles grant only the
-permissions that the stack's objects require. An administrator applies them once, and again when
-objects of new kinds or in new namespaces are added to the stack.
+permissions that the stack's objects require. An administrator applies the output once, and again
+when objects of new kinds or in new namespaces are added to the stack.
 
 Previews are limited to dry runs: the admission policy rejects all other writes by previewers.
-Snapshots for simulations need permission to list nodes, pods and runs, and to read pod logs.
+Taking snapshots for simulations requires permission to list nodes, pods and runs, and to read pod
+logs.
 """
 EPILOG = """\
 examples:

@@ -85,8 +85,8 @@ def stage(flow: Object) -> str:
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether the job of a PodGroup exists and is neither finished nor suspended.
 
-    Jobs of other kinds than Volcano Job leave their PodGroup behind. Volcano sets the PodGroup's
-    phase to pending again when the pods are gone.
+    Unless its job is a Volcano Job, a PodGroup outlives the job. Volcano sets the PodGroup's phase
+    to pending again when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:

@@ -88,7 +88,7 @@ def build_lineage(
         settings: Configuration of the policy pack.
 
     Raises:
-        GitopsError: If the objects belong to another run.
+        GitopsError: If the objects belong to a different run.
     """
     views = [View(resource_of(dict(each))) for each in objects]
     runs = {each["metadata"].get("labels", {}).get(RUN_LABEL) for each in objects} - {None}

@@ -81,7 +81,7 @@ class Mirror:
         """Send a request and return the response; return {} if it fails with the code `known`.
 
         Raises:
-            GitopsError: If the request fails with another error.
+            GitopsError: If the request fails with a different error.
         """
         request = urllib.request.Request(f"{self._url}/{_PREFIX}/{path}", content)  # noqa: S310
         request.add_header("Content-Type", "application/json")

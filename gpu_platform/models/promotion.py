@@ -96,7 +96,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
 
     Raises:
         RejectedError: If the signature is not valid, if the files, the manifest of the artifact or
-            the lineage do not match it, or if the version was published as another model.
+            the lineage do not match it, or if the version was published as a different model.
     """
     location = repository.reference.at(version.digest)
     bundle = repository.signature(version.digest)

@@ -29,8 +29,8 @@ job.yaml contains jobs by key, with the same settings as training.jobs of a stac
     memory: 256Gi
     hyperparameters: {{model: digits-net, dataset: digits, epochs: 20}}
 
-A job has the same name and the same objects as in a stack. Submitting it again does not start
-another run, and adding it to the stack later keeps the run.
+The run of a job has the same name and objects as in a stack. Submitting the job again does not
+start another run, and adding the job to the stack later keeps the run.
 
 exit status:
   0   done

@@ -118,7 +118,7 @@ class Module(_Pin):
 
     name: str
     version: str = ""
-    """Version of the upstream project, if the module builds only one."""
+    """Version of the upstream project, if the module builds only one project."""
     group: Group | Extra
     shared: bool = False
     """True if the module requires the same versions as the other shared modules."""

@@ -13,7 +13,7 @@ from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
 
 GIB = 1 << 30
-# Debian packages for real nodes and their images, by the program that they provide.
+# Programs that real nodes and their images require, with the Debian packages that provide them.
 PROGRAMS = {
     "containerd": "containerd",
     "runc": "runc",

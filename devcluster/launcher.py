@@ -1,6 +1,6 @@
 """Functions that start, find and stop the cluster's process and all its children.
 
-Only one command at a time may use them. Other commands report that command and fail.
+Only one command at a time may use them. A second command reports the first one and fails.
 """
 
 import contextlib
@@ -159,7 +159,7 @@ def stop(layout: Layout) -> list[str]:
 
 def kill(process: psutil.Process) -> None:
     """Kill a cluster's process and all its children, and wait until they have exited."""
-    # unshare ignores SIGTERM. With --kill-child, PID 1 of the namespaces is killed with it.
+    # unshare ignores SIGTERM. With --kill-child, killing unshare kills PID 1 of the namespaces.
     children = process.children(recursive=True)
     process.kill()
     with contextlib.suppress(psutil.TimeoutExpired, ChildProcessError):
@@ -179,7 +179,7 @@ def stop_orphans(kind: Kind) -> int:
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
             layout = Layout(Path(), _state(process) / kind)
-            # While another user starts a cluster, its process exists before its record.
+            # While another user's cluster is starting, its process exists before its record.
             if layout.state != Layout.of(kind).state and is_held(layout.lock):
                 continue
             record = read_record(layout)

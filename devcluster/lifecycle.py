@@ -129,7 +129,7 @@ def _start(cluster: Cluster, step: Step, on_api_server: OnApiServer | None) -> N
 
 
 def _create_volumes(layout: Layout) -> None:
-    """Create the directories of the volumes, writable for everyone in a private state directory."""
+    """Create world-writable directories for the volumes, in a state directory that is private."""
     for name in ("checkpoints", "datasets"):
         directory = layout.volumes / name
         directory.mkdir(parents=True, exist_ok=True)

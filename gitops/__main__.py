@@ -29,7 +29,7 @@ _COMMANDS: dict[str, Any] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that exits with 64 on errors, because 2 means that a preview shows changes."""
+    """A parser that exits with status 64 on errors, because 2 is the status for changes."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _exit_on_signal(number: int, _: object) -> NoReturn:
-    """Exit through an exception, so that temporary directories are deleted and the engine stops."""
+    """Raise SystemExit, so that temporary directories are deleted and Pulumi's engine stops."""
     sys.exit(128 + number)
 
 

@@ -77,7 +77,7 @@ def child_pipeline(kind: str, stacks: list[str], removed: list[str]) -> dict[str
     """Return a GitLab child pipeline with the jobs of each stack. Updates run in list order."""
     jobs: dict[str, Any] = {}
     if kind == "preview":
-        # This job marks the comments about stacks that are no longer affected as outdated.
+        # If the change no longer affects a stack, this job marks the stack's comment as outdated.
         jobs["outdated"] = {"extends": ".outdated", "variables": {"STACKS": json.dumps(stacks)}}
     jobs |= {
         f"removed-{stack}": {"extends": ".removed", "variables": {"STACK": stack}}
@@ -132,7 +132,8 @@ def affects(files: list[str], stack: str, project: Path = PROJECT) -> bool:
 def _possible_paths(configuration: str) -> set[str]:
     """Return every word of a configuration that may be a path, without parsing YAML.
 
-    A word that is not a path may add an unaffected stack, but affected stacks are never omitted.
+    A word that is not a path may cause an unaffected stack to be listed. Affected stacks are never
+    omitted.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)
@@ -140,7 +141,7 @@ def _possible_paths(configuration: str) -> set[str]:
 
 
 def _deleted_environments(project: Path, files: list[str]) -> list[str]:
-    """Return the environments whose configuration the change deletes."""
+    """Return the environments whose configuration file the change deletes."""
     matches = (re.fullmatch(r"Pulumi\.(.+)\.yaml", file) for file in files)
     return [match[1] for match in matches if match and not (project / match[0]).exists()]
 

@@ -1,7 +1,7 @@
 """`python -m gitops comment`: post a report to a pull request or an issue.
 
-Each stack has one comment, one issue about its drift and one issue about its preview. They are
-identified by a marker in the first line and by the author, since anybody can copy a marker.
+Each stack has one comment, one issue about its drift and one issue about its preview. Each of them
+is identified by a marker in its first line and by its author, since anybody can copy a marker.
 `gh pr comment --edit-last` does not work here, because it edits the user's last comment, which may
 be about another stack.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 HELP = "post a report to the pull request or an issue, replacing the previous report"
 DESCRIPTION = """\
-Posts the comment.md of a preview to the current pull request, and adds the commit to it. An
-existing comment about the same stack is replaced, so each stack has one comment. With --affected,
-marks the comments about stacks that are no longer affected as outdated.
+Posts the comment.md of a preview, with the commit, to the current pull request. An existing comment
+about the same stack is replaced, so each stack has one comment. With --affected, marks a comment as
+outdated if its stack is no longer affected.
 """
 EPILOG = """\
 examples:
@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--affected",
         type=_stacks,
         metavar="JSON",
-        help="instead of FILE: the output of `gitops changed`; this account's comments about "
-        "stacks that are not in it are marked as outdated",
+        help="instead of FILE: the output of `gitops changed`; marks this account's comments about "
+        "all other stacks as outdated",
     )
     parser.add_argument(
         "--commit", metavar="SHA", help="default: commit of this workflow's pull request"
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _stacks(text: str) -> list[str]:
-    """Parse a JSON list of names. Raise ValueError if it is invalid; argparse reports it."""
+    """Parse a JSON list of names. If it is invalid, raise ValueError, which argparse reports."""
     stacks = json.loads(text)
     if not isinstance(stacks, list) or not all(isinstance(name, str) for name in stacks):
         raise ValueError(text)

@@ -39,7 +39,7 @@ class Demand:
     run: str
     """Name of the run, followed by the step if it has several steps.
 
-    The name of the workload if the pods belong to no run.
+    If the pods belong to no run, this is the name of the workload.
     """
     namespace: str
     queue: str
@@ -57,9 +57,9 @@ class Demand:
     deadline: Decimal | None = None
     """Seconds after which the workload or each attempt is terminated. None without a deadline."""
     each_attempt: bool = False
-    """True if the deadline applies to each attempt."""
+    """True if the deadline applies to each attempt, not to the workload as a whole."""
     gpu_hours: Decimal | None = None
-    """GPU-hour budget of the sweep if this is the template of its trials; otherwise None."""
+    """GPU-hour budget of a sweep if the pods belong to its trial template; otherwise None."""
     expected_share: Decimal | None = None
     """Expected fraction of the trials' total training length that is trained (early stopping)."""
 
@@ -163,7 +163,7 @@ def _product(pod: Pod) -> str | None:
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
     terms = list(required["nodeSelectorTerms"].items())
-    # Terms are alternatives, so only a single term selects a model.
+    # Terms are alternatives, so they determine a model only if there is exactly one term.
     for expression in terms[0]["matchExpressions"].items() if len(terms) == 1 else ():
         if expression["key"].text == GPU_PRODUCT_LABEL and expression["operator"].text == "In":
             values = [value.text or "" for value in expression["values"].items()]

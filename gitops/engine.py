@@ -68,7 +68,7 @@ class Result:
 class Preview:
     """Context manager that runs a preview in the background and stops the engine on an early exit.
 
-    With `refresh`, it compares the state with the cluster and does not run the program.
+    With `refresh`, the preview compares the state with the cluster and does not run the program.
     `plan` is the file to which the update plan is written.
     """
 
@@ -113,7 +113,7 @@ class Preview:
 
         `progress` is called about once per second with the number of resources processed so far.
         """
-        # Waiting with a timeout would poll every 50 ms.
+        # `Popen.wait` with a timeout would poll every 50 ms.
         finished = threading.Event()
 
         def report() -> None:
@@ -134,7 +134,7 @@ class Preview:
 
 
 def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Result:
-    """Run a command and return its result. The output is stdout followed by stderr."""
+    """Run a Pulumi command and return its result. The output is stdout followed by stderr."""
     process = _start(
         stack, [*arguments, "--non-interactive"], subprocess.PIPE, directory=directory, error=True
     )
@@ -149,7 +149,7 @@ def run(stack: Stack, *arguments: str, directory: Path | None = None) -> Result:
 
 
 def run_or_fail(stack: Stack, *arguments: str, directory: Path | None = None) -> str:
-    """Run a command and return its output.
+    """Run a Pulumi command and return its output.
 
     Raises:
         GitopsError: If the command fails; the message contains its output.
@@ -196,7 +196,7 @@ def _start(
     error: bool = False,
 ) -> subprocess.Popen[bytes]:
     variables = {"PULUMI_SKIP_UPDATE_CHECK": "1", **os.environ, **stack.variables, **(extra or {})}
-    # The engine waits until the policy pack prints a line, so its output must not be buffered.
+    # The engine waits for a line that the policy pack prints, so Python must not buffer the output.
     variables["PYTHONUNBUFFERED"] = "1"
     try:
         return subprocess.Popen(

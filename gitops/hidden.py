@@ -1,6 +1,6 @@
 """Detection of literals that look like secrets, so that reports never show them.
 
-They are masked even if the policy pack is configured to accept them.
+Such literals are masked even if the configuration of the policy pack accepts them.
 """
 
 import re
@@ -23,7 +23,7 @@ _SEPARATOR: Final = re.compile(r"[=:\s]+")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
-    """Return the plan with the secrets of `hide` and all literals that look like secrets masked."""
+    """Return the plan. Mask the secrets of `hide` and all literals that look like secrets."""
     plan_read = plan(events, hide)
     resources = changes(plan_read.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}
@@ -31,7 +31,7 @@ def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
 
 
 def literals(views: Iterable[View]) -> Iterator[str]:
-    """Yield the strings in objects that must not appear in a report."""
+    """Yield those strings of the objects that must not appear in a report."""
     for view in views:
         for rule in (no_literal_secrets, no_secrets_in_manifests):
             for violation in rule.violations(view, _DEFAULTS):
@@ -51,7 +51,7 @@ def of_setting(name: str, value: Any) -> Iterator[str]:
 def _of_value(value: Any) -> Iterator[str]:
     """Yield the secrets in a list or a multi-line text; yield any other value as a whole.
 
-    If none is found there, yield all items or the whole text.
+    If a list or a text contains no recognizable secret, yield all its items or the whole text.
     """
     if isinstance(value, list):
         parts = [*_sensitive_parts(" ".join(map(str, value)))]

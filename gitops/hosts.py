@@ -56,7 +56,7 @@ class GitHub:
         return str(self._api.get("user")["login"])
 
     def commit(self) -> str | None:
-        """Return the commit of the pull request; None if none triggered the workflow."""
+        """Return the commit of the pull request; None if a different event started the workflow."""
         # GITHUB_SHA is a temporary merge commit that readers cannot look up.
         head = self._event().get("head")
         sha = head.get("sha") if isinstance(head, dict) else None
@@ -138,7 +138,7 @@ class GitLab:
         return str(self._api.get("user")["username"])
 
     def commit(self) -> str | None:
-        """Return the commit of the merge request or else the pipeline; None outside pipelines."""
+        """Return the commit of the merge request or of the pipeline; None outside pipelines."""
         # In merged-results pipelines, CI_COMMIT_SHA is a merge commit.
         source = self._environment.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA")
         return source or self._environment.get("CI_COMMIT_SHA") or None

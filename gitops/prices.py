@@ -1,4 +1,4 @@
-"""Price table: hourly prices of GPUs, CPUs and memory, monthly prices of storage, utilisation."""
+"""Price table: hourly prices of GPUs, CPUs and memory, monthly storage prices, and utilisation."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +14,7 @@ from workload.configuration import problem_sentences
 DEFAULT = Path(__file__).parent / "config" / "prices.yaml"
 Purchase = Literal["on-demand", "spot"]
 WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
-"""Resources whose unit is a whole GPU. The price table defines the fraction for all others."""
+"""Resources whose unit is a whole GPU. The price table maps others to a fraction of a GPU."""
 HOST_RESOURCES = ("cpu", "memory")
 Share = Annotated[Decimal, Field(ge=0, le=1)]
 Price = Annotated[Decimal, Field(ge=0)]
@@ -82,7 +82,7 @@ class Prices(_Settings):
     environments: dict[str, Environment] = {}
 
     def share(self, resource: str) -> Decimal | None:
-        """Return the fraction of a GPU that a device of this resource represents, or None."""
+        """Return the fraction of a GPU that one unit of a resource represents; None if unknown."""
         return Decimal(1) if resource in WHOLE_GPUS else self.shares.get(resource)
 
     def of_product(self, product: str, purchase: Purchase) -> Decimal | None:

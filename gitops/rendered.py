@@ -1,7 +1,8 @@
 """Previews without a cluster, secrets or the stack's state, for pull requests from forks.
 
-The base is rendered into a temporary state, and the head is previewed against it, so the engine
-itself determines which resources are created, changed and replaced. Secrets are placeholders.
+The base revision is rendered into a temporary state. The current version is previewed against this
+state, so the engine itself determines which resources are created, changed and replaced. Secrets
+are placeholders.
 Images that would be built are named by the hash of their sources, so changed sources result in a
 new run, as they do in the cluster.
 """
@@ -32,8 +33,8 @@ _BROKEN_BASE = (
     "listed as new."
 )
 _STACK_KEYS = ("config",)
-"""Keys that are copied from a stack's file. The others, such as the encryption salt, belong to its
-real state."""
+"""Keys that are copied from a stack's file. The others, such as the encryption salt, apply only to
+the real stack."""
 
 
 @contextmanager
@@ -144,7 +145,8 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
     kept = {k: v for k, v in document(target).items() if k not in _STACK_KEYS}
     for path in secrets:
         _remove(config, path)
-    # All YAML parsers read JSON in the same way. PyYAML would write the string 1e3 without quotes.
+    # All YAML parsers read JSON in the same way. PyYAML would write the string 1e3 without quotes,
+    # and Pulumi would read it as a number.
     target.write_text(json.dumps({**kept, "config": config}, ensure_ascii=False), "utf-8")
     for path in secrets:
         run_or_fail(

@@ -1,7 +1,7 @@
 """Components of this project for other Pulumi programs; see docs/reuse.md.
 
-The installed package also contains the policies, which do not require Pulumi. The components are
-therefore imported on first use.
+The installed package also contains the policies, which must work without Pulumi. The components
+require Pulumi, so they are imported on first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The platform as seen by other stacks, read from the outputs of its own stack."""
+"""Platform for the workloads of other stacks, read from the outputs of the platform's stack."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
@@ -140,7 +140,8 @@ class Platform:
         `image_identity`, the string that represents the image in the names of runs.
 
         Raises:
-            PlatformError: If the platform does not support the job. The message lists every key.
+            PlatformError: If the platform does not support the job. The message lists every
+                unsupported key.
         """
         _raise(key, self.problems_of_job(job, image, image_identity))
         return TrainingJobArgs(
@@ -172,7 +173,7 @@ class Platform:
 
         Raises:
             PlatformError: If the platform does not support the service. The message lists every
-                key.
+                unsupported key.
         """
         if not isinstance(self.namespace, str):
             raise PlatformError(
@@ -197,7 +198,7 @@ class Platform:
     def problems_of_job(
         self, job: TrainingJobSettings, image: pulumi.Input[str], image_identity: str | None = None
     ) -> Iterator[Problem]:
-        """Yield every key of a job that this platform does not support."""
+        """Yield a problem for each setting of a job that this platform does not support."""
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {_choice('queue', self.queues)}")
         yield from self._missing_claim("checkpoints", job.checkpoints)
@@ -225,7 +226,7 @@ class Platform:
         *images: pulumi.Input[str],
         run: str | None = None,
     ) -> Iterator[Problem]:
-        """Yield every key of a service that this platform does not support."""
+        """Yield a problem for each setting of a service that this platform does not support."""
         if service.job is not None and run is None:
             yield Problem("job", f"is {service.job!r}, but its run is missing: pass run")
         if service.sweep is not None:

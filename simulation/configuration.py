@@ -39,7 +39,7 @@ class Settings:
     logs: Path
     binaries: Path
     port: int
-    """Port of the API server. Without `address`, other components use the ports after it."""
+    """Port of the API server. Without `address`, other components use the ports that follow."""
     context: str
     """Name of the kubectl context."""
     kubernetes: str = "v1.34.3"
@@ -71,7 +71,7 @@ def write_kwok_start(settings: Settings) -> None:
     delete = shlex.join([*kubectl, "delete", f"--raw={LEASES}"])
     lines = [
         "#!/bin/sh",
-        # kwokctl runs the script with --version before the API server is started.
+        # kwokctl first runs the script with --version, when the API server is not running yet.
         f'[ "$1" = --version ] || until {delete} >/dev/null 2>&1; do sleep 0.2; done',
         f'exec {shlex.quote(str(settings.binaries / "kwok"))} "$@"',
     ]
@@ -141,8 +141,8 @@ def _api_server(settings: Settings) -> dict[str, object]:
             *_aggregation(settings),
         ]
         return {"name": "kube-apiserver", "extraArgs": flags}
-    # Kubernetes enables this gate by default since 1.35. It stays disabled for real nodes, because
-    # Debian's containerd cannot mount images.
+    # Kubernetes 1.35 and later enable this gate by default. It stays disabled for real nodes,
+    # because Debian's containerd cannot mount images.
     flags.append(_flag("feature-gates", "ImageVolume=true"))
     # With Go's default, a busy API server spends an eighth of its time on garbage collection.
     environment = [{"name": "GOGC", "value": "300"}]

@@ -98,8 +98,8 @@ class ControlPlane:
     def on_exit(self, pid: int) -> None:
         """Restart components that are down, without waiting. Call it for every exited process.
 
-        Only one kwokctl runs at a time. Two would both start the same component, and might record
-        the process ID of the instance that exits because its port is in use.
+        Only one kwokctl runs at a time. Two would start a component twice, and might record the ID
+        of the process that exits because the component's port is in use.
         """
         is_kwokctl = pid == self._starting
         if is_kwokctl:

@@ -20,7 +20,7 @@ TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
 
 def manifest(index: int, product: str, *, tainted: bool = False) -> dict[str, object]:
-    """Return a Node with eight GPUs. `tainted` keeps away pods that need real nodes."""
+    """Return a Node with eight GPUs. `tainted` adds a taint that repels pods for real nodes."""
     labels = {
         "type": "kwok",
         "kubernetes.io/hostname": f"simulated-{index}",

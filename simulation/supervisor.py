@@ -1,4 +1,4 @@
-"""PID 1 of a namespace, which starts services, restarts them, and reaps other processes."""
+"""PID 1 of a PID namespace, which starts services, restarts them, and reaps other processes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ RESTART_DELAY = 1.0
 
 @dataclass(frozen=True)
 class Service:
-    """A process that runs as long as its namespace exists."""
+    """A process that runs as long as its PID namespace exists."""
 
     name: str
     command: Sequence[str]
@@ -51,7 +51,7 @@ class Supervisor:
                 pass_fds=service.pass_fds,
                 preexec_fn=service.before,
             )
-        # Only run_forever may collect the exit status, not Popen.
+        # Popen must not collect the exit status, because the supervisor does.
         process.returncode = 0
         self.running[process.pid] = service
         (self.logs / f"{service.name}.pid").write_text(str(process.pid))
@@ -69,7 +69,7 @@ class Supervisor:
     def restart_exited(self) -> None:
         """Restart services that have exited, for callers that cannot call `run_forever` yet.
 
-        No other child process may run meanwhile, because its exit status would be lost.
+        No other child process may be running, because its exit status would be lost.
         """
         with suppress(ChildProcessError):
             while (exited := os.waitpid(-1, os.WNOHANG))[0]:

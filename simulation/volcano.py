@@ -13,7 +13,7 @@ from typing import Any, Self
 from simulation.supervisor import Service
 
 LOG_LEVEL = 2
-"""Log level of a stack's Volcano release. From 3, the scheduler logs a line per full node."""
+"""Log level of a stack's Volcano release. At higher levels, the scheduler logs every full node."""
 
 FLAGS = "scheduler.flags"
 
@@ -27,8 +27,8 @@ def apply_definitions(
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
-    # If the API server was killed after it accepted the names of a CRD but before it served them,
-    # it starts to serve them only when the CRD changes.
+    # If the API server was killed after it accepted the names of a CRD but before it served the
+    # CRD, it serves the CRD only after a change, so change an annotation.
     changed = f"gpu-platform.dev/started={time.time_ns()}"
     commands = [
         ["apply", "--server-side", "--force-conflicts", *files],
@@ -147,7 +147,8 @@ def volcano_services(
             [
                 str(binaries / "vc-scheduler"),
                 *common,
-                # The scheduler rereads this file when it changes. Without it, it uses defaults.
+                # The scheduler rereads this file when it changes. If it is missing, the scheduler
+                # uses defaults.
                 f"--scheduler-conf={configuration}",
                 "--enable-healthz=false",
                 "--enable-metrics=false",

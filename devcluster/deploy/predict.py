@@ -38,7 +38,7 @@ class Prediction:
 
     @property
     def correct(self) -> bool:
-        """True if the prediction is the sample's label."""
+        """True if the predicted class equals the sample's label."""
         return self.answer == self.label
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Prediction:
 
 
 def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
-    """Return the URL of a Service with its cluster IP, to which this host has a route.
+    """Return the URL of a Service. The URL contains the cluster IP, which this host can reach.
 
     Raises:
         DevclusterError: If the Service does not exist.

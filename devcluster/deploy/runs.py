@@ -40,7 +40,7 @@ class Run:
 
     @classmethod
     def of(cls, key: str, output: dict[str, Any]) -> "Run":
-        """Read one entry of the output."""
+        """Return the run that an entry of the output describes."""
         return cls(
             key,
             output["name"],

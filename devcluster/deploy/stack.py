@@ -96,7 +96,7 @@ class Stack:
             process = subprocess.Popen(
                 ["pulumi", command, *options, *common],
                 cwd=CHECKOUT,
-                # --event-log is a hidden flag of the CLI, which this variable enables.
+                # The variable enables --event-log, a hidden flag of the CLI.
                 env={**os.environ, **self.environment, "PULUMI_DEBUG_COMMANDS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

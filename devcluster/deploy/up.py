@@ -41,7 +41,8 @@ def bring_up(spec: ClusterSpec, reporter: Reporter) -> int:
     summary = Summary()
     deployment = Deployment(reporter)
     with deployment:
-        # The first preview requires only the API server. Later ones may require Volcano's webhooks.
+        # The first preview can run while the cluster is starting, because it requires only the API
+        # server. Later previews may require Volcano's webhooks.
         is_new = not Layout.of(spec.kind).control_plane.exists()
         can_preview_early = is_new and spec.kind is Kind.REAL and not demands.operators
         cluster = lifecycle.up(

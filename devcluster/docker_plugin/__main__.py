@@ -1,4 +1,4 @@
-"""Server of the stand-in. Pulumi's engine starts it with the engine's address as first argument."""
+"""Server of the stand-in for the Docker plugin. Its first argument is the engine's address."""
 
 import argparse
 import asyncio

@@ -54,7 +54,7 @@ class Docker:
         return (await self._run(arguments, f"inspecting {image.image_name} failed"))[-1]
 
     async def login(self, registry: Registry) -> None:
-        """Log in, using this object's private configuration. The password is passed via stdin."""
+        """Log in, and store the login in this object's Docker configuration directory."""
         arguments = ["login", "--username", registry.username, "--password-stdin"]
         if registry.server:
             arguments.append(registry.server)
@@ -146,7 +146,7 @@ async def docker_for(
 ) -> AsyncIterator[Docker]:
     """Yield a Docker CLI for an image, logged in if there are credentials.
 
-    With credentials, it uses a temporary configuration directory with the user's contexts and
+    With credentials, the CLI uses a temporary configuration directory with the user's contexts and
     credentials for other registries, so the user's directory is not changed.
     """
     executable = find(os.environ.get("PATH", ""))

@@ -22,7 +22,7 @@ class ToolImage:
     """Path of the entrypoint in the image, as the manifests expect it."""
     user: str = ""
     files: tuple[tuple[str, str], ...] = ()
-    """Additional paths and tools. Images with the same files share a layer."""
+    """Additional files, as pairs of a path and a tool. Images with the same files share a layer."""
 
     def layout(self, images: Path, binaries: Path) -> Layout:
         """Build the image unless it exists, and return its layout."""

@@ -138,7 +138,8 @@ class Layout:
     def push(self, registry: str, reference: str, log: Path) -> bool:
         """Push to `registry` (host:port, plain HTTP) as `reference` (name:tag).
 
-        Return False if the registry already contains it. Raise DevclusterError if the push fails.
+        Return False if the registry already contains the image. Raise DevclusterError if the push
+        fails.
         """
         name, _, tag = reference.rpartition(":")
         url = f"http://{registry}/v2/{name}/manifests/{tag}"

@@ -149,7 +149,7 @@ def _link_docker(layout: Layout, store: Path, reference: str, trees: Sequence[Pa
 
 
 def _chain(parent: str, diff_id: str) -> str:
-    """Return the chain ID of a layer (OCI image specification), the name of its snapshot."""
+    """Return a layer's chain ID (OCI image specification), which is the name of its snapshot."""
     return f"sha256:{sha256(f'{parent} {diff_id}'.encode()).hexdigest()}" if parent else diff_id
 
 

@@ -65,7 +65,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Order:
-    """Packages and programs to build from one module."""
+    """Programs to build from one module."""
 
     module: Module
     programs: tuple[Program, ...]
@@ -87,7 +87,7 @@ class Builder:
         self._report = report
 
     def build(self, orders: Sequence[Order]) -> None:
-        """Build the programs of all orders.
+        """Build the programs of one module after another.
 
         Raise DevclusterError with the compiler's message if a build fails.
         """

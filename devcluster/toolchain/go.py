@@ -22,7 +22,7 @@ Tick = Callable[[], None]
 POLL_SECONDS = 0.5
 DOWNLOAD_ATTEMPTS = 3
 RETRY_SECONDS = 2.0
-"""Time (s) between two download attempts, since Go itself does not retry."""
+"""Time (s) between two download attempts. Go itself does not retry downloads."""
 GIB = 2**30
 
 _OVERRIDDEN = {
@@ -68,7 +68,7 @@ class Go:
         self._cgo = cgo
 
     def with_cgo(self, cgo: bool) -> "Go":
-        """Return an instance with the same caches that enables or disables cgo."""
+        """Return an instance with cgo enabled or disabled, which uses the same caches."""
         return Go(self.caches, cgo=cgo)
 
     @property
@@ -80,7 +80,7 @@ class Go:
     def remove_caches(self) -> None:
         """Delete both caches, unless `KEEP_GO_CACHE=1` is set.
 
-        A separate process deletes them, because they contain many files and this can take minutes.
+        A separate process deletes them, because deleting so many files can take minutes.
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
@@ -180,9 +180,9 @@ class Go:
         """Build packages into the directory `out`.
 
         While Go runs, `tick` is called repeatedly with the file to which Go appends one event per
-        line (`go help buildjson`).
-        An interrupted build resumes from the build cache. Raise DevclusterError with the compiler's
-        message if a package does not compile.
+        line (`go help buildjson`). An interrupted build resumes from the build cache.
+
+        Raise DevclusterError with the compiler's message if a package does not compile.
         """
         events = log.with_suffix(".events")
         options = ["-v", "-json", *flags, "-o", f"{out}/"]
@@ -304,7 +304,7 @@ def started_packages(events: Path) -> Iterable[str]:
 
 
 def executable_name(package: str, module: str) -> str:
-    """Return the file name that `go build -o DIRECTORY/` gives to a package of a module."""
+    """Return the file name of the executable that `go build -o DIRECTORY/` builds for a package."""
     if package == ".":
         return module
     parts = package.split("/")

@@ -108,9 +108,9 @@ class Program(_Pin):
     answer: str | None = None
     """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None
-    """Name of the main program whose directory contains this one, which prints no version."""
+    """Main program in whose directory this one is installed. Set if this one prints no version."""
     plugin: str | None = None
-    """Directory of this program in Pulumi's plugin directory, if it prints no version."""
+    """Directory of this program in Pulumi's plugin directory, if the program prints no version."""
 
 
 class Module(_Pin):
@@ -118,7 +118,7 @@ class Module(_Pin):
 
     name: str
     version: str = ""
-    """Version of the upstream project, if the module builds only one."""
+    """Version of the upstream project, if the module builds only one project."""
     group: Group | Extra
     shared: bool = False
     """True if the module requires the same versions as the other shared modules."""

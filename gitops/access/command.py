@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 HELP = "print the Roles that pipelines need to preview or update a stack"
 DESCRIPTION = """\
-Prints Roles, bindings and an admission policy for the groups of pipelines. They grant only the
-permissions that the objects of the stack need. An administrator applies them once, and again when
-objects of new kinds or in new namespaces are added to the stack.
+Prints Roles, bindings and an admission policy for the pipelines' groups. The Roles grant only the
+permissions that the stack's objects require. An administrator applies the output once, and again
+when objects of new kinds or in new namespaces are added to the stack.
 
-Previews are limited to dry runs: the admission policy rejects all other writes by their groups.
-Snapshots for simulations need permission to list nodes, pods and runs, and to read pod logs.
+Previews are limited to dry runs: the admission policy rejects all other writes by previewers.
+Taking snapshots for simulations requires permission to list nodes, pods and runs, and to read pod
+logs.
 """
 EPILOG = """\
 examples:
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="GROUP",
-            help=f"groups that {task}, by their names in the API server",
+            help=f"names of the Kubernetes groups that {task}",
         )
 
 
@@ -71,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
             raise GitopsError(f"{group!r} is not a valid group for pipelines: use a custom group")
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
-            f"{', '.join(sorted(both))}: used for previews and updates: use two different groups"
+            f"{', '.join(sorted(both))} cannot be used for both previews and updates: use two "
+            "different groups"
         )
     stack = Stack(options.stack)
     manifests: list[Mapping[str, Any]] = []
@@ -98,8 +100,8 @@ def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapp
     for warning in plan.warnings:
         if release := _RELEASE.search(warning):
             sys.stderr.write(
-                f"warning: the chart {release[1]} also needs permissions for all objects that it "
-                "installs, usually administrator permissions\n"
+                f"warning: the chart {release[1]} also requires permissions for all objects that "
+                "it installs, usually administrator permissions\n"
             )
     chosen = {"preview": options.previewers, "update": options.updaters}
     return access(options.stack, objects, chosen)  # type: ignore[arg-type]

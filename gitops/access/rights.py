@@ -1,10 +1,10 @@
 """Roles for previews and updates of a stack.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
-from writing. An admission policy does: it rejects writes by the preview groups that are not dry
-runs. The API server exempts admission policies and webhooks from admission policies
+from writing. An admission policy does: it rejects every write by a preview group except dry runs.
+The API server applies no admission policies to admission policies and webhook configurations
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
-may only read policies and webhooks.
+may only read these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings of environments, read without Pulumi or secrets, and their differences."""
+"""Comparison of the settings of environments, which requires neither Pulumi nor secrets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[
 
 
 def settings_of(file: Path) -> StackSettings:
-    """Return the settings of a `Pulumi.<stack>.yaml` with all defaults.
+    """Return the settings of a `Pulumi.<stack>.yaml`, including all defaults.
 
     Raises:
         GitopsError: If the file cannot be read.
@@ -68,7 +68,7 @@ def _hidden(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between two environments: the values of a key, or None where it is missing."""
+    """A key with different values in two environments. A value is None if the key is missing."""
 
     path: Steps
     one: str | None
@@ -134,7 +134,7 @@ def _entries(value: Any) -> dict[str, Any] | None:
 
 
 def _visible(path: Steps, value: Any) -> Any:
-    """Return a value in which literals that look like secrets are masked."""
+    """Return the value with all literals that look like secrets masked."""
     if isinstance(value, BaseModel):
         fields = value.model_fields_set
         kept = {name: _visible((*path, name), getattr(value, name)) for name in fields}

@@ -22,7 +22,7 @@ exit status: 0 if they are equal, 2 if they differ, 1 if a file cannot be read.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
     parser.add_argument("one", metavar="A", help="name or file of an environment")
-    parser.add_argument("other", metavar="B", help="name or file of another environment")
+    parser.add_argument("other", metavar="B", help="name or file of the other environment")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def _storage_kind(value: str) -> str:
 
 
 def _class_name(answers: dict[str, Any]) -> str | None:
-    """Return the name of the class to create; None if the cluster already has a class."""
+    """Return the name of the storage class to create; None if the cluster already has a class."""
     return None if answers["storage"] == "existing" else f"{answers['storage']}-shared"
 
 
@@ -191,7 +191,7 @@ def _scalar(value: object) -> str:
 
 
 def policies(answers: Mapping[str, Any]) -> str:
-    """Return the content of `policies/config/NAME.json`, such as allowed registries and GPUs."""
+    """Return the content of `policies/config/NAME.json`, such as registries and GPU budget."""
     plugin = ["gpu-system/DaemonSet/nvidia-device-plugin"] if answers["install_plugin"] else []
     registries = [answers["registry"], *(["nvcr.io/nvidia"] if plugin else [])]
     namespaces = ["*/Namespace/volcano-system", *(["*/Namespace/gpu-system"] if plugin else [])]

@@ -38,15 +38,15 @@ class GangAnswer(_Model):
     queue: str
     gpus: int
     verdict: Verdict
-    """Most frequent verdict. `runs`: already running in the snapshot. `waits`: not started by the
-    horizon."""
+    """Most frequent verdict. `runs`: already running in the snapshot. `waits`: not started when the
+    simulation ends."""
     verdicts: dict[Verdict, int]
     """Number of simulations with each verdict, the most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
     """Range of start times over the simulations in which the gang starts; null if it never does."""
     end_seconds: float | None = None
-    """Null if neither a deadline nor an estimate is known, or the end is beyond the horizon."""
+    """Null if the gang does not start, or if neither a deadline nor an estimate is known."""
     end_range: Range | None = None
     """Range of end times over the simulations in which the end is known; null if it never is."""
     start_without_seconds: float | None = None
@@ -124,7 +124,7 @@ class Answer(_Model):
     ends: int
     """Number of gangs whose end was simulated."""
     horizon_seconds: float
-    """Time of the last simulated end, since the snapshot."""
+    """Time (s) from the snapshot to the last simulated end of a gang."""
     gpus: int
     free: int
     """Free GPUs after the scheduler's first decisions."""

@@ -71,7 +71,7 @@ def svg(answer: Answer) -> str:
 
 
 def _until(answer: Answer, gangs: list[GangAnswer]) -> float:
-    """Return the end (s) of the chart: the horizon, or a later known end of a gang.
+    """Return the end (s) of the chart: the horizon, or the last known end of a gang if it is later.
 
     The ends of gangs that were already running in the snapshot are ignored.
     """

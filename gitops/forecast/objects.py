@@ -80,12 +80,13 @@ def group(name: str, gang: Gang) -> Manifest:
         spec["priorityClassName"] = gang.priority_class
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _annotations(gang)}
     manifest = {"apiVersion": _GROUPS, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-    # The scheduler admits a pending group only if capacity is free, but this one is running.
+    # A running gang keeps its phase, since the scheduler admits a pending PodGroup only if capacity
+    # is free.
     return manifest | ({"status": {"phase": "Running"}} if gang.state == "running" else {})
 
 
 def pods(name: str, gang: Gang, attempt: int) -> list[Manifest]:
-    """Return the pods of a gang. In its first attempt, they keep their nodes from the snapshot."""
+    """Return the pods of a gang. Pods of the first attempt keep their nodes from the snapshot."""
     items: list[Manifest] = []
     for shape in gang.pods:
         nodes = shape.nodes if attempt == 0 else []

@@ -1,4 +1,4 @@
-"""Gangs that manifests would create in a cluster, as parsed by the policy pack."""
+"""Gangs that manifests would create in a cluster. The policy pack parses the manifests."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,9 +34,8 @@ class PlannedGangs:
 def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
     """Return the gangs that the manifests create and that Volcano schedules.
 
-    Three kinds of pods are omitted: steps of JobFlows (they start after other steps), pods of
-    CronJobs, and pods that request devices but are placed by another scheduler, such as model
-    servers.
+    `omitted` lists the other objects whose pods request devices: JobFlows (their steps start one
+    after the other), CronJobs, and objects that another scheduler places, such as model servers.
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []
@@ -110,7 +109,7 @@ def _minimum(stack: Stack, workload: Workload, pod: Pod, size: int) -> int:
         minimum = quantity_or_none(group.root["spec"]["minMember"].value) if group else None
     elif workload.gang is not None:
         minimum = quantity_or_none(workload.gang.minimum.value)
-        # Volcano's webhook defaults the minimum of its own jobs to all pods.
+        # For Volcano Jobs, the default that Volcano's webhook sets is the number of all pods.
         needs_all = workload.gang.defaults_to_all or workload.resource.group == _BATCH
         if not minimum and needs_all:
             return size

@@ -32,7 +32,7 @@ _MAX_SESSIONS_BEHIND: Final = 50
 """Maximum number of sessions to wait for a scheduler that has fallen behind. The limit is needed
 because the scheduler never stores the phase of an invalid gang."""
 _BOUND: Final = "Running"
-"""Phase of a PodGroup if the scheduler has assigned nodes to the minimum number of pods."""
+"""Phase of a PodGroup for which the scheduler has assigned nodes to the minimum number of pods."""
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
@@ -150,7 +150,7 @@ class Replay:
         return True
 
     def used_by_queue(self) -> Counter[str]:
-        """Return the number of devices that placed pods use, by queue."""
+        """Return, for each queue, the number of devices that its placed pods use."""
         used: Counter[str] = Counter()
         for run in self.runs:
             used[run.gang.queue] += run.used
@@ -233,7 +233,7 @@ class Replay:
         )
 
     def _required_sessions(self) -> int:
-        """Return the number of sessions without a change after which this decision is final."""
+        """Return the number of sessions without a change after which the decision is final."""
         queues = {run.gang.queue for run in self.runs if run.end is None}
         if not self._preempts or len(queues) == 1 or not self._may_preempt():
             return _STABLE_SESSIONS
@@ -311,7 +311,7 @@ class Replay:
 
 
 def _may_be_preempted(run: SimulatedGang, other: SimulatedGang) -> bool:
-    """Return whether a gang may be preempted by another one in its queue."""
+    """Return whether `other` may preempt `run`. Gangs can only preempt gangs in their own queue."""
     gang, preemptor = run.gang, other.gang
     return (
         gang.queue == preemptor.queue

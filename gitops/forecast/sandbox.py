@@ -108,7 +108,8 @@ class Sandbox:
     def scheduler_paused(self) -> Iterator[None]:
         """Pause scheduling during a `with` block, and restart the scheduler afterwards.
 
-        The new process sees all gangs at once; a running one would decide before all of them exist.
+        The new process sees all gangs at once. A running scheduler would decide before all of them
+        exist.
         """
         flag = f"--scheduler-conf={self._settings}"
         found = (p for p in psutil.process_iter(["cmdline"]) if flag in (p.info["cmdline"] or ()))
@@ -133,7 +134,7 @@ class Sandbox:
         return f"{waiting} of {len(placed)} pods are not running" if waiting else ""
 
     def create_groups(self, groups: Sequence[Manifest]) -> None:
-        """Create PodGroups in this order. Raise GitopsError if one is rejected."""
+        """Create PodGroups in the given order. Raise GitopsError if one is rejected."""
         for each in groups:
             self._raise_if(self._create(each))
 

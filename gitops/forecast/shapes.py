@@ -46,7 +46,7 @@ def requests(spec: Mapping[str, Any]) -> Amounts:
 def add(
     first: Mapping[str, Decimal], second: Mapping[str, Decimal], *, sign: int = 1
 ) -> dict[str, Decimal]:
-    """Return the sums of two mappings by resource name, or their differences if `sign` is -1."""
+    """Add two mappings of resource names to amounts, or subtract the second if `sign` is -1."""
     names = {**first, **second}
     return {name: first.get(name, _ZERO) + sign * second.get(name, _ZERO) for name in names}
 
@@ -104,7 +104,7 @@ def job_shapes(job: Object | None) -> list[PodShape]:
 
 
 def estimated_shapes(spec: Mapping[str, Any]) -> list[PodShape]:
-    """Return a shape for pods that do not exist yet: equal shares of the PodGroup's resources."""
+    """Return a shape for pods that do not exist yet, each with an equal share of `minResources`."""
     minimum = max(int(spec.get("minMember") or 1), 1)
     amounts = {name: quantity_or_none(a) for name, a in spec.get("minResources", {}).items()}
     shares = {

@@ -41,9 +41,8 @@ def simulate(
 ) -> Answer:
     """Simulate in a temporary cluster until no gang waits or `horizon` gangs have finished.
 
-    `base` is the snapshot without the change, which is simulated once for comparison. `state` is
-    simulated `repeat` times: first with gangs of the same age in alphabetical order, then in random
-    orders.
+    `base`, the snapshot without the change, is simulated once for comparison. `state` is simulated
+    `repeat` times: first with gangs of the same age in alphabetical order, then in random orders.
 
     Raises:
         GitopsError: If the simulated cluster does not start or rejects the snapshot.

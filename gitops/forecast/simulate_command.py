@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nodes", default="", metavar="+N", help="number of nodes to add")
     parser.add_argument(
-        "--queue", action="append", default=[], metavar="NAME.weight=N", help="weight of a queue"
+        "--queue", action="append", default=[], metavar="NAME.weight=N", help="new queue weight"
     )
     parser.add_argument(
         "--horizon",
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeat(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the number of simulations, which previews have as well."""
+    """Add the option for the number of simulations, which `preview` also has."""
     parser.add_argument(
         "--repeat",
         type=_count,

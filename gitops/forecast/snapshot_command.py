@@ -10,9 +10,9 @@ from workload.files import write_atomically
 
 HELP = "write the nodes, queues and gangs of a cluster to a file, for simulations"
 DESCRIPTION = """\
-Writes the scheduling state of the cluster to which kubectl is connected: nodes with labels, taints
-and allocatable devices, queues, PriorityClasses, the scheduler's configuration, and the running,
-pending and suspended gangs with priority, age, deadline and progress. Changes nothing.
+Writes the scheduling state of the cluster to which kubectl is connected: nodes (with labels, taints
+and allocatable devices), queues, PriorityClasses, the scheduler's configuration, and the running,
+pending and suspended gangs (with priority, age, deadline and progress). Changes nothing.
 """
 EPILOG = """\
 examples:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--redact", action="store_true", help="replace names with numbered ones")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
-    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
 
 
 def run(options: argparse.Namespace) -> int:

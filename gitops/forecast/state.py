@@ -115,7 +115,10 @@ class Gang(_Model):
         return unsaved + later if every is None else min(unsaved + later, max(unsaved, every))
 
     def remaining(self, now: datetime) -> float | None:
-        """Return the seconds until the estimated end or the deadline; None if neither is known."""
+        """Return the seconds until the estimated end or the deadline; None if both are unknown.
+
+        If both are known, the earlier one counts.
+        """
         limits = [] if self.left_seconds is None else [self.left_seconds]
         if self.deadline_seconds is not None:
             end = (self.started or now) + timedelta(seconds=self.deadline_seconds)

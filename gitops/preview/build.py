@@ -35,7 +35,7 @@ def build(
     """Return the report on a plan."""
     changed = changes(plan.steps)
     is_drift = mode == "drift"
-    # A drift report describes past changes, so there is no state after an update to count.
+    # A drift report describes past changes, so there is no update whose results could be counted.
     counted = changed if plan.complete and not is_drift else []
     now, later = demands(before(counted)), demands(after(counted))
     gpus = capacity.count_gpus(now, later, prices, stack)

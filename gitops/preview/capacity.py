@@ -15,7 +15,7 @@ from policies.views import Stack, View
 _GIB = Decimal(2**30)
 _UNKNOWN_PODS = "the number of its pods is unknown"
 ANY = "any model"
-"""GPU model of pods that select none, if the price table has no model for the environment."""
+"""Name used for pods that select no GPU model if the price table sets none for the environment."""
 
 
 @dataclass(frozen=True, order=True)
@@ -127,7 +127,7 @@ def costs(rows: Iterable[PoolRow], prices: Prices, stack: str) -> list[CostRow]:
     """Return the cost of every pool.
 
     Hourly costs assume that all pods are running; monthly costs use the pool's utilisation. Both
-    are None if the price is unknown, unless the pool is empty.
+    are None if the price is unknown, but an empty pool always costs 0.
     """
     environment = prices.environment(stack)
     return [_cost(row, prices, environment) for row in rows]
@@ -169,7 +169,7 @@ def limits(
     rows: Iterable[PoolRow],
     environment: Environment,
 ) -> list[LimitRow]:
-    """Return the usage of the limits that the stack sets and of the installed GPUs.
+    """Return the usage of the stack's quotas and queues, and of the installed GPUs.
 
     The price table lists the installed GPUs.
     """

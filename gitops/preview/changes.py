@@ -23,7 +23,7 @@ _RUN_HASH = re.compile(r"-[0-9a-f]{8}(?=-|$)")
 
 @dataclass(frozen=True)
 class Change:
-    """A step with the object before and after it."""
+    """A step of a plan, with the object before and after the step."""
 
     step: Step
 
@@ -96,7 +96,7 @@ def after(changes: list[Change]) -> Iterator[View]:
 
 
 def differences(changes: Iterable[Change]) -> list[Difference]:
-    """Return the diffs, sorted by title. A run that replaces an earlier one is compared with it."""
+    """Return the diffs, sorted by title. A run that replaces another is compared with that run."""
     changed = [c for c in changes if c.step.operation != "same"]
     created = {_key(c): c for c in changed if c.step.operation == "create"}
     deleted = {_key(c): c for c in changed if c.step.operation == "delete"}

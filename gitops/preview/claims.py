@@ -79,7 +79,7 @@ def storage(claim: Resource) -> Node:
 
 
 def under_new_keys(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a warning for each new claim if another claim is deleted: it may have been renamed."""
+    """Yield a warning for each new claim if others are deleted, since one may have been renamed."""
     claims = [change for change in changes if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=PROJECT,
         metavar="DIR",
-        help="directory of another Pulumi project, such as a team's",
+        help="directory of a different Pulumi project, such as the project of a team",
     )
     parser.add_argument(
         "--out",
@@ -179,7 +179,7 @@ def _run(options: argparse.Namespace) -> int:
         stack = replace(stack, notices=validation.probe(stack, dry_run=not options.refresh))
     with _workspace(options, stack) as previewed:
         sys.stderr.write(f"previewing {options.stack}…\n")
-        # A refresh does not run the program, and policies do not check its resources.
+        # `pulumi refresh` checks no policies.
         checks = None if options.refresh else pack
         plan = options.save_plan.resolve() if options.save_plan else None
         with Preview(previewed, checks, refresh=options.refresh, plan=plan) as engine:
@@ -226,7 +226,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     hide = Mask([] if options.rendered else secrets.values(stack))
     plan = _plan(engine.log, engine.wait(_Progress(sys.stderr)), hide)
     if options.refresh and plan.succeeded:
-        # Resources that the program only reads are managed elsewhere.
+        # Resources that the program only reads are managed elsewhere: their changes are not drift.
         others = read_resources(stack)
         plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in others))
     errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)
@@ -256,7 +256,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
 
 def _changed_settings(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the changes to the settings since the base, or errors that prevent a comparison."""
+    """Return the changes to the settings since the base, and errors that prevent a comparison."""
     from gitops.environments.difference import changes_since
     from infra.settings import SettingsError
 
@@ -289,7 +289,7 @@ def _plan(log: Path, result: Result, hide: "Mask") -> "Plan":
 
     errors = (hide(useful(result.output)),)
     if not log.exists():
-        # The CLI failed before the engine started: no such stack, no login, no passphrase.
+        # The CLI failed before the engine started: the stack, login or passphrase may be missing.
         return Plan(steps=(), errors=errors, succeeded=False, complete=False)
     found = plan_without_literals(read(log), hide)
     if found.succeeded or found.errors or found.findings:

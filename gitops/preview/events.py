@@ -2,8 +2,8 @@
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
 read. The results are sorted, because the order of events differs between runs. The engine marks
-values that are not plain with a signature (`sdk/go/common/resource/sig`): secrets, outputs, assets,
-archives and resource references.
+secrets, outputs, assets, archives and resource references with a signature
+(`sdk/go/common/resource/sig`).
 """
 
 import json
@@ -27,9 +27,9 @@ _OUTPUT_MARK: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
 
-# Following this advice during a short outage would drop existing objects from the state.
+# This advice is omitted: during a short outage, it would drop existing objects from the state.
 _ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
-# This line describes the machine that runs the preview, not the change.
+# This line is omitted: it describes the machine that runs the preview, not the change.
 _ORIGIN: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\n?")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
@@ -273,7 +273,7 @@ def _outputs(stack: _Metadata, hide: Mask) -> tuple[dict[str, Any], dict[str, An
 
 
 def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
-    # At level `remediate`, violations that cannot be fixed are mandatory.
+    # At level `remediate`, violations that cannot be remediated count as mandatory.
     mandatory = policy.level != "advisory"
     message, urn = hide(policy.message), hide(policy.urn)
     return PolicyFinding(policy.rule, mandatory, message, urn, policy.severity)

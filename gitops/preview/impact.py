@@ -115,7 +115,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
-    """Yield a warning for each server whose run or sweep is started by the same change."""
+    """Yield a warning for each server of a run or sweep that the same change starts."""
     created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}
@@ -156,8 +156,8 @@ def is_rejected(change: Change) -> bool:
     old, new = change.step.old, change.step.new
     if old is None or not old.protected:
         return False
-    # The new options apply to a replacement, so one change can remove the protection of a resource
-    # and replace it.
+    # The new options apply to a replacement, so one change can both replace a resource and remove
+    # its protection.
     return change.step.operation == "delete" or (
         change.step.operation == "replace" and (new is None or new.protected)
     )

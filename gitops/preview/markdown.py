@@ -105,7 +105,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _errors(report: Report) -> list[str]:
-    # A violation also makes the engine report an error.
+    # For each violation, the engine also reports an error. The violations are listed instead.
     blocked = report.status == "blocked" and report.complete
     if report.status in ("unchanged", "changes") or blocked:
         return []

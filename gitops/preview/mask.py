@@ -12,7 +12,7 @@ _MIN_LENGTH_BASE64: Final = 6
 
 
 class Mask:
-    """Replacement of known secrets in text, including their base64, URL-encoded and JSON forms.
+    """Mask for known secrets in text, including their base64, URL-encoded and JSON forms.
 
     The engine hides values that it knows to be secret, but not parts of them. Values of one or two
     characters are not masked, because they occur in every text.

@@ -97,9 +97,9 @@ class RunRow(_Model):
     cost_hour: Number | None
     """Null if the price table lacks a price."""
     cost: Number | None
-    """Maximum cost over these hours; null if the price or the hours are unknown."""
+    """Maximum cost over `hours`; null if the price or the hours are unknown."""
     gpu_hours: Number | None = None
-    """GPU-hour budget of a sweep, whose `gpus` are those of all parallel trials. Null for a run."""
+    """GPU-hour budget of a sweep; null for a run. `gpus` of a sweep counts all parallel trials."""
     expected_share: Number | None = None
     """Expected fraction of the trials' total training length that is trained (early stopping)."""
 
@@ -167,7 +167,7 @@ class Report(_Model):
     held_by_earlier_runs: dict[str, Number]
     """GPUs, by queue, of runs that leave the stack and may continue in the cluster."""
     held_cost_hour: Number | None
-    """Hourly cost of these runs; null if a price is unknown."""
+    """Hourly cost of the runs in `held_by_earlier_runs`; null if a price is unknown."""
     new_runs: list[RunRow]
     waiting: list[str]
     """One sentence for each queue that lacks capacity for its new and earlier runs."""

@@ -39,10 +39,10 @@ def with_simulation(
 ) -> tuple[Plan, Answer | None]:
     """Simulate a plan, and return it with the violations of the rules that require a simulation.
 
-    `snapshot` is a file. If it is empty, a new snapshot of the stack's cluster is taken; if it is
-    None, nothing is simulated. If the simulation fails, a warning states why, and mandatory rules
-    count as violated. `configuration` is the configuration file of the policy pack, and `repeat`
-    the number of simulations.
+    `snapshot` is a file name. If it is an empty string, a new snapshot of the stack's cluster is
+    taken; if it is None, nothing is simulated. If the simulation fails, a warning states why, and
+    mandatory rules count as violated. `configuration` is the configuration file of the policy pack,
+    and `repeat` the number of simulations.
 
     Raises:
         GitopsError: If the configuration is invalid.
@@ -135,7 +135,7 @@ def with_plan(changes: Sequence[Change], state: State) -> tuple[State, list[str]
 
 
 def _queues_and_classes(changes: Iterable[Change], state: State) -> dict[str, Any]:
-    """Return the queues and PriorityClasses after the plan is applied, except for deletions."""
+    """Return the queues and PriorityClasses after the plan is applied. Ignore deletions."""
     queues = {queue.name: queue for queue in state.queues}
     classes = {each.name: each for each in state.priority_classes}
     for change in changes:

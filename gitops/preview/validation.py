@@ -17,7 +17,7 @@ from kube.kinds import KINDS
 
 _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
-"""Maximum length of a path. A longer setting must be the content of a kubeconfig."""
+"""Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
 
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""

@@ -25,9 +25,9 @@ examples:
   python -m gitops status --namespace team-vision --watch
   python -m gitops status --json | jq '.runs[] | select(.state == "waiting") | .reasons'
 
-GPU hours and cost include only pods that still exist. gitops/config/prices.yaml contains the price
-of each GPU model, under the value of the node label nvidia.com/gpu.product. Nodes without this
-label are assumed to have the model of --stack.
+GPU hours and cost include only pods that still exist. gitops/config/prices.yaml contains the prices
+of GPU models, keyed by the value of the node label nvidia.com/gpu.product. Nodes without this label
+are assumed to have the model of --stack.
 
 exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not respond.
 """
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
     parser.add_argument("--namespace", "-n", metavar="NAME", help="default: all namespaces")
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
-    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+    parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
     parser.add_argument(
-        "--stack", metavar="NAME", default="", help="use its GPU model for nodes without a label"
+        "--stack", metavar="NAME", default="", help="stack whose GPU model unlabelled nodes have"
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
     views = parser.add_mutually_exclusive_group()

@@ -60,7 +60,7 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
     if isinstance(state := status.get("state"), dict):
         yield state
     conditions = status.get("conditions", ())
-    # A JobFlow's conditions are a mapping by job. The pods of these jobs report the reasons.
+    # A JobFlow's conditions are keyed by job. The pods of the jobs report the reasons instead.
     for condition in () if isinstance(conditions, dict) else conditions:
         if resource.states.get(condition.get("type")) is State.FAILED:
             yield condition
@@ -74,7 +74,7 @@ def steps(flow: Object) -> dict[str, State]:
 
 
 def stage(flow: Object) -> str:
-    """Return the step of a JobFlow that is running or has failed; empty between two steps."""
+    """Return the running or failed step of a JobFlow; empty between two steps."""
     phases = steps(flow)
     failed = [name for name, state in phases.items() if state is State.FAILED]
     active = [name for name, state in phases.items() if not state.finished]
@@ -85,8 +85,8 @@ def stage(flow: Object) -> str:
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
     """Return whether the job of a PodGroup exists and is neither finished nor suspended.
 
-    Except for Volcano Jobs, a PodGroup outlives its job. Volcano sets its phase to pending again
-    when the pods are gone.
+    Unless its job is a Volcano Job, a PodGroup outlives the job. Volcano sets the PodGroup's phase
+    to pending again when the pods are gone.
     """
     state = _job_state(snapshot, group["metadata"]["namespace"], owner(group))
     if state is None:

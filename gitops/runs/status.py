@@ -250,7 +250,7 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
         for job in snapshot.all(resource.name):
             metadata = job["metadata"]
             name = metadata.get("labels", {}).get(RUN_LABEL)
-            # The job of a run may consist of other jobs, which it owns.
+            # The job of a run may own other jobs, which are not separate runs.
             if name is None or is_controlled(job):
                 continue
             job_pods = pods.get((metadata["namespace"], name), [])
@@ -350,7 +350,7 @@ def _price(labels: Mapping[str, str], prices: Prices, default: str) -> Decimal |
 
 
 def scheduled_at(pod: Object) -> datetime | None:
-    """Return the time at which a pod was scheduled, or None if it was not."""
+    """Return the time at which a pod was scheduled, or None if it is not scheduled."""
     for condition in pod.get("status", {}).get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "True":
             return moment(condition.get("lastTransitionTime"))

@@ -51,8 +51,8 @@ def waiting(snapshot: Snapshot) -> list[Waiting]:
 def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
-    They are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins sort jobs
-    without pods.
+    The PodGroups are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins
+    sort jobs without pods.
     """
     priority: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():

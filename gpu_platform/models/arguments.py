@@ -8,8 +8,8 @@ _DESCRIPTION = """\
 Publish the export of a finished run to an OCI registry, and promote it to a stage.
 
 A published model is an OCI artifact as specified by ModelPack. Its digest is its version. It
-contains the files of the export and lineage.json: the run, its image, the digest of its data, its
-metrics and the result of the policy check. A signature covers every file.
+contains the files of the export and lineage.json, which states the run, its image, the digest of
+its data, its metrics and the result of the policy check. A signature covers every file.
 
 Stages are tags. `promote` verifies the signature and the lineage, moves the tag, and adds the
 digest to the ConfigMap gpu-platform-models/promoted-models, which admission policies read
@@ -51,7 +51,7 @@ def add_models(
 
     cluster = parser(add_help=False)
     cluster.add_argument("--context", metavar="NAME", help="default: the current context")
-    cluster.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+    cluster.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
 
     mlflow = parser(add_help=False)
     mlflow.add_argument(

@@ -41,7 +41,7 @@ Descriptor = dict[str, Any]
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """Return the canonical JSON from which the digest is computed."""
+    """Return the document as canonical JSON, from which its digest is computed."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 

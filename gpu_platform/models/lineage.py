@@ -1,4 +1,4 @@
-"""Lineage of a model: the run, code and data from which it was trained."""
+"""Lineage of a model: the run that trained it, the code and the data."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def build_lineage(
         settings: Configuration of the policy pack.
 
     Raises:
-        GitopsError: If the objects belong to another run.
+        GitopsError: If the objects belong to a different run.
     """
     views = [View(resource_of(dict(each))) for each in objects]
     runs = {each["metadata"].get("labels", {}).get(RUN_LABEL) for each in objects} - {None}

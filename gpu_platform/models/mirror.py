@@ -78,10 +78,10 @@ class Mirror:
         return self._call(path, json.dumps(content).encode(), known)
 
     def _call(self, path: str, content: bytes | None = None, known: str = "") -> dict[str, Any]:
-        """Send a request and return the response; return {} if the error code is `known`.
+        """Send a request and return the response; return {} if it fails with the code `known`.
 
         Raises:
-            GitopsError: If the request fails with another error.
+            GitopsError: If the request fails with a different error.
         """
         request = urllib.request.Request(f"{self._url}/{_PREFIX}/{path}", content)  # noqa: S310
         request.add_header("Content-Type", "application/json")

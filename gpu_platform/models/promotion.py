@@ -96,7 +96,7 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
 
     Raises:
         RejectedError: If the signature is not valid, if the files, the manifest of the artifact or
-            the lineage do not match it, or if the version was published as another model.
+            the lineage do not match it, or if the version was published as a different model.
     """
     location = repository.reference.at(version.digest)
     bundle = repository.signature(version.digest)
@@ -167,7 +167,7 @@ def promote(
 
 
 def _admit(kubectl: Sequence[str], digest: str, admitted: str) -> None:
-    """Add an entry to the ConfigMap. Keep earlier entries, whose models pods may still serve."""
+    """Add an entry to the ConfigMap. Keep earlier entries, because pods may serve their models."""
     patch = json.dumps({"data": {digest.removeprefix("sha256:"): admitted}})
     command = ["patch", "configmap", NAME, "--namespace", NAMESPACE, "--type=merge", f"-p={patch}"]
     try:

@@ -72,7 +72,7 @@ class Repository:
 
     def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
         self.reference = reference
-        # Unlike the oras command and other programs, requests ignores this variable.
+        # requests ignores this variable, which the oras command and other programs read.
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
         with self._errors("cannot be reached"):

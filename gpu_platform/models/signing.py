@@ -65,7 +65,7 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
                     f"{reference}: files differ from the signed ones: {names}"
                 ) from None
             raise GitopsError(f"{reference}: the signature is not valid: {error}") from None
-    # The library skips paths that the signed statement declares as ignored.
+    # The library skips paths that the signed statement declares as ignored, so compare all files.
     if different := ", ".join(_different(directory, bundle)):
         raise GitopsError(f"{reference}: files differ from the signed ones: {different}")
 

@@ -14,10 +14,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
-    """Validate `values`, which are at the path `within` of a model, and return the model.
+    """Validate `values` as the part of a model at the path `within`, and return the model.
 
     Raises:
-        InputPropertiesError: If they are invalid. Pulumi prints it with the resource and each key.
+        InputPropertiesError: If a value is invalid. Pulumi prints the resource, and the key and
+            reason of each problem.
     """
     nested: Any = with_integers(values)
     for key in reversed(within):

@@ -52,7 +52,7 @@ class Deferred(Component):
     ) -> pulumi.Output[Built]:
         """Call `build` when the arguments are known, and return its result.
 
-        The resources that it creates depend on the resources from which the arguments come.
+        The resources that `build` creates depend on the resources from which the arguments come.
         """
         known = pulumi.Output.from_input(args)
 
@@ -70,7 +70,7 @@ class Deferred(Component):
 
 
 class TrainingJob(Deferred):
-    """A run of a training job, scheduled as a gang. The component does not wait for its end."""
+    """A run of a training job, scheduled as a gang. The component does not wait for the run."""
 
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
@@ -125,7 +125,7 @@ class InferenceService(Deferred):
             domain = values.pop("domain", "cluster.local")
             canary_image = values.pop("canary_image", None)
             if canary_image is not None and "canary" in values:
-                # In the settings, any name here means that the canary has a separate image.
+                # In the settings, a canary has a separate image if `image` is set to any name.
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = validate(InferenceSettings, values, "services", name).services.values()
@@ -310,7 +310,7 @@ def _pop(values: Values, keys: tuple[str, ...]) -> Values:
 
 
 async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
-    """Return the platform that a stack provides, overridden by the other arguments."""
+    """Return the platform that the arguments describe, with the stack's outputs as defaults."""
     nodes = _gpu_nodes(values) if "gpu_nodes" in values else None
     if "platform" in values:
         # The component's provider may lack permission to read kube-system.
@@ -339,7 +339,7 @@ def _gpu_nodes(values: Values) -> GpuNodes:
 
 
 def _pod(values: Values) -> tuple[Values, Values]:
-    """Return the settings of a program that uses the Kubernetes API, and its pod's arguments."""
+    """Split values into the settings of a program and the arguments of the program's pod."""
     rest = dict(values)
     arguments = {
         "namespace": rest.pop("namespace"),

@@ -32,7 +32,7 @@ def definitions() -> dict[str, ComponentDefinition]:
 
 
 class Provider(ComponentProvider):
-    """Provider whose component arguments are defined by the settings.
+    """Provider that derives the components' arguments from the settings models.
 
     Pulumi's base class derives arguments from annotated classes. If all arguments arrive as a
     single output, the base class maps their names as if the output were an empty object. This
@@ -98,5 +98,5 @@ def _warn_unknown(component: str, values: Any) -> None:
 
 
 def serve() -> None:
-    """Serve the engine whose address is the first argument until it disconnects."""
+    """Serve the engine, whose address is the first command-line argument, until it disconnects."""
     main(Provider(), sys.argv[1:])

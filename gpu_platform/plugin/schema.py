@@ -45,7 +45,7 @@ _OMITTED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "FailureRecorder": frozenset({"image", "claims"}),
     "NodeHealth": frozenset({"image"}),
 }
-"""Keys that refer to another part of the stack, by type. The plugin omits them, because its
+"""For each type, keys that refer to another part of the stack. The plugin omits them, because its
 arguments contain the value itself, or the component does not create that part."""
 
 
@@ -140,7 +140,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
                 optional=False,
                 type=PropertyType.ARRAY,
                 items=_string("Name of a claim.", optional=False),
-                description="Names of the runs' claims in the cluster. They must be "
+                description="Names of the runs' claims in the cluster. The claims must be "
                 "ReadWriteMany, because training writes to them at the same time.",
             ),
         },
@@ -269,7 +269,7 @@ def _type_name(definition: str, owner: str) -> str:
     if definition == "TrainingConfig":
         return "Hyperparameters"
     name = definition.removesuffix("Settings")
-    # Two settings classes have this name.
+    # Two settings classes have the name `VolumeSettings`.
     return "JobVolume" if name == "Volume" and owner != "Storage" else name
 
 

@@ -29,8 +29,8 @@ job.yaml contains jobs by key, with the same settings as training.jobs of a stac
     memory: 256Gi
     hyperparameters: {{model: digits-net, dataset: digits, epochs: 20}}
 
-A job has the same name and the same objects as in a stack. Submitting it again does not start
-another run, and adding it to the stack later keeps the run.
+The run of a job has the same name and objects as in a stack. Submitting the job again does not
+start another run, and adding the job to the stack later keeps the run.
 
 exit status:
   0   done
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         "--namespace", "-n", metavar="NAME", required=True, help="namespace of the team"
     )
     shared.add_argument("--context", metavar="NAME", help="default: the current context")
-    shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's")
+    shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared])

@@ -197,7 +197,7 @@ class Member:
         subprocess.run([*command, *selected, *limits, *options], check=False)
 
     def quota(self, resource: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the name, usage and limit of each quota for a device in the namespace."""
+        """Yield the name, usage and limit of each quota in the namespace that limits a device."""
         for item in self._list("resourcequotas"):
             status = item.get("status", {})
             for key in (f"requests.{resource}", f"limits.{resource}"):

@@ -99,7 +99,7 @@ def test_only_updates_need_no_policy() -> None:
         (["--previewers", "it's"], "use a custom group"),
         (
             ["--previewers", "ci", "--updaters", "ci"],
-            "ci: used for previews and updates",
+            "ci cannot be used for both previews and updates",
         ),
     ],
 )

@@ -300,7 +300,7 @@ def adapted(runs: Runs) -> dict[str, Any]:
 
 
 def expandable(runs: Runs) -> dict[str, Any]:
-    """Check that the allocator uses the setting that training applies after importing PyTorch."""
+    """Check that expandable segments are used, although they are enabled after PyTorch's import."""
     program = (
         "import torch; from training import accelerator; device = torch.device('cuda', 0); "
         "accelerator.use(device); kept = torch.ones(2**20, device=device); "

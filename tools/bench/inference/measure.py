@@ -125,9 +125,10 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield the servers that started and respond correctly, paused, with their largest errors.
+    """Yield the servers that respond correctly, each paused and with its largest difference.
 
-    Failing servers are reported and skipped.
+    The difference is that between the server's outputs and `expected`. Servers that do not start
+    or respond incorrectly are reported and skipped.
     """
     with contextlib.ExitStack() as stack:
         servers = {}
@@ -236,7 +237,7 @@ def capacity_of(series: Series) -> float:
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:
-    """Send load until throughput is stable, since the system reclaims pages of paused servers."""
+    """Send load until throughput is stable: the kernel reclaims memory pages of paused servers."""
     best = 0.0
     for _ in range(MAX_WARM_UPS):
         records = bench.generator.run(target, Load(seconds, clients=16))
@@ -247,7 +248,10 @@ def warm_up(bench: Bench, target: Target, seconds: float) -> None:
 
 
 def overloaded_after(capacity: float, share: float, deadline: float) -> float:
-    """Return the seconds until a bounded queue is full or an unbounded one exceeds the deadline."""
+    """Return the seconds of overload after which the measurement may start.
+
+    By then, a bounded queue is full, and the wait in an unbounded queue exceeds the deadline.
+    """
     filled = FILLED / max((share - 1) * capacity, 1)
     outgrown = deadline * share / (share - 1)
     return min(max(filled, outgrown), MAX_OVERLOAD_SECONDS)

@@ -215,7 +215,7 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
 
 @dataclass
 class Programs:
-    """Training programs by run. Searches with the same seed reuse each other's runs."""
+    """Training programs, one per run. Searches with the same seed reuse each other's runs."""
 
     directory: Path
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)

@@ -157,7 +157,7 @@ def _pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and result of each run that is compared with the CPU."""
+    """Yield the name and result of each run that is compared with a run on the CPU."""
     cpu_settings = {
         name: settings | CPU_SETTINGS | {"device": "cpu"} for name, settings in COMPARED.items()
     }
@@ -325,7 +325,7 @@ CHECKS: Final[dict[str, Callable[[Runs], dict[str, Any]]]] = {
 
 
 def checked(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and result of each check that involves no comparison with the CPU."""
+    """Yield the name and result of each check that is not a comparison with the CPU."""
     say(f"{len(CHECKS)} other checks …")
     with _pool() as pool:
         found = pool.map(lambda check: outcome_of(partial(check, runs)), CHECKS.values())

@@ -73,7 +73,7 @@ class Series:
     memory: list[int] = field(default_factory=list)
     difference: float = 0.0
     at_peer_load: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
-    """Records of our server by peer, at a share of that peer's capacity."""
+    """Maps each peer to the records of our server at a share of that peer's capacity."""
     records: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
 
     def add(
@@ -207,7 +207,7 @@ def measure(
 
 
 def _loaded(bench: Bench, server: Running, load: Load) -> tuple[Records, float]:
-    """Send load; return its records and the CPU time (s) of the server per request."""
+    """Send load. Return the records of its requests, and the server's CPU time (s) per request."""
     before = cpu_seconds(server.tree())
     records = bench.generator.run(server.target, load)
     return records, (cpu_seconds(server.tree()) - before) / len(records.rows)

@@ -56,8 +56,9 @@ class Recording:
     def choose(self, file: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of the lines of a file, fastest first.
 
-        A line that runs at import may affect any test, so all other tests follow. A line that is
-        not executed in this process may run in a process that a test starts.
+        A line that runs at import may affect any test, so all other tests follow. A line that was
+        never recorded may run in a process that a test starts, so the tests that start processes
+        are returned.
         """
         if file in self.modules:
             return self.fastest_first(
@@ -178,7 +179,7 @@ class _Forking:
 
 
 class _Selection:
-    """pytest plugin that runs selected tests in order, and tests that a mutant adds."""
+    """pytest plugin that runs the selected tests in order, and then tests that a mutant adds."""
 
     def __init__(self, tests: Sequence[str], known: Iterable[str]) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
@@ -290,7 +291,10 @@ def _fork_gangs(log: Path) -> None:
 
 
 def _forked(run: Callable[[], int], copy: Path, timeout: float | None) -> int | None:
-    """Run a function in a fork, in the copy. Return its status, or None after the timeout."""
+    """Run a function in a fork, with the copy as its working directory.
+
+    Return the function's status, or None after the timeout.
+    """
 
     def child() -> None:
         os.setsid()

@@ -6,7 +6,8 @@ mathematics and the state of training.
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by the hash of their identity, so edits elsewhere do not change the sample. The
 command prints the survivors, and writes all mutants to .bench/mutants.json and pytest's output to
-.bench/mutants.log. `--sample FILE` repeats the mutants in such a file, to compare two commits.
+.bench/mutants.log. To compare two commits, `--sample FILE` repeats the mutants of an earlier run;
+FILE is a copy of its .bench/mutants.json.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def draw(mutants: Iterable[Mutant], count: int) -> list[Mutant]:
 
 
 def repeated(former: Sequence[Mutant], mutants: Iterable[Mutant]) -> list[Mutant | None]:
-    """Return the mutants of a former sample, or None where the code no longer exists.
+    """Return the mutants of a former sample, with None for mutants whose code no longer exists.
 
     A mutant in a renamed function is found if its line is unique in the file.
     """
@@ -289,8 +290,8 @@ def _measure(
     log.write_text("=== no mutant\n")
     recording = record(copy, tests, files, modules, log)
     if not modules:
-        # Gangs skip this step, which would take a long time. Their tests run in forks, so the order
-        # does not matter.
+        # The target `training` skips this step, which would take a long time. Its tests run in
+        # forks, so their order does not matter.
         say("running the tests again without a mutant, fastest first, which takes about as long")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
             sys.exit(f"a test fails without a mutant, see {log}")

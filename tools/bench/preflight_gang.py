@@ -1,8 +1,8 @@
 """Worker process that tools.bench.preflight starts. Arguments: RANK SIZE ADDRESS RUN_DIR.
 
-It starts a gang for each port that it reads from standard input. For each start, it writes the
-preflight events, and then a JSON line with the seconds since the port was read and the slow nodes
-that the preflight reported.
+For each port that it reads from standard input, it joins a new gang. It then writes the preflight
+events, followed by a JSON line with the seconds since it read the port and the slow nodes that the
+preflight reported.
 """
 
 import json
@@ -18,7 +18,7 @@ from training.gang.world import World
 
 
 def main() -> None:
-    """Start gangs until standard input ends."""
+    """Join gangs until standard input ends."""
     rank, size, address, run_dir = sys.argv[1:]
     torch.set_num_threads(1)
     device = torch.device("cpu")

@@ -31,7 +31,7 @@ SCHEDULERS: Final = [
     for preempt in ("gangs", "none")
     for reclaim in ("gangs", "none")
 ]
-"""Configurations with and without preemption, with and without reclaim."""
+"""Configurations for all combinations of preemption and reclaim, each enabled or disabled."""
 
 
 def random_state(random: Random, nodes: int, gangs: int, scheduler: str) -> State:

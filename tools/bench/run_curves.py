@@ -71,7 +71,7 @@ def attempts(lines: Iterable[str]) -> list[Attempt]:
 
 
 def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
-    """Return times and the samples per second at these times, averaged over the last `_WINDOW`."""
+    """Return times, and the samples per second averaged over the `_WINDOW` before each time."""
     x, y = [], []
     first = 0
     for last, at in enumerate(attempt.seconds):

@@ -31,7 +31,8 @@ from simulation import nodes as simulated_nodes
 from tools.bench.outcome import say
 
 _BATCH = 250
-"""Objects per kubectl command, which sends at most 50 requests per second after the first 300."""
+"""Objects per kubectl command. After 300 requests, a command sends at most 50 requests per second,
+so larger batches would be slower."""
 
 
 @contextmanager
@@ -110,7 +111,7 @@ QUEUE = "research"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 VOLCANO_JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 LASTS = "gpu-platform.dev/lasts"
-"""Annotation of pods that keep running on simulated nodes. Others succeed immediately."""
+"""Annotation of pods that keep running on simulated nodes. Pods without it succeed immediately."""
 
 IMAGE = f"127.0.0.1:5000/gpu-platform/training@sha256:{'7' * 64}"
 

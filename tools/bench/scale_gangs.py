@@ -1,4 +1,4 @@
-"""Pod bindings by gang, and the watch that records them."""
+"""Pod bindings of each gang, and the watch that records them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kube.names import RUN_LABEL
 
 @dataclass
 class Gangs:
-    """Bindings by gang, in the order of their events. A complete gang has `size` pods.
+    """Pod bindings of each gang, in the order of their events. A complete gang has `size` pods.
 
     Each pod is bound by a separate request, so the bindings of a gang arrive one after another,
     interleaved with those of other gangs. A gang is partial if only some of its pods are
@@ -84,7 +84,7 @@ class Gangs:
 
 
 class PodWatch:
-    """Watch that reports every change of the pods under an API path to `gangs`.
+    """Watch of the pods under an API path. It reports every change of a pod to `gangs`.
 
     The API server may end a stream at any time. The next stream starts at the last resource
     version, so no event is missed.

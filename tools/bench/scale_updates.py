@@ -38,7 +38,7 @@ MAX_GROWTH = 2.0
 _PODS = 8
 _CONCURRENT = max(1, len(os.sched_getaffinity(0)))
 ENGINE = {"GOGC": "400"}
-"""Variables that docs/scale.md recommends for large updates: more memory, less time."""
+"""Variables that docs/scale.md recommends for large updates. They save time but cost memory."""
 PROGRAM = '''
 """Program of a team's stack: its jobs, on an existing platform."""
 

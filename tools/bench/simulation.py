@@ -6,14 +6,14 @@ timing: its scheduler runs once per second, as a real one does, and gangs of the
 submitted in another random order. A prediction is therefore compared with a simulation, not with a
 cluster that runs programs. The benchmark answers two questions:
 
-- How often does a single simulation agree with another run? It is compared with a repetition (only
-  the scheduler's random choices differ), with a different submission order, with the other
-  scheduling period, and with the second cluster (different order and period).
+- How often do two single simulations agree? A simulation is compared with a repetition (only the
+  scheduler's random choices differ), with a different submission order, with the other scheduling
+  period, and with the second cluster (different order and period).
 - How often does the second cluster do what the three simulations jointly predict?
 
-Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. This
-includes starting and stopping the simulated cluster. The command prints every difference and writes
-.bench/simulation.json.
+Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. The
+measured time includes starting and stopping the simulated cluster. The command prints every
+difference and writes .bench/simulation.json.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Predictions:
     certain: int = 0
     """Gangs with the same verdict in all simulations."""
     certain_same: int = 0
-    """Certain gangs with the same verdict in the other cluster."""
+    """Gangs in `certain` whose verdict in the other cluster is the same."""
     victims: int = 0
     """Gangs that the other cluster evicts."""
     possible_victims: int = 0
@@ -129,11 +129,11 @@ class Predictions:
     certain_victims_same: int = 0
     """Gangs that all simulations and the other cluster evict."""
     starts: int = 0
-    """Gangs that start later in the other cluster and start in at least one simulation."""
+    """Gangs with the verdict `starts later` in the other cluster that start in a simulation."""
     near_starts: int = 0
     """Gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
-    """Number of gangs whose verdict in the other cluster occurs in no simulation, by reason."""
+    """Number of gangs, per reason, whose verdict in the other cluster occurs in no simulation."""
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, predicted: Answer, applied: Answer) -> None:

@@ -1,9 +1,9 @@
 """GPU-hours that sweeps need to reach the best accuracy of a random search with 24 trials.
 
 For each seed, a random search of 24 trials sets the target accuracy. The other searches, among them
-a second random search that draws different values, then run until one of their trials reaches it.
-Only these can be compared with each other: the first search reaches its own best accuracy by
-definition.
+a second random search that draws different values, then run until one of their trials reaches the
+target. Only these other searches can be compared fairly, because the first search reaches its own
+best accuracy by definition.
 
 The sweep controller and the training programs are real: a paused trial gets SIGTERM, and a promoted
 trial resumes from its checkpoint. The cluster is simulated, with a simulated clock: an epoch, the
@@ -46,7 +46,8 @@ PARALLEL: Final = 4
 MAX_TRIALS: Final = 3 * TRIALS
 EPOCHS: Final = 27
 EPOCH_MINUTES: Final = (5, 1)
-"""Durations of an epoch. With short epochs, starting and ending pods takes up much of a rung."""
+"""Durations of an epoch. The shorter the epochs, the larger the share of time in which pods start
+and end."""
 START_SECONDS: Final = 30.0
 END_SECONDS: Final = 10.0
 INTERVAL: Final = 10.0
@@ -144,7 +145,7 @@ def _conclude(found: list[dict[str, Any]]) -> None:
 def _ratio(
     rows: list[dict[str, Any]], others: list[float], others_missed: int = 0
 ) -> dict[str, float]:
-    """Return the ratio of the expected GPU-hours, and the spread of the ratios by seed.
+    """Return the ratio of the expected GPU-hours, and the spread of the ratios of single seeds.
 
     A search may miss the accuracy. The expected hours are those of all searches, divided by the
     number of searches that reached it (expected running time: Hansen et al., COCO, 2021).
@@ -214,7 +215,7 @@ def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
 
 @dataclass
 class Programs:
-    """Training programs by run. Searches with the same seed reuse each other's runs."""
+    """Training programs, one per run. Searches with the same seed reuse each other's runs."""
 
     directory: Path
     processes: dict[str, ForkServerProcess] = field(default_factory=dict)
@@ -227,7 +228,7 @@ class Programs:
             self.processes[run] = process
 
     def lines(self, run: str) -> dict[int, str]:
-        """Return the progress lines of a run by completed epoch."""
+        """Return a mapping of the completed epochs of a run to their progress lines."""
         found: dict[int, str] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in (self.directory / run / PROGRESS_FILE).read_text().splitlines():
@@ -237,7 +238,10 @@ class Programs:
         return found
 
     def wait(self, run: str, epochs: int) -> dict[int, str]:
-        """Wait until a run has trained `epochs` epochs; after the last one, for its export."""
+        """Wait until a run has trained `epochs` epochs, and return its progress lines.
+
+        After the run's last epoch, also wait for its export.
+        """
         while len(lines := self.lines(run)) < epochs:
             self._check(run)
             time.sleep(_WAIT)
@@ -363,7 +367,7 @@ class Search:
         return [resource.from_dict(gang.job) for gang in self.gangs.values()]
 
     def create(self, created: Any, **_: Any) -> None:
-        """Create a job, or execute a command."""
+        """Create a Volcano Job, or execute a Volcano Command."""
         document = created.to_dict()
         if document["kind"] == "Command":
             gang = self.gangs[document["target"]["name"]]

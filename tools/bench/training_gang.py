@@ -240,7 +240,7 @@ def _loopback_up() -> None:
 
 
 def ours(run: Run) -> Loop:
-    """Train as training.train does within an epoch, with its watchdog, metrics and stop votes."""
+    """Train as training.train does within an epoch, including watchdog, metrics and stop checks."""
     sampler, loader = _loader(run)
     with ProgressOutputs(run) as outputs:
         for epoch in itertools.count():

@@ -66,9 +66,9 @@ other sections, new defaults and template changes in this project do not start a
 the name yourself, set `run`.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
-engine uses the stored value, so set it at least one update before the edit. Delete runs that are no
-longer needed with `kubectl delete`. If you restore an earlier specification, the update adopts its
-run if it still exists, and re-creates it otherwise.
+engine uses the value from the previous update, so set `on_change` at least one update before the
+edit. Delete runs that are no longer needed with `kubectl delete`. If you restore an earlier
+specification, the update adopts its run if it still exists, and re-creates it otherwise.
 
 The identity of an image is known before it is built. With `reference`, it is the reference; with
 `build`, it is a hash of the Dockerfile, `sources`, base image, arguments and platform. Changing the
@@ -119,7 +119,7 @@ def schema_file() -> str:
 def stack_schema() -> dict[str, Any]:
     """Return the JSON schema of `Pulumi.<stack>.yaml`, which rejects unknown keys.
 
-    Environment variables may be encrypted.
+    Values in `env` may be encrypted.
     """
     settings = _with_secrets(schema_of(StackSettings))
     concerns = {full_key(name): value for name, value in settings["properties"].items()}

@@ -84,12 +84,12 @@ The pack replaces internals of `pulumi-policy` so that each resource is decoded 
 therefore only starts with version 1.21. To write custom rules, see
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
-Rules do not depend on kinds. A registry (`kube/workloads/`) describes almost 180 kinds, of which
-about 100 run pods. A record states where objects of a kind contain pods and containers, how many
-pods they may run, and which fields set their queue, gang and retries. The registry covers
-Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue, KServe, Knative, Argo,
-Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition, every list of containers
-is treated as part of a pod spec, even in an unknown kind.
+Most rules are written for all kinds of objects that run pods. A registry (`kube/workloads/`)
+describes almost 180 kinds, of which about 100 run pods. A record states where objects of a kind
+contain pods and containers, how many pods they may run, and which fields set their queue, gang and
+retries. The registry covers Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue,
+KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition,
+every list of containers is treated as part of a pod spec, even in an unknown kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
 manifests as text) are checked like all others. Values that are unknown during a preview are
@@ -227,7 +227,7 @@ about the whole stack, such as its cost, do not support exemptions; raise the li
   [Check manifests without Pulumi](policies-without-pulumi.md).
 - Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
-  Only the part in the object is checked.
+  Only the part that the object describes is checked.
 - Objects outside the stack. List them in the configuration (`existingQueues`,
   `existingNamespaces`, `existingObjects`). [Admission policies](admission.md) check every pod.
 """
@@ -242,7 +242,7 @@ _SIMULATED = """\
 
 `python -m gitops preview --simulate` evaluates these rules on the simulated decisions of the
 scheduler ([Simulations](simulation.md#preview-a-plan)). If several simulations differ, the worst
-outcome counts. The pack accepts their levels and settings, but does not evaluate them.
+outcome counts. The pack accepts levels and settings of these rules, but does not evaluate them.
 """
 _SHARED = """\
 ## Shared settings

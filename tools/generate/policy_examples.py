@@ -35,7 +35,7 @@ def _example(bad: str, good: str) -> Example:
 
 
 def _sweep(bad: str, good: str, priority: str = "") -> Example:
-    """Return sweep templates with these annotations; the good one may have a priority class."""
+    """Return sweep templates with these annotations. Only the good one gets the priority class."""
     frame = (
         "apiVersion: flow.volcano.sh/v1alpha1\nkind: JobTemplate\nmetadata:\n  name: digits-sweep\n"
         '  annotations:\n    gpu-platform.dev/sweep-parallel: "4"\n'
@@ -88,7 +88,7 @@ def _training_pod(bad: str, good: str) -> Example:
 
 
 def _shm(bad: str, good: str) -> Example:
-    """Return pods with 16Gi, four GPUs and these volumes at /dev/shm."""
+    """Return pods with 16Gi of memory, four GPUs and these volumes at /dev/shm."""
     frame = (
         "containers:\n  - name: main\n"
         "    resources: {{limits: {{memory: 16Gi, nvidia.com/gpu: 4}}}}\n"

@@ -4,7 +4,7 @@ First, the code paths for GPUs are checked: training with each precision and kin
 compared with the CPU; interruption and resumption; GPU failures; the model server's backends and
 precisions. Then the benchmark measures tokens per second, MFU and memory of a large language model,
 images per second, the training pause for a checkpoint compared with dcp.async_save, the server's
-requests per second, and the effect of each step with which the server prepares a network. It
+requests per second, and the effect of each optimization that the server applies to a network. It
 continues after a failed check, and writes .bench/gpu.json. Communication between GPUs is not
 measured.
 """
@@ -56,10 +56,10 @@ SERVED: Final[dict[str, dict[str, Any]]] = {
     SMALL: {"dataset": "digits", "epochs": 2},
     "resnet50": {"dataset": "synthetic", "train_steps": 2},
 }
-"""Models that are trained briefly and then served. Throughput is measured with the large one."""
+"""Models that are trained briefly and then served. Only resnet50's request rates are measured."""
 EAGER: Final = (("eager", "fp32"), ("eager", "bf16"), ("eager", "fp16"))
 COMPILED: Final = (("compile", "fp32"), ("compile", "bf16"), ("aotinductor", "fp32"))
-"""Backends and precisions. The large model is not compiled, which would take minutes."""
+"""Compiled backends. They are not tested with resnet50, because compiling it takes minutes."""
 RATES: Final[dict[str, dict[str, Any]]] = {
     "fp32": {},
     "bf16": {"precision": "bf16"},

@@ -157,7 +157,7 @@ def _pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def compared(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and result of each run that is compared with the CPU."""
+    """Yield the name and result of each run that is compared with a run on the CPU."""
     cpu_settings = {
         name: settings | CPU_SETTINGS | {"device": "cpu"} for name, settings in COMPARED.items()
     }
@@ -300,7 +300,7 @@ def adapted(runs: Runs) -> dict[str, Any]:
 
 
 def expandable(runs: Runs) -> dict[str, Any]:
-    """Check that the allocator uses the setting that training applies after importing PyTorch."""
+    """Check that expandable segments are used, although they are enabled after PyTorch's import."""
     program = (
         "import torch; from training import accelerator; device = torch.device('cuda', 0); "
         "accelerator.use(device); kept = torch.ones(2**20, device=device); "
@@ -325,7 +325,7 @@ CHECKS: Final[dict[str, Callable[[Runs], dict[str, Any]]]] = {
 
 
 def checked(runs: Runs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and result of each check that involves no comparison with the CPU."""
+    """Yield the name and result of each check that is not a comparison with the CPU."""
     say(f"{len(CHECKS)} other checks …")
     with _pool() as pool:
         found = pool.map(lambda check: outcome_of(partial(check, runs)), CHECKS.values())

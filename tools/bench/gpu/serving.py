@@ -161,7 +161,7 @@ def recovered(export: Path, directory: Path) -> dict[str, Any]:
 
 
 def rates(export: Path, directory: Path, **settings: object) -> dict[str, Any]:
-    """Return requests per second and latency (ms) in a closed loop, by number of clients."""
+    """Return requests per second and latency (ms) in closed loops, keyed by number of clients."""
     shape = read_manifest(export).input_shape
     images = np.random.default_rng(0).random((1, *shape), np.float32)
     log = directory / "rates.log"
@@ -203,7 +203,7 @@ def _load(port: int, images: Images, clients: int, seconds: float) -> list[float
 
 @torch.inference_mode()
 def stages(export: Path, directory: Path) -> dict[str, dict[str, Any]]:
-    """Return the time (ms) of a batch in the network alone, after each preparation step."""
+    """Return the time (ms) that the network alone takes for a batch, after each optimization."""
     device, largest = torch.device("cuda"), max(BATCHES)
     manifest = read_manifest(export)
     choice = Choice("eager", export, manifest, device, "", directory, max_batch=largest)

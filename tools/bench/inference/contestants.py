@@ -1,7 +1,4 @@
-"""Servers in the comparison.
-
-Their start commands are those that each project documents.
-"""
+"""Servers in the comparison. Each is started with the command that its project documents."""
 
 import functools
 import json
@@ -15,7 +12,7 @@ from tools.bench.inference.forms import Decode, Encode, Form
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
 
 TOLERANCE: Final = 5e-5
-"""Maximum difference between probabilities.
+"""Maximum difference between a server's probabilities and those of PyTorch.
 
 Results depend slightly on the batch size, because the order of floating-point operations differs.
 """
@@ -209,7 +206,7 @@ but does not count as a failure."""
 
 
 def backends() -> list[Contestant]:
-    """Return our server with each backend, and with the network that the peers use."""
+    """Return our server with plain PyTorch and with each backend."""
     ours = CONTESTANTS[OURS]
     plain = replace(ours, name=PLAIN, start=functools.partial(_ours, HANDLER=PLAIN_HANDLER))
     others = []

@@ -23,7 +23,7 @@ def cache() -> Path:
 
 
 def python_of(name: str) -> Path:
-    """Return the interpreter of an environment with requirements/bench-<name>.txt, by default ours.
+    """Return an interpreter with requirements/bench-<name>.txt installed; ours if `name` is empty.
 
     Packages that a peer does not pin come from our environment, so that PyTorch is not installed
     again. Raise subprocess.CalledProcessError if the installation fails.

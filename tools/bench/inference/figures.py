@@ -62,10 +62,11 @@ class Window:
         return inside if len(inside) else rows
 
     def completed(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the requests whose responses completed in the window, and its length in seconds.
+        """Return the requests whose responses completed in the window, and the window's length (s).
 
-        The edges move to the end of the last response shortly before them, if there is one. Only a
-        few batches of a slow server complete in a window, so one batch would affect the result.
+        Each edge moves back to the end of the last response shortly before it, if there is one. A
+        slow server completes only a few batches in a window, so with fixed edges, a batch that
+        completes just outside the window would distort the rate.
         """
         ends = rows[:, 0] + rows[:, 1]
         slack = (self.end - self.begin) / 10
@@ -76,9 +77,9 @@ class Window:
 def figures(records: Records, deadline: float, window: Window) -> Figures:
     """Compute the figures of a window.
 
-    Rates count the responses that completed in the window, and latencies the requests that were due
-    in it. All status codes are counted. Responses after the end of the load and queued requests are
-    ignored. Raise ValueError if no request was sent.
+    Rates are computed from the responses that completed in the window, so later responses, such as
+    those to queued requests, are ignored. Latencies are computed from the requests that were due in
+    the window. Status codes are counted for all requests. Raise ValueError if no request was sent.
     """
     if not len(records.rows):
         raise ValueError("no request was sent")

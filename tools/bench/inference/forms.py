@@ -79,7 +79,7 @@ def from_raw(body: bytes, _: dict[str, str]) -> Array:
 
 
 def from_list(body: bytes, _: dict[str, str]) -> Array:
-    """Parse a flat or nested list, with or without a name."""
+    """Parse a flat or nested list, or an object that contains the list under `values`."""
     document = json.loads(body)
     found = document["values"] if isinstance(document, dict) else document
     return np.asarray(found, np.float32).ravel()

@@ -9,8 +9,8 @@ from tools.bench.inference.workloads import Workload
 from tools.bench.outcome import Goal, ratios, spread
 
 TO_BEST_PEER: Final = {"simple-cnn": 0.85}
-"""Required ratio of throughput at 64 clients by model; 1 by default. The best peer, mosec, has a
-front end in Rust, which counts the more the smaller the network is."""
+"""Maps models to the required ratio of throughput at 64 clients; the default is 1. The best peer,
+mosec, has a front end in Rust, whose advantage is larger for small networks."""
 
 MAX_CPU: Final = 50e-6
 """Maximum CPU time (s) of a request to the no-op."""

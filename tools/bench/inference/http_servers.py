@@ -1,4 +1,4 @@
-"""HTTP servers without an application, which echo the request."""
+"""HTTP servers that echo each request, without a model."""
 
 import contextlib
 import signal
@@ -46,7 +46,7 @@ def _commands(port: int) -> Mapping[str, list[str]]:
 
 
 def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
-    """Return a figure per server and turn: requests/s of 64 clients by size, and CPU time (µs)."""
+    """Return each server's requests/s of 64 clients and CPU time (µs), for each size and turn."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(bench.turns):
         for name in _commands(0):

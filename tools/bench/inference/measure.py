@@ -73,7 +73,7 @@ class Series:
     memory: list[int] = field(default_factory=list)
     difference: float = 0.0
     at_peer_load: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
-    """Records of our server by peer, at a share of that peer's capacity."""
+    """Maps each peer to the records of our server at a share of that peer's capacity."""
     records: dict[str, list[tuple[Records, Window]]] = field(default_factory=dict)
 
     def add(
@@ -125,9 +125,10 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield the servers that started and respond correctly, paused, with their largest errors.
+    """Yield the servers that respond correctly, each paused and with its largest difference.
 
-    Failing servers are reported and skipped.
+    The difference is that between the server's outputs and `expected`. Servers that do not start
+    or respond incorrectly are reported and skipped.
     """
     with contextlib.ExitStack() as stack:
         servers = {}
@@ -206,7 +207,7 @@ def measure(
 
 
 def _loaded(bench: Bench, server: Running, load: Load) -> tuple[Records, float]:
-    """Send load; return its records and the CPU time (s) of the server per request."""
+    """Send load. Return the records of its requests, and the server's CPU time (s) per request."""
     before = cpu_seconds(server.tree())
     records = bench.generator.run(server.target, load)
     return records, (cpu_seconds(server.tree()) - before) / len(records.rows)
@@ -236,7 +237,7 @@ def capacity_of(series: Series) -> float:
 
 
 def warm_up(bench: Bench, target: Target, seconds: float) -> None:
-    """Send load until throughput is stable, since the system reclaims pages of paused servers."""
+    """Send load until throughput is stable: the kernel reclaims memory pages of paused servers."""
     best = 0.0
     for _ in range(MAX_WARM_UPS):
         records = bench.generator.run(target, Load(seconds, clients=16))
@@ -247,7 +248,10 @@ def warm_up(bench: Bench, target: Target, seconds: float) -> None:
 
 
 def overloaded_after(capacity: float, share: float, deadline: float) -> float:
-    """Return the seconds until a bounded queue is full or an unbounded one exceeds the deadline."""
+    """Return the seconds of overload after which the measurement may start.
+
+    By then, a bounded queue is full, and the wait in an unbounded queue exceeds the deadline.
+    """
     filled = FILLED / max((share - 1) * capacity, 1)
     outgrown = deadline * share / (share - 1)
     return min(max(filled, outgrown), MAX_OVERLOAD_SECONDS)

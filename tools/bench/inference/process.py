@@ -56,7 +56,7 @@ class Running:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the server run during a block. Otherwise it is paused, as idle servers may poll."""
+        """Let the server run during a block. Otherwise pause it: an idle server may poll."""
         self.signal(signal.SIGCONT)
         try:
             yield

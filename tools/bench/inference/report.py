@@ -100,7 +100,7 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
 
 
 def _networks(servers: Mapping[str, Any]) -> str:
-    """Return a table of what each server gains from our network."""
+    """Return a table with the throughput that each server gains from our optimized network."""
     models = [name for name in servers if f"{name}-plain" in servers]
     names = dict.fromkeys(name for model in models for name in servers[model])
     rows = []

@@ -1,4 +1,4 @@
-"""Served models, and the requests that all servers receive. Does not import PyTorch."""
+"""Served models, and the requests that all servers receive. This module does not import PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

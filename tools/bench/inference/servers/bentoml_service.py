@@ -23,7 +23,7 @@ Raw = Annotated[
 ]
 
 batched = functools.partial(bentoml.api, batchable=True, max_batch_size=MAX_BATCH)
-"""max_latency_ms keeps its default: with a smaller one, BentoML returned 503 below its capacity."""
+"""max_latency_ms keeps its default. With lower values, BentoML returned 503 below its capacity."""
 
 
 @bentoml.service(

@@ -1,4 +1,4 @@
-"""No-op handler for our server, which returns its input."""
+"""Handler for our server that returns its input."""
 
 from typing import Any
 

@@ -115,15 +115,24 @@ def digits(count: int) -> NDArray[np.float32]:
 
 
 def own_bytes(server: Server) -> int:
-    """Return the memory of the server and its workers, without mapped files, which are shared.
-
-    All workers are forked from the fork server, which has no other children during the test.
-    """
-    fork_server = psutil.Process(server.program.process.pid).parent()
-    assert fork_server is not None
-    rollups = [
-        Path(f"/proc/{process.pid}/smaps_rollup").read_text() for process in fork_server.children()
-    ]
-    assert len(rollups) > 1
+    """Return the memory of the server and its workers, without mapped files, which are shared."""
+    process = psutil.Process(server.program.process.pid)
+    siblings = [each.pid for each in process.parent().children() if each != process]
+    workers = [pid for pid in siblings if _arenas(pid) & _arenas(process.pid)]
+    assert workers
+    rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in (process.pid, *workers)]
     kib = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB$", "\n".join(rollups), re.MULTILINE)
     return sum(map(int, kib)) * 1024
+
+
+def _arenas(pid: int) -> set[int]:
+    """Return the inodes of a process's arenas, which connect a server with its workers.
+
+    The parent of all of them is the fork server, of which other tests have children as well.
+    """
+    arenas = set()
+    with contextlib.suppress(FileNotFoundError):  # a process that has just ended
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            if "memfd:inference" in str(descriptor.readlink()):
+                arenas.add(descriptor.stat().st_ino)
+    return arenas

@@ -1,0 +1,42 @@
+"""One fork server for all processes of a test run, so that PyTorch is imported once, not by each.
+
+The first process that needs the server starts it and writes down how to reach it.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+from multiprocessing import resource_tracker
+from multiprocessing.forkserver import _forkserver
+from pathlib import Path
+
+from filelock import FileLock
+
+
+def share(directory: Path) -> None:
+    """Use the fork server of the processes that call this with the same directory.
+
+    A fork server runs until no process has the writing end of its pipe open. Every process opens
+    that end, so the server outlives the process that started it.
+    """
+    start = _forkserver.ensure_running
+    known = directory / "fork-server.json"
+
+    def ensure_running() -> None:
+        if _forkserver._forkserver_address is not None:
+            return
+        with FileLock(directory / "fork-server.lock"):
+            with contextlib.suppress(FileNotFoundError):  # none started, or by an ended process
+                pid, pipe, address = json.loads(known.read_text())
+                _forkserver._forkserver_alive_fd = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY)
+                _forkserver._forkserver_address = address
+                resource_tracker.ensure_running()
+                return
+            # Its socket must not be in a directory that is deleted when this process ends.
+            multiprocessing.current_process()._config["tempdir"] = str(directory)
+            start()
+            pipe, address = _forkserver._forkserver_alive_fd, _forkserver._forkserver_address
+            known.write_text(json.dumps([os.getpid(), pipe, address]))
+
+    _forkserver.ensure_running = ensure_running

@@ -1,6 +1,6 @@
 """Pulumi CLI calls for one stack.
 
-Events are read from the engine's event log, not from the output. Every call uses a separate event
+Events are read from the engine's event log, not from the output. Every preview has its own event
 log in a temporary directory, so several previews of one checkout can run at the same time.
 """
 

@@ -120,8 +120,8 @@ class InferenceConfig(BaseModel):
     max_batch: int = Field(default=32, ge=1, le=4096)
     """Maximum number of samples per batch."""
     max_delay_ms: float = Field(default=0, ge=0, le=1000)
-    """Maximum time (ms) that an idle worker waits, under load, for a batch to grow to the size of
-    the previous one."""
+    """Maximum time (ms) that a worker waits after a batch, under load, until the queue has grown by
+    the size of that batch."""
     max_queue: int = Field(default=512, ge=1, le=2**20)
     """Maximum number of queued samples; additional ones are rejected with 429."""
     max_queue_bytes: int = Field(default=256 * 2**20, ge=2**16, le=2**40)

@@ -173,7 +173,7 @@ class Attempt:
         return FLOW.state({"state": {}, **status}) is State.SUCCEEDED
 
     def _renamed(self, value: Any) -> Any:
-        """Return a copy of a JSON document with this run's name in place of the plan's run."""
+        """Return a copy of a JSON document in which this run's name replaces that of the plan."""
         return json.loads(json.dumps(value).replace(self.plan.run, self.name))
 
 

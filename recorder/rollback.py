@@ -142,7 +142,7 @@ class Rollback:
         same = (route for route in routes if _identity(route) in canaries)
         reason = next(filter(None, map(_earlier_reason, same)), None)
         if reason is None:
-            # Check the readiness first, because this check does not depend on Prometheus.
+            # Unlike the limits, the readiness is also checked during an outage of Prometheus.
             unready_evaluations = self._count_unready()
             values = self._values(now - self._since)
             reason = breach(self._plan.limits, values, unready_evaluations)

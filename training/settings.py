@@ -73,8 +73,9 @@ class TrainingSettings(BaseModel):
         + "; or a custom model as package.module:factory.",
     )
     model_options: dict[str, Option] = Field(default_factory=dict)
-    """Options of the model as JSON, such as '{"layers": 6, "context": 512}' for gpt, which also
-    has heads, width and dropout. ResNets have image_size; a custom model may have any option."""
+    """Options of the model, such as '{"layers": 6, "context": 512}' for gpt, which also has heads,
+    width and dropout. ResNets have image_size; a custom model may have any option. On the command
+    line, they are a JSON object."""
     init_from: PurePosixPath | None = None
     """Directory whose weights a new run starts from: a finished run, an export, or a Hugging Face
     Llama (model gpt). A run that resumes ignores it."""

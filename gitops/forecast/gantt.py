@@ -1,4 +1,4 @@
-"""Gantt chart of a simulation: when each gang runs, with and without the change.
+"""Gantt chart of a simulation: when each gang runs, with and without the planned change.
 
 If several simulations differ, the chart shows the most typical one.
 """

@@ -36,7 +36,7 @@ _MODE: Final = "serving.kserve.io/deploymentMode"
 
 
 def _components() -> Iterator[Pods]:
-    """Yield the pods of an InferenceService; without a maximum, Knative scales without limit."""
+    """Yield the pods of an InferenceService. Without `maxReplicas`, their number is unlimited."""
     for name in ("predictor", "transformer", "explainer"):
         at = f"spec.{name}"
         strategy = f"{at}.deploymentStrategy"

@@ -70,7 +70,7 @@ def shm_fits_memory(pod: Pod, config: ShareConfig) -> Iterator[Violation]:
         volumes = _memory_volumes(pod, container)
         limit = container.level("memory")["limits"]["memory"]
         if volumes and limit.absent and container.kind != "ephemeral":
-            yield Violation(limit, "a memory limit, because its memory volumes count as memory")
+            yield Violation(limit, "a memory limit, because memory volumes count against it")
         yield from _oversized(volumes, limit, config)
         mounted |= {volume.steps: volume for volume in volumes}
     shared = pod.spec["resources"]["limits"]["memory"]

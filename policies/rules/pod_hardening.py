@@ -1,4 +1,4 @@
-"""Rules of the Pod Security Standards' restricted level, and two rules that go beyond it."""
+"""Rules of the Pod Security Standards' restricted level, and a rule that goes beyond it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _capability(item: Node) -> str:
     admission=cel.volumes(" || ".join(f"has(v.{source})" for source in _VOLUMES_ON_NODES)),
 )
 def volume_types_restricted(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """The node mounts other volumes with its own privileges, from any server that the pod names."""
+    """The node mounts network volumes with its own privileges, from any server that a pod names."""
     for volume in pod.volumes.items():
         for source in _VOLUMES_ON_NODES:
             if volume[source].present:

@@ -129,7 +129,7 @@ class Predictions:
     certain_victims_same: int = 0
     """Gangs that all simulations and the other cluster evict."""
     starts: int = 0
-    """Gangs with the verdict `starts later` in the other cluster that start in a simulation."""
+    """Gangs that start in a simulation and have the verdict `starts later` in the other cluster."""
     near_starts: int = 0
     """Gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
@@ -199,7 +199,7 @@ def _victims(answer: Answer, *, certain: bool = False) -> set[str]:
 def _reason(name: str, possible: set[str], certain: set[str], evicted: set[str]) -> str:
     """Return the reason why no simulation agrees with the other cluster about a gang."""
     if (name in evicted) != (name in possible):
-        return "the gang itself is evicted only in one of them"
+        return "the gang itself is evicted only in simulations or only in the other cluster"
     if evicted != possible or possible != certain:
         return "other gangs are evicted"
     return "other order or node"

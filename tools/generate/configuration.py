@@ -71,9 +71,10 @@ edit. Delete runs that are no longer needed with `kubectl delete`. If you restor
 specification, the update adopts its run if it still exists, and re-creates it otherwise.
 
 The identity of an image is known before it is built. With `reference`, it is the reference; with
-`build`, it is a hash of the Dockerfile, `sources`, base image, arguments and platform. Changing the
-training code therefore starts a new run, and an edit elsewhere in the repository does not. If an
-image is rebuilt from the same sources, its digest may change; existing runs keep their image.
+`build`, it is a hash of the Dockerfile, `sources`, base image, arguments, platform and target.
+Files in this project's own directories, such as `training/`, do not count: changing your own
+sources starts a new run, and upgrading this project does not. If an image is rebuilt from the same
+sources, its digest may change; existing runs keep their image.
 """
 
 

@@ -1,6 +1,6 @@
 """Print the options of torchtitan's configurations as JSON schemas.
 
-This program requires only torchtitan.
+This program imports nothing from the project, so that it can run in torchtitan's environment.
 """
 
 import dataclasses

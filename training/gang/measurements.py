@@ -77,7 +77,7 @@ MEASUREMENTS: Final = {
 
 @dataclass(frozen=True)
 class Report:
-    """Values of one process by measurement. Measurements that failed are missing."""
+    """Values of one process by measurement. Failed measurements are missing."""
 
     node: str
     values: dict[str, float]
@@ -275,7 +275,7 @@ def exchanged(nodes: list[str], rank: int, device: torch.device) -> dict[str, fl
 
 
 def _exchange(peer: int, first: bool, device: torch.device) -> tuple[float, float]:
-    """Send messages to a peer and back; return the latency (ms) and the bandwidth (MB/s).
+    """Exchange messages with a peer, and return the latency (ms) and the bandwidth (MB/s).
 
     Both processes return the measurement of the first one. Latency is measured with gloo.
     """

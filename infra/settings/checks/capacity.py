@@ -141,7 +141,7 @@ def gpus_are_offered(
         ):
             yield (
                 f"{here} is {resource!r}, which is offered only if "
-                f"{full_key('gpu', 'mig_strategy')} is mixed, but it is {gpu.mig_strategy!r}."
+                f"{full_key('gpu', 'mig_strategy')} is 'mixed', not {gpu.mig_strategy!r}."
             )
 
 

@@ -32,7 +32,7 @@ class GatewaySettings(Settings):
 
     name: DnsName = Field(description="Name of the Gateway.")
     namespace: DnsLabel | None = Field(
-        default=None, description="Namespace of the Gateway. null uses the service's namespace."
+        default=None, description="Namespace of the Gateway. null uses the workloads' namespace."
     )
     section: DnsName | None = Field(
         default=None,

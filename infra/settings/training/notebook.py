@@ -35,8 +35,8 @@ class NotebookSettings(Settings):
     """JupyterLab in a job of kind `notebook`."""
 
     home: DnsLabel = Field(
-        description="Claim with the home directory, which is named after the job's key and is "
-        "kept when the notebook is deleted."
+        description="Claim that contains the home directory. The directory is named after the "
+        "job's key and is kept when the notebook is deleted."
     )
     token_secret: DnsName = Field(
         description="Secret in the notebook's namespace. Its key `token` contains the access token."

@@ -22,8 +22,8 @@ class TrainingSettings(Settings):
     )
     sweeps: dict[RunKey, SweepSettings] = Field(
         default={},
-        description="Hyperparameter sweeps by key. A trial gets the name that a run of a job with "
-        "this key and the trial's hyperparameters would get.",
+        description="Hyperparameter sweeps by key. A trial is named like a run of a job that has "
+        "the sweep's key and the trial's hyperparameters.",
     )
     sweep_controller: SweepControllerSettings = Field(
         default=SweepControllerSettings(),

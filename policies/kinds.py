@@ -1,4 +1,4 @@
-"""Records of kinds in the pack's configuration, which extend the registry."""
+"""Workload kinds that the pack's configuration adds to the registry in `kube.workloads`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _NAMES: Final = ("group", "kind")
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
-    """Return the registry with a configuration's records, whose keys are `Kind.group` or `Kind`.
+    """Return the registry with the records of a configuration.
 
-    Raise `ConfigurationError` with every problem.
+    The key of a record is `Kind.group`, or `Kind` for the core group. Raise `ConfigurationError`
+    with every problem.
     """
     records, problems = [], list[str]()
     stated = values.get(KINDS) or {}
     if not isinstance(stated, Mapping):
-        raise ConfigurationError(f"{KINDS}: found {stated!r:.60}; map Kind.group to records")
+        raise ConfigurationError(
+            f"{KINDS}: found {stated!r:.60}; write an object that maps Kind.group to a record"
+        )
     for name, value in stated.items():
         kind, _, group = name.partition(".")
         try:

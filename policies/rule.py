@@ -1,6 +1,7 @@
 """Rules: metadata, configuration and a function that yields violations.
 
-A rule does not depend on kinds and has one of five scopes:
+Rules do not depend on where the manifests of a Kubernetes kind contain pods. A rule has one of five
+scopes:
 
 - `pod_rule`: called for every pod specification, wherever it was found;
 - `workload_rule`: called for every resource that runs pods;
@@ -261,9 +262,10 @@ def declared_rule(
     remediation: str,
     config: type[C],
 ) -> Rule[C]:
-    """Return a rule about the configuration.
+    """Return a rule whose `check` yields nothing.
 
-    The pack itself reports violations of the rule, so `check` yields none.
+    The code that loads the configuration, applies exemptions or simulates the scheduler reports its
+    violations.
     """
 
     def check(*_: Any) -> Iterable[Violation]:

@@ -215,7 +215,7 @@ def finish_epoch(run: Run, started: float, outputs: ProgressOutputs) -> bool:
 def evaluate_now(
     run: Run, outputs: ProgressOutputs, started: float, epoch: tuple[float, int] | None = None
 ) -> bool:
-    """Evaluate and report the weights; return False if a process was asked to stop.
+    """Evaluate the weights and report the result; return False if a process was asked to stop.
 
     `epoch` is the mean loss and sample count if this evaluation ends an epoch or the run.
     """
@@ -308,7 +308,7 @@ def announce(run: Run, resumed: bool, warm: Report | None) -> None:
 
 
 def differences(config: TrainingConfig, manifest: Manifest) -> dict[str, str]:
-    """Map each setting that differs between a finished run and the configuration to both values."""
+    """Return the settings that differ between a finished run and the configuration."""
     before, now = manifest.settings, config.result_settings()
     known = [name for name in before if name in type(config).model_fields]
     return {

@@ -37,7 +37,7 @@ def versions(directory: Path) -> Versions:
 
 
 def disagreements() -> dict[str, dict[str, str]]:
-    """Map each dependency on whose version modules disagree to the version in each module."""
+    """Map each dependency that has different versions to its version in each module."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for directory in built_together():
         for path, version in versions(directory).items():

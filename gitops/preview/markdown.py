@@ -40,7 +40,10 @@ def marker(kind: str, stack: str) -> str:
 
 
 def render(report: Report, limit: int = MAX_LENGTH, details: str = "report.json") -> str:
-    """Return the comment. Collapsed parts beyond `limit` characters are omitted."""
+    """Return the comment with at most `limit` characters.
+
+    Collapsed parts that do not fit are omitted. If the rest alone is too long, it is truncated.
+    """
     kind = "drift" if report.mode == "drift" else "preview"
     headline = _markdown(marker(kind, report.stack))
     body = str(_TEMPLATE.summary(report, headline, _headline(report), _errors(report)))

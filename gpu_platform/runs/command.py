@@ -75,8 +75,8 @@ def _run(options: argparse.Namespace) -> int:
     for run in runs:
         if run.job.notebook is not None and run.job.notebook.route is not None:
             raise GitopsError(
-                f"{run.key}.notebook.route exposes a Service, for which members lack permission: "
-                "omit it, or add the notebook to training.jobs of the stack"
+                f"{run.key}.notebook.route needs a Service, which members have no permission to "
+                "create: omit the route, or add the notebook to training.jobs of the stack"
             )
     for run in runs:
         if member.create(run.manifests):
@@ -164,7 +164,10 @@ def _report_cost(
 
 
 def _free_capacity(member: Member, queue: str, resource: str, wanted: Decimal) -> str:
-    """Return a sentence about the free devices of a queue, if the member may read it."""
+    """Return a sentence about the free devices of a queue.
+
+    Their number is unknown if the member may not read the queue.
+    """
     from kube.quantities import quantity_or_none
 
     answer = member.queue(queue, resource)

@@ -28,7 +28,7 @@ JSON: Final = "application/json"
 JSON_LENGTH: Final = "inference-header-content-length"
 """Header with the length of the JSON in requests and responses that also have binary tensors."""
 LARGE_JSON: Final = 1 << 16
-"""Size (bytes) of JSON whose parsing may take longer than a turn of a connection."""
+"""Size (bytes) above which parsing JSON may delay other requests, so connections take turns."""
 CLIENT_GONE: Final = 499
 """nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
 

@@ -25,7 +25,7 @@ _ANY_OBJECT: Final[Document] = {"type": "object"}
 
 
 def description(config: InferenceConfig, served: Served | None, routes: Routes) -> Document:
-    """Return the description of a port. The body of …/infer depends on the loaded model."""
+    """Return the document for the routes of a port. The body of …/infer depends on the model."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -25,7 +25,7 @@ _CLAIM, _TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 _ACCELERATOR_SELECTOR = re.compile(
     r"(?i)(driver *== *|attributes *\[ *|capacity *\[ *)[\"'][^\"']*(gpu|mig|tpu|neuron|gaudi|npu)"
 )
-"""Selectors of accelerators; also a part of CEL expressions."""
+"""Pattern of CEL selectors that match accelerators. The admission policy contains it as well."""
 
 
 class CountedConfig(GpuConfig, SystemConfig):

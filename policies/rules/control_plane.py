@@ -38,7 +38,8 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
     elif resource.namespace == _SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
         if resource.name.startswith("kube-"):
             yield Violation(
-                root["metadata"]["name"], "nothing: the holder of this lease leads the component"
+                root["metadata"]["name"],
+                "nothing: the holder of this lease becomes the component's leader",
             )
     elif resource.namespace == _SYSTEM and resource.is_kind("", "ConfigMap"):
         for _, text in root["data"].fields() if resource.name == _USERS else ():

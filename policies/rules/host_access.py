@@ -12,7 +12,8 @@ from policies.settings import SystemConfig
 from policies.workloads import Pod
 
 HOST_DRIVER: Final = re.compile(r"(?i)host-?path|local")
-"""CSI drivers that mount directories of the node; also a part of CEL expressions."""
+"""CSI drivers that mount directories of the node. The admission policy contains the pattern as
+well."""
 HOST_SOURCES: Final = ("hostPath", "hostDisk")
 """Fields with a path on the node."""
 

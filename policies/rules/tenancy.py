@@ -40,7 +40,7 @@ class QuotaConfig(NamespaceConfig):
 
 
 def workload_namespaces(stack: Stack, config: NamespaceConfig) -> dict[str, Resource]:
-    """Map each namespace with workloads other than system ones to one of those workloads."""
+    """Map each namespace that has non-system workloads to one of them."""
     namespaces: dict[str, Resource] = {}
     for workload in stack.workloads:
         namespace = workload.resource.namespace

@@ -1,8 +1,8 @@
 """Detection of slow nodes before the first step: `make bench-preflight` (Linux, root, cgroup v1).
 
 Four processes, each in a separate network namespace, simulate the pods of a gang on three nodes;
-two of them are on node a. A node is a network namespace with a bridge, connected to a switch by a
-veth pair. Faults: tc limits the link of one node to 100 Mbit/s in both directions, or a CPU quota
+two of the pods are on node a. A node is a network namespace with a bridge, connected to a switch by
+a veth pair. Faults: tc limits the link of one node to 100 Mbit/s in both directions, or a CPU quota
 limits the processes of one node to a twentieth of a core. Starts without a fault must not report a
 node.
 

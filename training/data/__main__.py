@@ -275,7 +275,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         "--workers", type=_positive, default=len(os.sched_getaffinity(0)), metavar="N",
         help="number of images read in parallel (default: one per CPU, %(default)s)",
     )  # fmt: skip
-    _add_common(parser, "of the images of --folder")
+    _add_common(parser, "share of the images of --folder to hold out")
     parser.set_defaults(run=_images)
 
 
@@ -302,14 +302,18 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
         "--min-bytes", type=_positive, default=64, metavar="N",
         help="minimum length of a text; shorter ones are dropped (default: %(default)s)",
     )  # fmt: skip
-    _add_common(parser, "at the end of each *.txt file, and of *.jsonl lines and *.parquet rows")
+    _add_common(
+        parser,
+        "share to hold out: the last part of each *.txt file, and this share of the *.jsonl lines "
+        "and *.parquet rows",
+    )
     parser.set_defaults(run=_text)
 
 
 def _add_common(parser: argparse.ArgumentParser, held_out: str) -> None:
     parser.add_argument(
         "--held-out", type=_share, default=0.1, metavar="X",
-        help=f"share to hold out {held_out} (default: %(default)s)",
+        help=f"{held_out} (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--max-mib", type=_positive, default=256, metavar="N",

@@ -102,7 +102,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU with as many weights as a conventional network whose hidden layer is 4 x `width`."""
+    """SwiGLU with about as many weights as a network with a hidden layer of 4 x `width`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -197,7 +197,7 @@ class SweepSettings(Settings):
         if KINDS[self.job.kind].resource is not JOB or self.job.steps:
             yield (
                 f"has a job of kind {self.job.kind}{' with steps' if self.job.steps else ''}: "
-                f"set a kind that is a {JOB.title}, such as volcano, without steps"
+                f"use a kind that creates a {JOB.title}, such as volcano, without job.steps"
             )
         for name in ("run", "state", "recreate", "on_change", "schedule"):
             if name in self.job.model_fields_set:
@@ -304,7 +304,7 @@ class SweepSettings(Settings):
 
     @property
     def expected_share(self) -> float:
-        """Trained share of the trials' total length if 1/factor of the trials pass each rung."""
+        """Share of the trials' total length that is trained if 1/`factor` pass each rung."""
         if self.early_stopping is None or self.length is None:
             return 1.0
         trained, share, before = 0.0, 1.0, 0

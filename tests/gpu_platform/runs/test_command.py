@@ -111,7 +111,7 @@ def test_a_notebook_with_a_route_is_left_to_the_stack(
     assert submit(files, "--dry-run") == 0
     assert "HTTPRoute" in capsys.readouterr().out
     assert submit(files) == 1
-    assert "members lack permission: omit it" in capsys.readouterr().err
+    assert "omit the route" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["rum"], ["stop", "--namespace", "a"]])

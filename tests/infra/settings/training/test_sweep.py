@@ -68,7 +68,7 @@ def test_corners_of_the_space_are_checked_together() -> None:
         (STEPS | {"early_stopping": {"minimum": 900}}, "the job ends after 900 steps"),
         (SAMPLES, "counts epochs or steps, but the job has train_samples"),
         ({"job": {"retries": 2}}, "set at least 3"),
-        ({"job": {"kind": "indexed"}}, "set a kind that is a Volcano Job"),
+        ({"job": {"kind": "indexed"}}, "use a kind that creates a Volcano Job"),
         ({"job": {"state": "stopped"}}, "sets job.state"),
         ({"job": {"run": "digits-1"}}, "sets job.run"),
         ({"budget": {"hours": 3}}, "must set gpu_hours, money or both"),

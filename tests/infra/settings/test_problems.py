@@ -216,7 +216,7 @@ MISTAKES = {
         f"{JOB}.gpu_resource",
         "nvidia.com/mig-1g.10gb",
         f"{JOB}.gpu_resource",
-        "mig_strategy is mixed",
+        "offered only if gpu-platform:gpu.mig_strategy is 'mixed'",
     ),
     "shared GPU by the wrong name": (
         "gpu.time_slicing",

@@ -110,6 +110,7 @@ def summary(args: InferenceServiceArgs) -> InferenceOutput:
         "service": args.key,
         "namespace": args.namespace,
         "model": args.model,
+        "runtime": args.service.runtime,
     }
     _set_model(entry, args.stable)
     if args.service.sweep is not None:

@@ -113,6 +113,7 @@ class InferenceOutput(VersionOutput):
     service: Annotated[str, Field(description="Name of the Service.")]
     namespace: Annotated[str, Field(description="Namespace of the Service.")]
     model: Annotated[str, Field(description="Name of the model in requests.")]
+    runtime: Annotated[str, Field(description="Program that serves the model.")]
     sweep: NotRequired[
         Annotated[str, Field(description="Sweep whose winner is served once the sweep is over.")]
     ]

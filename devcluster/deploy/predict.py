@@ -1,4 +1,4 @@
-"""Client that requests a first prediction from the model server (Open Inference Protocol V2)."""
+"""First prediction of an inference service (Open Inference Protocol V2), if a sample fits."""
 
 import json
 import subprocess
@@ -46,6 +46,22 @@ class Prediction:
         return f"test sample labelled {self.label}: predicted {self.answer} ({result})"
 
 
+class NoPredictionError(Exception):
+    """The service cannot be asked for the class of a digit. The message says why."""
+
+
+def check_callable(service: dict[str, Any]) -> None:
+    """Raise NoPredictionError unless the built-in server serves a service without TLS.
+
+    The argument is an entry of the stack output `inference`.
+    """
+    # A stack that an earlier version has updated last has no `runtime`.
+    if (runtime := service.get("runtime", "torch")) != "torch":
+        raise NoPredictionError(f"the runtime is {runtime}")
+    if service["url"].startswith("https:"):
+        raise NoPredictionError("the server requires TLS")
+
+
 def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
     """Return the URL of a Service. The URL contains the cluster IP, which this host can reach.
 
@@ -62,6 +78,37 @@ def service_url(kubectl: Sequence[str], service: dict[str, Any]) -> str:
         raise DevclusterError(f"service {name} in {namespace}: {done.stderr.strip()}")
     spec = json.loads(done.stdout)["spec"]
     return f"http://{spec['clusterIP']}:{spec['ports'][0]['port']}"
+
+
+def wait_endpoint(
+    kubectl: Sequence[str], service: dict[str, Any], report: Callable[[str], None]
+) -> None:
+    """Wait until a pod of a Service is ready.
+
+    Raises:
+        DevclusterError: If kubectl fails, or no pod is ready within `READY_TIMEOUT` seconds.
+    """
+    name, namespace = service["service"], service["namespace"]
+    selection = [f"--selector=kubernetes.io/service-name={name}", f"--namespace={namespace}"]
+    deadline = time.monotonic() + READY_TIMEOUT
+    while time.monotonic() < deadline:
+        done = subprocess.run(
+            [*kubectl, "get", "endpointslices", *selection, "--output=json"],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise DevclusterError(f"service {name} in {namespace}: {done.stderr.strip()}")
+        slices = json.loads(done.stdout)["items"]
+        found = [each for item in slices for each in item.get("endpoints") or []]
+        if any(each.get("conditions", {}).get("ready") for each in found):
+            return
+        report(f"{len(found)} pods, none is ready")
+        time.sleep(0.5)
+    raise DevclusterError(
+        f"service {name} in {namespace}: no pod was ready within {READY_TIMEOUT:.0f} s; see "
+        f"`kubectl describe pods --namespace {namespace}`"
+    )
 
 
 def wait_ready(
@@ -110,8 +157,16 @@ def served_digest(metadata: dict[str, Any]) -> str:
 
 
 def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
-    """Request a prediction for the first test sample of the digits data set."""
+    """Request a prediction for the first test sample of the digits data set.
+
+    Raises:
+        NoPredictionError: If the model does not classify images, or the server requires a key.
+        DevclusterError: If the server responds with another error.
+    """
     model_input = metadata["inputs"][0]
+    outputs = [output["name"] for output in metadata["outputs"]]
+    if len(model_input["shape"]) != 4 or "class" not in outputs:  # noqa: PLR2004
+        raise NoPredictionError("the model does not classify images")
     channels, height, width = (int(size) for size in model_input["shape"][1:])
     tensor = {
         "name": model_input["name"],
@@ -123,17 +178,19 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     response = httpx.post(
         f"{url}/v2/models/{model}/infer", json=request, timeout=30.0, trust_env=False
     )
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        raise NoPredictionError("the server requires an API key")
     if response.status_code != httpx.codes.OK:
         raise DevclusterError(f"{url} responded with {response.status_code}: {response.text}")
-    outputs = {output["name"]: output for output in response.json()["outputs"]}
-    return Prediction(LABEL, int(outputs["class"]["data"][0]))
+    answers = {output["name"]: output for output in response.json()["outputs"]}
+    return Prediction(LABEL, int(answers["class"]["data"][0]))
 
 
 def _pixels(channels: int, height: int, width: int) -> list[float]:
     """Return the sample, scaled to a model's input shape in the same way as in `training.data`."""
     factor = min(height, width) // len(SAMPLE)
     if factor < 1:
-        raise DevclusterError(f"a digit does not fit into {height} x {width} pixels")
+        raise NoPredictionError(f"a digit does not fit into {height} x {width} pixels")
     plane = [[0.0] * width for _ in range(height)]
     top, left = ((size - factor * len(SAMPLE)) // 2 for size in (height, width))
     for row in range(factor * len(SAMPLE)):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -11,12 +12,13 @@ from rich.table import Table
 
 from devcluster import docker_plugin, environment, lifecycle
 from devcluster.deploy import predict, stack
+from devcluster.deploy.predict import NoPredictionError, Prediction
 from devcluster.deploy.recovery import recover
 from devcluster.deploy.runs import Run, result, wait, wait_for_sweep, wait_scheduled
 from devcluster.lifecycle import Cluster
 from devcluster.operators import of_stack
 from devcluster.paths import CHECKOUT, Layout
-from devcluster.progress import Reporter
+from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
 
 STACKS = {Kind.REAL: "dev", Kind.SIMULATED: "simulated"}
@@ -125,33 +127,57 @@ def _schedule(cluster: Cluster, reporter: Reporter, summary: Summary) -> None:
 
 
 def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
+    """Wait for all services; return False if a first prediction is wrong."""
     correct = True
     for key, service in summary.outputs.get("inference", {}).items():
-        url = predict.service_url(cluster.kubectl, service)
-        model = service["model"]
         if (sweep := service.get("sweep")) is not None:
             with reporter.step(f"sweep {sweep}") as step:
                 namespace = service["namespace"]
                 winner = wait_for_sweep(cluster.kubectl, namespace, sweep, step.update)
                 step.detail = f"the winner is {winner}"
         with reporter.step(f"inference service {key}") as step:
-            metadata = predict.wait_ready(url, model, service.get("run"), step.update)
-            version = metadata["versions"][0]
-            step.detail = f"serves {predict.served_run(metadata)}, version {version}"
-        prediction = predict.predict(url, model, metadata)
-        correct = correct and prediction.correct
-        address = f"{url}/v2/models/{model}"
-        summary.services.append(describe_service(key, address, metadata, prediction))
+            address, metadata, outcome = _first_prediction(cluster.kubectl, service, step)
+        correct = correct and (isinstance(outcome, NoPredictionError) or outcome.correct)
+        summary.services.append(describe_service(key, address, metadata, outcome))
     return correct
 
 
+def _first_prediction(
+    kubectl: Sequence[str], service: dict[str, Any], step: Step
+) -> tuple[str, dict[str, Any] | None, Prediction | NoPredictionError]:
+    """Wait for a service; return its address, and the metadata and prediction of its model."""
+    model, metadata = service["model"], None
+    try:
+        predict.check_callable(service)
+        url = predict.service_url(kubectl, service)
+        address = f"{url}/v2/models/{model}"
+        metadata = predict.wait_ready(url, model, service.get("run"), step.update)
+        version = metadata["versions"][0]
+        step.detail = f"serves {predict.served_run(metadata)}, version {version}"
+        return address, metadata, predict.predict(url, model, metadata)
+    except NoPredictionError as reason:
+        if metadata is not None:
+            return address, metadata, reason
+        predict.wait_endpoint(kubectl, service, step.update)
+        step.detail = "a pod is ready"
+        return service["url"], None, reason
+
+
 def describe_service(
-    key: str, address: str, metadata: dict[str, Any], prediction: predict.Prediction
+    key: str,
+    address: str,
+    metadata: dict[str, Any] | None,
+    outcome: Prediction | NoPredictionError,
 ) -> str:
     """Return the address, the model and the first prediction of an inference service."""
-    # The stack's outputs were written before the training finished, so ask the server.
-    model = f"version {metadata['versions'][0]}, sha256 {predict.served_digest(metadata)}"
-    return f"{key}: {address}\n{model}\n{prediction}"
+    lines = [f"{key}: {address}"]
+    if metadata is not None:
+        # The stack's outputs were written before the training finished, so ask the server.
+        digest = predict.served_digest(metadata)
+        lines.append(f"version {metadata['versions'][0]}, sha256 {digest}")
+    unpredicted = isinstance(outcome, NoPredictionError)
+    lines.append(f"no first prediction: {outcome}" if unpredicted else str(outcome))
+    return "\n".join(lines)
 
 
 def render(cluster: Cluster, summary: Summary) -> Table:

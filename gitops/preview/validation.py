@@ -19,6 +19,8 @@ _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
 
+_GROUPS_OF_PODS: Final = ("leaderworkerset.x-k8s.io", "leaderworkersets")
+
 Attributes = Mapping[str, str]
 """`resourceAttributes` of a SelfSubjectAccessReview."""
 
@@ -96,14 +98,25 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
         yield "scheduling.volcano.sh", "queues", names[0], False
     if names := _keys(configuration, "storage", "claims"):
         yield "", "persistentvolumeclaims", names[0], True
-    if names := _keys(configuration, "inference", "services"):
-        yield "apps", "deployments", names[0], True
+    for (group, resource), name in _services(configuration).items():
+        yield group, resource, name, True
     jobs = section(configuration, "training").get("jobs")
     written = jobs.values() if isinstance(jobs, dict) else ()
     kinds = {str(job.get("kind", "volcano")) for job in written if isinstance(job, dict)}
     for kind in sorted(KINDS.keys() & kinds):
         resource = KINDS[kind].resource
         yield resource.group, resource.plural, "", True
+
+
+def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """Map the groups and resources that inference services are deployed as to a service each."""
+    services = section(configuration, "inference").get("services")
+    found: dict[tuple[str, str], str] = {}
+    for name, service in services.items() if isinstance(services, dict) else ():
+        server = service.get("server") if isinstance(service, dict) else None
+        grouped = isinstance(server, dict) and server.get("nnodes", 1) != 1
+        found.setdefault(_GROUPS_OF_PODS if grouped else ("apps", "deployments"), str(name))
+    return found
 
 
 def _keys(configuration: dict[str, Any], name: str, key: str) -> list[str]:

@@ -96,7 +96,9 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
         yield Violation(
             Node(None),
             f"at most {config.max_hourly_cost:g}, or raise maxHourlyCost of gpu-cost",
-            found=f"GPUs that cost {_number(cost)} an hour",
+            found=f"GPUs that cost {cost.normalize():f} an hour"
+            if cost.is_finite()
+            else "an unlimited number of GPUs that have a price",
         )
 
 
@@ -111,6 +113,7 @@ def _gpus(maximum: Decimal, usual: Decimal) -> str:
 
 
 def _number(total: Decimal) -> str:
+    """Return what goes before `GPUs`."""
     return f"{total.normalize():f}" if total.is_finite() else "an unlimited number of"
 
 

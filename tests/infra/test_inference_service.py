@@ -64,6 +64,7 @@ def test_a_digest_that_is_unknown_until_the_training_ends_is_omitted() -> None:
         "service": "digits",
         "namespace": "ml",
         "model": "digits",
+        "runtime": "torch",
         "run": "digits-0123abcd",
     }
 

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.deploy import predict
+from devcluster.deploy.predict import NoPredictionError
 from inference.engine.handlers import input_spec
 from inference.engine.interface import Answer, InputError, Served, TensorSpec
 from inference.protocol import v2_json
@@ -159,6 +161,58 @@ def test_an_answer_is_compared_with_the_label(server: Server, off: int):
     said = predict.predict(server.url, "digits", metadata)
     assert (said.label, said.answer) == (labels[0], server.answer)
     assert said.correct is (off == 0)
+
+
+def test_a_model_without_classes_of_images_gets_no_sample():
+    texts = {"inputs": [{"shape": [-1, 32]}], "outputs": [{"name": "class"}]}
+    features = {"inputs": [{"shape": [-1, 1, 8, 8]}], "outputs": [{"name": "embedding"}]}
+    for metadata in (texts, features):
+        with pytest.raises(NoPredictionError, match="does not classify images"):
+            predict.predict("http://127.0.0.1:9", "model", metadata)
+
+
+def test_a_server_that_requires_a_key_is_not_an_error(server: Server):
+    server.status = 401
+    with pytest.raises(NoPredictionError, match="requires an API key"):
+        predict.predict(server.url, "digits", model_metadata(served(MANIFEST)))
+
+
+@pytest.mark.parametrize(
+    ("service", "reason"),
+    [
+        ({"runtime": "vllm", "url": "http://chat"}, "the runtime is vllm"),
+        ({"runtime": "torch", "url": "https://digits"}, "the server requires TLS"),
+    ],
+)
+def test_only_the_built_in_server_without_tls_is_called(service: dict[str, str], reason: str):
+    with pytest.raises(NoPredictionError, match=reason):
+        predict.check_callable(service)
+
+
+def test_a_service_of_another_runtime_is_ready_with_its_first_pod(
+    install: Install, tmp_path: Path
+):
+    (tmp_path / "answer").write_text('{"items": [{"endpoints": null}]}')
+    kubectl = install("kubectl", f"echo $* > {tmp_path}/asked; cat {tmp_path}/answer")
+    reports: list[str] = []
+
+    def report(line: str) -> None:
+        reports.append(line)
+        conditions = [{"conditions": {"ready": ready}} for ready in (False, len(reports) > 1)]
+        (tmp_path / "answer").write_text(json.dumps({"items": [{"endpoints": conditions}]}))
+
+    predict.wait_endpoint([str(kubectl)], SERVICE, report)
+    assert reports == ["0 pods, none is ready", "2 pods, none is ready"]
+    assert "--selector=kubernetes.io/service-name=digits" in (tmp_path / "asked").read_text()
+
+
+def test_a_service_without_a_ready_pod_is_an_error(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(predict, "READY_TIMEOUT", 0.1)
+    kubectl = install("kubectl", """echo '{"items": []}'""")
+    with pytest.raises(DevclusterError, match=r"digits in ml: no pod was ready.*describe pods"):
+        predict.wait_endpoint([str(kubectl)], SERVICE, lambda _: None)
 
 
 def test_an_error_of_the_server_is_reported(server: Server):

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from devcluster.deploy import up
-from devcluster.deploy.predict import Prediction
+from devcluster.deploy.predict import NoPredictionError, Prediction
 from devcluster.deploy.runs import Run, result
 from devcluster.deploy.up import STACKS, Summary
 from devcluster.lifecycle import Cluster
@@ -104,6 +104,12 @@ def test_the_readmes_sample_is_what_make_up_prints(cluster: Cluster, tmp_path: P
         ],
     )
     assert sample[0] in printed(cluster, summary)
+
+
+def test_a_service_without_a_prediction_is_described_with_the_reason():
+    reason = NoPredictionError("the runtime is vllm")
+    text = up.describe_service("chat", "http://chat.ml:8000", None, reason)
+    assert text == "chat: http://chat.ml:8000\nno first prediction: the runtime is vllm"
 
 
 def test_an_unlimited_queue_is_reported(cluster: Cluster, tmp_path: Path):

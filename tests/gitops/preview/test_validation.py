@@ -53,6 +53,19 @@ def test_a_user_with_full_rights_gets_no_notice(stack: Stack) -> None:
     ]
 
 
+def test_a_service_on_several_nodes_needs_the_right_to_its_groups(stack: Stack) -> None:
+    stack.file.write_text(
+        "config: {gpu-platform:inference: {services: {digits: {}, other: {}, "
+        "chat: {server: {nnodes: 2}}}}}"
+    )
+    kubectl(stack.project, answers(True, True, True, False))
+    (notice,) = probe(stack)
+    assert "this user may not `patch leaderworkersets`, so" in notice
+    asked = json.loads((stack.project / "asked").read_text())["items"]
+    names = [review["spec"]["resourceAttributes"].get("name") for review in asked]
+    assert names == [None, "digits", None, "chat"]
+
+
 def test_a_missing_right_is_named(stack: Stack) -> None:
     kubectl(stack.project, answers(True, True, True, False, *[True] * (QUESTIONS - 4)))
     (notice,) = probe(stack)

@@ -175,6 +175,13 @@ def test_the_cost_of_claimed_devices_is_priced_by_device_class() -> None:
     assert judge("gpu-cost", template(**exactly()), claiming(), config=config)
 
 
+def test_the_cost_of_an_unlimited_number_of_devices_is_named() -> None:
+    config = {"hourlyPrices": {"gpu.nvidia.com": 2}, "maxHourlyCost": 3}
+    stack = (template(**exactly(allocationMode="All")), claiming())
+    (message,) = judge("gpu-cost", *stack, config=config)
+    assert "found an unlimited number of GPUs that have a price" in message
+
+
 @pytest.mark.parametrize(
     ("stack", "found"),
     [

@@ -213,7 +213,7 @@ class Storage(Deferred):
     """Storage classes, existing volumes, and claims for data sets and checkpoints."""
 
     claims: pulumi.Output[dict[str, str]]
-    """Names of the claims in the cluster by logical name."""
+    """Maps logical names of claims to their names in the cluster."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None

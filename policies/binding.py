@@ -66,7 +66,7 @@ class _ResourceState(threading.local):
 
 
 class Binding:
-    """Adapter from rules to the policy SDK. The rules share its views of the resources."""
+    """Adapter from rules to the policy SDK. All rules share one view of each resource."""
 
     def __init__(
         self, exemptions: Exemptions | None = None, rules: Sequence[Rule[Any]] = RULES

@@ -101,7 +101,7 @@ def system_workloads(values: Mapping[str, Any]) -> list[str]:
 
 
 def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configured settings of the cluster, by name.
+    """Return the configured settings of the cluster, keyed by name.
 
     Raise `ConfigurationError` if one is invalid.
     """
@@ -111,9 +111,10 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Every enabled rule with its level and settings, and the names of the disabled ones.
+    """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
-    `simulated` contains the enabled rules about simulations. The pack does not evaluate them.
+    A rule's entry contains the rule, True if the rule is mandatory, and the rule's settings.
+    `simulated` contains the rules about simulations, which the pack does not evaluate.
     """
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]

@@ -62,7 +62,7 @@ def evaluate(
 def applicable_rules(
     configuration: Configuration, *, whole_stack: bool
 ) -> list[tuple[Rule[Any], bool, RuleConfig]]:
-    """Return the rules that apply without Pulumi."""
+    """Return the rules that apply without Pulumi; without `whole_stack`, omit stack rules."""
     return [
         entry
         for entry in configuration.rules

@@ -196,7 +196,7 @@ def _address_problems(workload: Any, wildcard: Any) -> Iterator[str]:
     if not isinstance(wildcard, bool):
         yield f"wildcard: found {wildcard!r}; write true or false"
     elif wildcard and "*" not in workload:
-        yield f"wildcard: found true, but {workload!r} has none; remove wildcard"
+        yield f"wildcard: found true, but {workload!r} contains no *; remove wildcard"
     elif not wildcard and "*" in workload:
         yield f'workload: found {workload!r}; write one name, or add "wildcard": true'
 

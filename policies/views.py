@@ -116,7 +116,7 @@ class Stack:
         return self._runs.get(id(runtime), [])
 
     def runtime_of(self, resource: Resource) -> Resource | None:
-        """Return the object that defines an object's pods, if the stack declares it."""
+        """Return the runtime that defines an object's pods, if the stack declares the runtime."""
         run = resource.record.runs if resource.record is not None else None
         if run is None:
             return None

@@ -123,7 +123,10 @@ class Binding:
         ]
 
     def configuration_policies(self) -> list[Policy]:
-        """Return the policies about the configuration itself. They must follow all others."""
+        """Return the policies about the configuration itself.
+
+        They must follow all others, because they report the exemptions that the others use.
+        """
         return [
             *(
                 EverywherePolicy(partial(self._report_problems, rule), **metadata(rule))

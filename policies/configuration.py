@@ -1,7 +1,7 @@
 """The pack's configuration file: levels and settings of rules, and exemptions.
 
-Under Pulumi, the engine parses the file and passes each policy its settings. This module is for all
-other uses.
+Under Pulumi, the engine parses the file and passes each policy its settings. In all other cases,
+`parse` reads the file.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ CLUSTER = declared_rule(
 )
 KIND_RECORDS = declared_rule(
     name=KINDS,
-    description="The records of kinds in the configuration are well formed.",
+    description="The records of workload kinds in the configuration are well formed.",
     reason="A record that cannot be read would leave its kind unknown.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,

@@ -16,7 +16,7 @@ Scope = Literal["pod", "workload", "resource", "release", "stack"]
 
 
 class View:
-    """A resource and its parts by rule scope, computed once."""
+    """A resource, and its parts for each rule scope, computed once."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource

@@ -141,7 +141,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
                 type=PropertyType.ARRAY,
                 items=_string("Name of a claim.", optional=False),
                 description="Names of the runs' claims in the cluster. The claims must be "
-                "ReadWriteMany, because training writes to them at the same time.",
+                "ReadWriteMany, because training and the recorder write to them at the same time.",
             ),
         },
     ),
@@ -192,8 +192,12 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
         )
     built = {
         "GpuStack": {"gpuNodes": _type("GpuNodes", _GPU_NODES_TEXT)},
-        "TrainingJob": {"summary": _type(_RUN, "The run as an output of a stack.")},
-        "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
+        "TrainingJob": {
+            "summary": _type(_RUN, "Summary of the run, to be exported as a stack output.")
+        },
+        "InferenceService": {
+            "summary": _type(_SERVICE, "Summary of the service, to be exported as a stack output.")
+        },
     }
     return {
         component: {name: replace(field, optional=False) for name, field in properties.items()}

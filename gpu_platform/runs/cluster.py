@@ -168,7 +168,7 @@ class Member:
         while True:
             final_state = self._final_state(run)
             pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
-            # kubectl fails if a container of one of the pods has not started.
+            # `kubectl logs` fails if a container of one of the pods has not started.
             if pods and all(map(_has_started, pods)):
                 now = datetime.now(UTC)
                 self._print_logs(run, "--follow", since=since)
@@ -209,7 +209,8 @@ class Member:
     def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
         """Return the number of devices that a queue has allocated, and the queue's limit, if any.
 
-        Return None if the member may not read the queue, or Volcano has not set its status yet.
+        Return None if the member may not read the queue, or if Volcano has not set the queue's
+        status yet.
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:

@@ -197,7 +197,7 @@ class Member:
         subprocess.run([*command, *selected, *limits, *options], check=False)
 
     def quota(self, resource: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the name, usage and limit of each of the namespace's quotas for a resource."""
+        """Yield the name, usage and limit of each quota for a resource in the namespace."""
         for item in self._list("resourcequotas"):
             status = item.get("status", {})
             for key in (f"requests.{resource}", f"limits.{resource}"):

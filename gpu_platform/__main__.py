@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-# The engine runs this directory as a program. The other packages are next to the directory.
+# The engine runs this directory as a program; the other packages are in its parent directory.
 IS_PLUGIN = not __package__
 if IS_PLUGIN:
     sys.path[0] = str(Path(__file__).resolve().parent.parent)

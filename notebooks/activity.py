@@ -1,8 +1,8 @@
 """Jupyter Server extension that stops an idle server to free its GPUs.
 
-Kernels, terminals and GPUs count as activity. Jupyter Server's own setting,
-`shutdown_no_activity_timeout`, ignores GPUs, shows no warning, and counts requests from every open
-browser tab as activity.
+The server counts as active while a kernel, a terminal or a GPU is active. Jupyter Server's own
+setting, `shutdown_no_activity_timeout`, ignores GPUs, shows no warning, and counts requests from
+every open browser tab as activity.
 """
 
 from collections.abc import Iterator

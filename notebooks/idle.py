@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 _WARNING_SECONDS = 600.0
-"""Time between the warning and the suspension, or half of the limit if that is shorter."""
+"""Time between the warning and the suspension, unless half of `Idle.limit` is shorter."""
 
 
 @dataclass(frozen=True)

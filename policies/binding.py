@@ -66,7 +66,7 @@ class _ResourceState(threading.local):
 
 
 class Binding:
-    """Adapter from rules to the policy SDK. The rules share its views of the resources."""
+    """Adapter from rules to the policy SDK. All rules share one view of each resource."""
 
     def __init__(
         self, exemptions: Exemptions | None = None, rules: Sequence[Rule[Any]] = RULES
@@ -123,7 +123,10 @@ class Binding:
         ]
 
     def configuration_policies(self) -> list[Policy]:
-        """Return the policies about the configuration itself. They must follow all others."""
+        """Return the policies about the configuration itself.
+
+        They must follow all others, because they report the exemptions that the others use.
+        """
         return [
             *(
                 EverywherePolicy(partial(self._report_problems, rule), **metadata(rule))

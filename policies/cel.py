@@ -96,7 +96,7 @@ class Variables:
     """Variables of one policy, evaluated once for all of its rules.
 
     If two rules define the same variable differently, because their settings differ, a number is
-    appended to the name of the second one.
+    appended to the name of the second variable.
     """
 
     def __init__(self) -> None:

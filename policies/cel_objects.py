@@ -26,11 +26,11 @@ _OBJECT, _OLD_OBJECT = _TEMPLATE.format("object"), _TEMPLATE.format("oldObject")
 class Target:
     """API resources that a policy evaluates.
 
-    `changed` is the condition under which updates are evaluated; if it is empty, only creations
-    are. Other updates must not be denied: controllers add labels to existing objects and remove
-    their finalizers, without which the objects could never be deleted. `named` limits the policy to
-    objects with these names, and `parameters` is the namespace and name of a ConfigMap that the
-    policy's expressions read as `params`.
+    `changed` is the condition under which updates are evaluated; if it is empty, the policy
+    evaluates only creations. Other updates must not be denied: controllers must be able to label
+    existing objects, and to remove the finalizers that block an object's deletion. `named` limits
+    the policy to objects with these names, and `parameters` is the namespace and name of a
+    ConfigMap that the policy's expressions read as `params`.
     """
 
     name: str
@@ -97,7 +97,8 @@ PROMOTED_MODELS: Final = Target(
 )
 SERVICES: Final = Target("services", {"": ("services",)}, _SPEC_CHANGED)
 VOLUMES: Final = Target("volumes", {"": ("persistentvolumes",)})
-"""Evaluated only on creation: the source is immutable, and binding to a claim is an update."""
+"""Evaluated only on creation: the source is immutable, and updates that bind a volume to a claim
+must not be denied."""
 CLAIMS: Final = Target("claims", {"resource.k8s.io": ("resourceclaims", "resourceclaimtemplates")})
 """Evaluated only on creation, because the specification is immutable."""
 

@@ -1,7 +1,7 @@
 """The pack's configuration file: levels and settings of rules, and exemptions.
 
-Under Pulumi, the engine parses the file and passes each policy its settings. This module is for all
-other uses.
+Under Pulumi, the engine parses the file and passes each policy its settings. In all other cases,
+`parse` reads the file.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ CLUSTER = declared_rule(
 )
 KIND_RECORDS = declared_rule(
     name=KINDS,
-    description="The records of kinds in the configuration are well formed.",
+    description="The records of workload kinds in the configuration are well formed.",
     reason="A record that cannot be read would leave its kind unknown.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
@@ -101,7 +101,7 @@ def system_workloads(values: Mapping[str, Any]) -> list[str]:
 
 
 def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configured settings of the cluster, by name.
+    """Return the configured settings of the cluster, keyed by name.
 
     Raise `ConfigurationError` if one is invalid.
     """
@@ -111,9 +111,10 @@ def cluster_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Every enabled rule with its level and settings, and the names of the disabled ones.
+    """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
-    `simulated` contains the enabled rules about simulations. The pack does not evaluate them.
+    A rule's entry contains the rule, True if the rule is mandatory, and the rule's settings.
+    `simulated` contains the rules about simulations, which the pack does not evaluate.
     """
 
     rules: list[tuple[Rule[Any], bool, RuleConfig]]

@@ -126,7 +126,7 @@ class Workload:
         return present or self.local_queue(pod) or locations[0]
 
     def local_queue(self, pod: Pod) -> Node | None:
-        """Return the label with Kueue's queue, on the pod, its object or a template between them.
+        """Return the label with Kueue's queue, from the pod, its object or a template in between.
 
         Kueue does not manage Volcano Jobs and ignores an empty label. With a label on a pod
         template, it admits each pod separately.

@@ -103,7 +103,7 @@ def _is_double(root: Node, rollout: Rollout) -> bool:
 
 
 def structural_counts(spec: Node) -> Iterator[Node]:
-    """Yield the fields above a pod that, in most kinds, multiply its count, innermost first."""
+    """Yield the fields above a pod that, in most kinds, multiply the pods, innermost first."""
     node = spec.parent
     while node is not None:
         for key in ("replicas", "parallelism"):

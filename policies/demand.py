@@ -75,7 +75,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
 
 
 def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decimal]:
-    """Return the accelerators that a pod requests beyond those of its training runtime's pods."""
+    """Return the accelerators that a pod requests in addition to those of its Kubeflow runtime."""
     own = pod.gpus(accelerators)
     runtime = stack.runtime_of(pod.resource) if own else None
     if runtime is None:
@@ -99,7 +99,7 @@ def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
 
 
 def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
-    """Return the maximum node count of the objects that refer to a runtime.
+    """Return the maximum node count of the objects that refer to a Kubeflow runtime.
 
     Return None if no object of the stack refers to it.
     """

@@ -29,7 +29,7 @@ class DocumentError(ValueError):
 class Document:
     """One object with the file and line where it begins; lines are counted from 1.
 
-    `base` is the path of the object in its YAML document, if that is a list of objects.
+    If the YAML document is a list of objects, `base` is the path of the object in the document.
     """
 
     source: str

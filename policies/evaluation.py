@@ -36,7 +36,7 @@ def evaluate(
 ) -> list[Finding]:
     """Return the findings about objects, in the order of the documents, then those about the stack.
 
-    If the documents are not the whole stack, rules about the stack are skipped. Rules about
+    Unless the documents are the whole stack, rules about the stack are skipped. Rules about
     Pulumi itself are always skipped.
     """
     granted = configuration.exemptions
@@ -62,7 +62,7 @@ def evaluate(
 def applicable_rules(
     configuration: Configuration, *, whole_stack: bool
 ) -> list[tuple[Rule[Any], bool, RuleConfig]]:
-    """Return the rules that apply without Pulumi."""
+    """Return the rules that apply without Pulumi; without `whole_stack`, omit stack rules."""
     return [
         entry
         for entry in configuration.rules

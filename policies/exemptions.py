@@ -196,7 +196,7 @@ def _address_problems(workload: Any, wildcard: Any) -> Iterator[str]:
     if not isinstance(wildcard, bool):
         yield f"wildcard: found {wildcard!r}; write true or false"
     elif wildcard and "*" not in workload:
-        yield f"wildcard: found true, but {workload!r} has none; remove wildcard"
+        yield f"wildcard: found true, but {workload!r} contains no *; remove wildcard"
     elif not wildcard and "*" in workload:
         yield f'workload: found {workload!r}; write one name, or add "wildcard": true'
 
@@ -216,7 +216,7 @@ def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator
 def _expiry_problems(expires: Any, today: date) -> Iterator[str]:
     day, last = _day(expires), today + timedelta(days=MAX_DAYS)
     if day is None:
-        yield f"expires: found {expires!r}; write its last valid day, as YYYY-MM-DD"
+        yield f"expires: found {expires!r}; write the last valid day, as YYYY-MM-DD"
     elif day < today:
         yield (
             f"expires: found {expires!r}, which is in the past; fix the workload or write a new "

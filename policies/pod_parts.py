@@ -1,7 +1,7 @@
-"""Containers, images and devices of pods, read from the paths in the kind's record.
+"""Containers, images and devices of pods, read from the paths that the registry lists for a kind.
 
-Any object with a list of containers is treated as a pod specification, even if its kind has no
-record.
+Any object with a list of containers is treated as a pod specification, even if its kind is not in
+the registry.
 """
 
 from __future__ import annotations

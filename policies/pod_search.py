@@ -36,7 +36,7 @@ def find_all_pods(resource: Resource) -> list[Pod]:
 
 
 def _is_recorded(spec: Node, listed: set[tuple[Any, ...]]) -> bool:
-    """Return whether all containers of an apparent pod belong to pods that the record lists."""
+    """Return whether all containers of an apparent pod belong to pods of the kind's record."""
     containers = [node for node, _ in containers_at(spec, ANYWHERE)]
     return bool(containers) and all(node.steps in listed for node in containers)
 

@@ -1,4 +1,4 @@
-"""Adapters from rules to the policy SDK that do not depend on the state of a run."""
+"""Adapters from rules to the policy SDK that do not depend on the checked resources."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def address_of(namespace: str, group: str, kind: str, name: str) -> str:
 
 
 def _without_anchors(value: Any) -> Any:
-    """Return plain data with the anchors around keys removed, as in `+(hostNetwork)`."""
+    """Return plain data without Kyverno's anchors around keys, as in `+(hostNetwork)`."""
     if isinstance(value, dict):
         return {_ANCHOR.sub(r"\1", key): _without_anchors(item) for key, item in value.items()}
     return [_without_anchors(item) for item in value] if isinstance(value, list) else value

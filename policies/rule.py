@@ -264,8 +264,8 @@ def declared_rule(
 ) -> Rule[C]:
     """Return a rule whose `check` yields nothing.
 
-    The code that loads the configuration, applies exemptions or simulates the scheduler reports its
-    violations.
+    Violations are reported by the code that loads the configuration, applies exemptions or
+    simulates the scheduler.
     """
 
     def check(*_: Any) -> Iterable[Violation]:

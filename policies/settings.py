@@ -55,7 +55,7 @@ class NoConfig(RuleConfig):
 
 
 class GpuConfig(RuleConfig):
-    """Definition of GPUs among extended resources and claims."""
+    """Settings that define which extended resources and claims are accelerators."""
 
     other_devices: Annotated[list[str], AfterValidator(_not_all_gpus)] = Field(
         default=[],

@@ -1,4 +1,4 @@
-"""Test rules and a configuration with good and bad manifests."""
+"""Test the rules and a configuration against good and bad manifests."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _cases(directory: Path, rules: set[str]) -> Iterator[_Case]:
             raise UnusableInputError(f"{path}: expects unknown rules: {', '.join(sorted(unknown))}")
         if (_NOTHING in names and len(names) > 1) or not names - {_OTHERS}:
             raise UnusableInputError(
-                f"{path}: expects {comments[0].strip()!r}; write rules, or nothing"
+                f"{path}: expects {comments[0].strip()!r}; write rules, or the word nothing"
             )
         yield _Case(path, expected, _OTHERS in names)
 

@@ -16,7 +16,7 @@ Scope = Literal["pod", "workload", "resource", "release", "stack"]
 
 
 class View:
-    """A resource and its parts by rule scope, computed once."""
+    """A resource, and its parts for each rule scope, computed once."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
@@ -116,7 +116,7 @@ class Stack:
         return self._runs.get(id(runtime), [])
 
     def runtime_of(self, resource: Resource) -> Resource | None:
-        """Return the object that defines an object's pods, if the stack declares it."""
+        """Return the runtime that defines an object's pods, if the stack declares the runtime."""
         run = resource.record.runs if resource.record is not None else None
         if run is None:
             return None

@@ -32,8 +32,8 @@ ANYWHERE: Final = Pods(at="")
 class Pod:
     """A pod specification and its context.
 
-    `location` is the record of its path, and `siblings` are all pods of the resource, including
-    this one.
+    `location` is the registry's record of the specification's path, and `siblings` are all pods of
+    the resource, including this one.
     """
 
     def __init__(self, resource: Resource, spec: Node, location: Pods = ANYWHERE) -> None:

@@ -58,7 +58,7 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "Failed": "failed",
     "Terminated": "failed",
 }
-"""Trial phases by Volcano Job phase. Jobs in any other phase wait in the queue."""
+"""Maps phases of Volcano Jobs to trial phases. Jobs in any other phase wait in the queue."""
 _log = logging.getLogger("sweeps")
 Object = Mapping[str, Any]
 
@@ -177,7 +177,7 @@ class Controller:
         return "failed" if self._result(run) is None else "succeeded"
 
     def _progress(self, run: str) -> dict[int, float]:
-        """Return the objective by completed epochs, or by steps if the length is set in steps."""
+        """Map the number of completed epochs, or steps if those are the unit, to the objective."""
         try:
             text = (self._claim / run / PROGRESS_FILE).read_text("utf-8", errors="replace")
         except OSError:
@@ -282,7 +282,7 @@ class Controller:
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:
-    """Return the number of epochs or steps before an evaluation; None within an epoch."""
+    """Return the position of an evaluation in `unit`; None within an epoch if `unit` is epochs."""
     if unit == "steps":
         return event.step
     if isinstance(event, Epoch) and event.epoch == int(event.epoch):
@@ -300,7 +300,7 @@ def _is_active(job: Object) -> bool:
 
 
 def _arguments(job: Object) -> dict[str, str]:
-    """Return the hyperparameters that a job's command sets, by name."""
+    """Map the names of the options in a job's command to their values."""
     (task, *_) = job["spec"]["tasks"]
     arguments = task["template"]["spec"]["containers"][0].get("command", ())
     flags = (word.removeprefix("--").partition("=") for word in arguments if word.startswith("--"))

@@ -101,7 +101,7 @@ class Study:
         return None if value is None else float(value)
 
     def trials(self) -> dict[str, FrozenTrial]:
-        """Return the trials by the names of their runs, in the order in which they were chosen."""
+        """Map the names of runs to their trials, in the order in which these were chosen."""
         found = self._study.get_trials(deepcopy=False)
         return {trial.user_attrs[_RUN]: trial for trial in found if _RUN in trial.user_attrs}
 
@@ -119,13 +119,13 @@ class Study:
 
     @property
     def exhausted(self) -> bool:
-        """True if the sampler proposes only trials that are already recorded."""
+        """True if the sampler has proposed recorded trials too often to find new ones."""
         everything = self._study.get_trials(deepcopy=False)
         duplicates = len(everything) - len(self.trials())
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
-        """Choose hyperparameters and return the name of the run, or None for a duplicate."""
+        """Choose hyperparameters and return the name of the run; None if it is a known trial."""
         before = self._study.get_trials(deepcopy=False)
         # Unfinished trials with values count as pruned, with their last value. Those without values
         # make the sampler avoid their hyperparameters (constant liar).
@@ -196,7 +196,7 @@ class Study:
         self._study.tell(self.trials()[run].number, state=TrialState.FAIL)
 
     def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return a run's searched hyperparameters, or None if a value is not in the space."""
+        """Parse a run's values of the search space; return None if one is not in the space."""
         values = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())
@@ -208,7 +208,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once existing runs have been added to the journal (an earlier one may be lost)."""
+        """True once existing runs have been added to the journal, which may replace a lost one."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:

@@ -93,7 +93,7 @@ def add_models(
     show.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
     show.add_argument("--key", type=Path, metavar="FILE", help="also verify with this public key")
 
-    text = "verify a version, tag it with a stage and admit its digest"
+    text = "verify a version, tag it with a stage and add its digest to the promoted models"
     promote = action("promote", text, cluster, mlflow)
     promote.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
     promote.add_argument("stage", choices=("staging", "production"))

@@ -55,7 +55,7 @@ class Lineage(BaseModel):
     policies: Verdict | None = None
 
     def missing(self) -> Iterator[str]:
-        """Yield a sentence for each missing part that is needed to reproduce the model."""
+        """Yield a sentence for each reason why the lineage does not permit a promotion."""
         if not self.specification or not self.run.endswith(f"-{self.specification}"):
             yield "run is not named <job>-<8 digits>, so its specification is unknown"
         if "@sha256:" not in self.code:
@@ -134,7 +134,7 @@ def _specification(run: str) -> str:
 
 
 def _image(views: Sequence[View]) -> str:
-    """Return the image of the training program, or an empty string if it is not unique."""
+    """Return the image of the training program; empty if there is none or more than one."""
     images = {
         container.node["image"].text
         for view in views

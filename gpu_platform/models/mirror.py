@@ -31,7 +31,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Mirror:
-    """Client for the server at MLFLOW_TRACKING_URI. Credentials come from MLflow's variables."""
+    """Client for the server at MLFLOW_TRACKING_URI, with the credentials in MLFLOW_TRACKING_*."""
 
     def __init__(self) -> None:
         self._url = os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/")

@@ -129,7 +129,7 @@ def promote(
     conditions: dict[str, Condition],
     kubectl: Sequence[str],
 ) -> str:
-    """Verify a version, move the tag of a stage to it and admit its digest in the cluster.
+    """Verify a version, move a stage's tag to it and add its digest to the promoted models.
 
     Return the entry that was added to the ConfigMap of promoted models.
 

@@ -75,9 +75,9 @@ class TrainingJob(Deferred):
     run: pulumi.Output[str]
     """Name of the run and of its directory on the claim: `<name of the resource>-<8 digits>`."""
     namespace: pulumi.Output[str]
-    """Namespace of its pods."""
+    """Namespace of the run's pods."""
     summary: pulumi.Output[Values]
-    """The run as an output of a stack."""
+    """Summary of the run, to be exported as a stack output."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class InferenceService(Deferred):
     url: pulumi.Output[str]
     """URL for clients in the cluster."""
     summary: pulumi.Output[Values]
-    """The service as an output of a stack."""
+    """Summary of the service, to be exported as a stack output."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Storage(Deferred):
     """Storage classes, existing volumes, and claims for data sets and checkpoints."""
 
     claims: pulumi.Output[dict[str, str]]
-    """Names of the claims in the cluster by logical name."""
+    """Maps logical names of claims to their names in the cluster."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None

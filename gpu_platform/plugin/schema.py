@@ -77,7 +77,7 @@ _PLACEMENT: Final = {
     ),
     "namespace": _string("Namespace of the pods; required without `platform`."),
     "claims": _texts(
-        "Names of the claims in the cluster by logical name; required without `platform`."
+        "Maps logical names of claims to their names in the cluster; required without `platform`."
     ),
     "gpu_nodes": _type(
         "GpuNodes",
@@ -141,7 +141,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
                 type=PropertyType.ARRAY,
                 items=_string("Name of a claim.", optional=False),
                 description="Names of the runs' claims in the cluster. The claims must be "
-                "ReadWriteMany, because training writes to them at the same time.",
+                "ReadWriteMany, because training and the recorder write to them at the same time.",
             ),
         },
     ),
@@ -168,11 +168,11 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
         },
     ),
 }
-"""Settings of each component, and its additional arguments by Python name."""
+"""Settings model of each component, and its additional arguments, keyed by Python name."""
 
 
 def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
-    """Return the arguments of each component by Python name, and the types that they use."""
+    """Return each component's arguments, keyed by Python name, and the types that they use."""
     types: dict[str, TypeDefinition] = {}
     components = {
         component: additional | _properties(component, schema_of(model), types, schema_of(model))
@@ -183,7 +183,7 @@ def arguments() -> tuple[dict[str, Properties], dict[str, TypeDefinition]]:
 
 
 def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
-    """Return the outputs that are objects, by component, and add their types to `types`."""
+    """Return each component's outputs that are objects, and add their types to `types`."""
     root = PLATFORM_OUTPUTS.json_schema()
     for name in (_RUN, _SERVICE):
         section = root["$defs"][name]
@@ -192,8 +192,12 @@ def outputs(types: dict[str, TypeDefinition]) -> dict[str, Properties]:
         )
     built = {
         "GpuStack": {"gpuNodes": _type("GpuNodes", _GPU_NODES_TEXT)},
-        "TrainingJob": {"summary": _type(_RUN, "The run as an output of a stack.")},
-        "InferenceService": {"summary": _type(_SERVICE, "The service as an output of a stack.")},
+        "TrainingJob": {
+            "summary": _type(_RUN, "Summary of the run, to be exported as a stack output.")
+        },
+        "InferenceService": {
+            "summary": _type(_SERVICE, "Summary of the service, to be exported as a stack output.")
+        },
     }
     return {
         component: {name: replace(field, optional=False) for name, field in properties.items()}

@@ -168,7 +168,7 @@ class Member:
         while True:
             final_state = self._final_state(run)
             pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
-            # kubectl fails if a container of one of the pods has not started.
+            # `kubectl logs` fails if a container of one of the pods has not started.
             if pods and all(map(_has_started, pods)):
                 now = datetime.now(UTC)
                 self._print_logs(run, "--follow", since=since)
@@ -197,7 +197,7 @@ class Member:
         subprocess.run([*command, *selected, *limits, *options], check=False)
 
     def quota(self, resource: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the name, usage and limit of each quota in the namespace that limits a device."""
+        """Yield the name, usage and limit of each quota for a resource in the namespace."""
         for item in self._list("resourcequotas"):
             status = item.get("status", {})
             for key in (f"requests.{resource}", f"limits.{resource}"):
@@ -207,9 +207,10 @@ class Member:
                     break
 
     def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
-        """Return the number of allocated devices of a queue, and its limit if it has one.
+        """Return the number of devices that a queue has allocated, and the queue's limit, if any.
 
-        Return None if the member may not read the queue, or Volcano has not set its status yet.
+        Return None if the member may not read the queue, or if Volcano has not set the queue's
+        status yet.
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
@@ -222,7 +223,7 @@ class Member:
         return str(allocated.get(resource, "0")), None if limit is None else str(limit)
 
     def sweeps(self) -> dict[str, dict[str, Any]]:
-        """Return sweep summaries by key. A summary is empty until the controller has started."""
+        """Map sweep keys to summaries, which are empty until the controller has started."""
         return {
             item["metadata"]["labels"]["app.kubernetes.io/name"]: json.loads(
                 item["metadata"]["annotations"].get(SWEEP_SUMMARY_ANNOTATION, "{}")

@@ -71,7 +71,7 @@ class Submission:
 
 
 def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
-    """Return the jobs in a file by key. Their settings are the same as in `training.jobs`.
+    """Map the job keys in a file to the jobs, whose settings are those of `training.jobs`.
 
     Raises:
         GitopsError: If the file is not valid. The message lists every problem.

@@ -71,7 +71,7 @@ def _expected_series(settings: MonitoringSettings) -> tuple[str, ...]:
 def alerts(
     limits: Thresholds, *, scraped: Sequence[str] = (_QUEUES, _PODS_OF_CLUSTER, _GPUS)
 ) -> dict[str, list[Alert]]:
-    """Return the alerts by topic. `scraped` are series that must always exist."""
+    """Map topics to their alerts. `scraped` lists series that must always exist."""
     return {
         "gpus": _gpus(limits),
         "training": _training_alerts(limits),
@@ -133,7 +133,7 @@ def _gpus(limits: Thresholds) -> list[Alert]:
         Alert(
             name="GpuXidError",
             # The exporter reports the last error until it restarts, even if the GPU has since been
-            # assigned to another pod.
+            # assigned to another pod. The alert therefore ends after 15 minutes.
             expr="DCGM_FI_DEV_XID_ERRORS > 0 unless on (Hostname, gpu) "
             f"{_XID.format('')} == {_XID.format(' offset 15m')}",
             minutes=0,
@@ -287,7 +287,8 @@ def _queues(limits: Thresholds) -> list[Alert]:
         ),
         Alert(
             name="QueueBlocked",
-            # The scheduler counts a gang's missing pods only after the queue has admitted the gang.
+            # GangPendingTooLong does not cover these gangs: the scheduler counts the missing pods
+            # of a gang only after the queue has admitted the gang.
             expr="gpu_platform:queue_pending_gangs > 0 unless on (queue) max by (queue) "
             "(label_replace(changes(volcano_queue_pod_group_running_count[5m]), "
             '"queue", "$1", "queue_name", "(.*)")) > 0',

@@ -20,7 +20,7 @@ _SERVICE: Final = '{namespace=~"$namespace", service=~"$service"}'
 
 
 def pages(settings: MonitoringSettings) -> dict[str, Page]:
-    """Return the dashboards by name."""
+    """Map names to dashboards."""
     return {
         "cluster": _cluster(),
         "queues": _queues(),
@@ -182,7 +182,7 @@ def _run() -> Page:
                     "Goodput",
                     {"{{run}}": f"gpu_platform:run_goodput{_RUN}"},
                     "percentunit",
-                    description="share of the time with allocated GPUs that is spent in steps",
+                    description="time spent in steps, as a share of the time with allocated GPUs",
                 ),
             ],
             "Time": [

@@ -31,7 +31,7 @@ class Target:
     labels: Mapping[str, Sequence[str]]
     """Maps series labels to pod metadata sources; the last source that exists wins."""
     keeps_labels: bool = False
-    """True if labels of the metrics already name the namespace and pod that they describe.
+    """True if the metrics already have labels with the namespace and pod that they describe.
 
     Metrics without a pod must not get the labels of the exporter's pod either.
     """

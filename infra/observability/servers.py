@@ -13,9 +13,9 @@ from infra.serving.runtimes.runtime import IN_FLIGHT, READY, SUM_BY_POD
 
 
 def server_groups(servers: Mapping[str, Runtime], interval_seconds: int) -> list[dict[str, Any]]:
-    """Return a list with the rule group of these servers, which are keyed by service.
+    """Return a list with the rule group for the servers, or [] if there are no servers.
 
-    The list is empty if there are no servers.
+    `servers` maps the names of services to their runtimes.
     """
     if not servers:
         return []

@@ -37,14 +37,14 @@ def _target(args: InferenceServiceArgs) -> Manifest:
 
 
 def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
-    """Return the metrics; the one that requires the most replicas decides."""
+    """Return the metrics. The autoscaler follows the one that requires the most replicas."""
     metrics: list[Manifest] = []
     if scaling.cpu_target is not None:
         target = {"type": "Utilization", "averageUtilization": scaling.cpu_target}
         metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if scaling.requests_in_flight is not None:
         target = {"type": "AverageValue", "averageValue": str(scaling.requests_in_flight)}
-        # Recording rules copy the requests of other runtimes to this series.
+        # For other runtimes, recording rules create this series from the runtime's own metrics.
         metrics.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
     return metrics
 
@@ -71,16 +71,16 @@ def _triggers(
 ) -> list[Manifest]:
     """Return the triggers. KEDA requires strings as values."""
     runtime = args.stable.runtime
-    # The names of the Deployment's pods are its name and two more parts, the last of which has five
-    # characters. The canary's pods do not match, because their names have a third part. The leaders
-    # of a LeaderWorkerSet append a number.
+    # The name of a pod is the Deployment's name and two more parts, the second of which has five
+    # characters. The pods of the canary do not match, because their names have one more part. The
+    # name of a leader pod is the LeaderWorkerSet's name and a number.
     pods = f"{args.stable.name}-{'[0-9]+' if runtime.nodes > 1 else '[a-z0-9]+-[a-z0-9]{5}'}"
     in_flight = runtime.in_flight(f'namespace="{args.namespace}",pod=~"{pods}"')
     # Average the sum, instead of adding up averages, so that pods count only until they terminate.
     average = f"avg_over_time(sum({in_flight}){LAST_MINUTE})"
     triggers = [_prometheus(keda, average, str(scaling.requests_in_flight))]
     if keda.activation_query is not None:
-        # This query starts the first pod; afterwards, the requests in flight decide.
+        # This query starts the first pod; then the requests in flight determine the number of pods.
         triggers.append(_prometheus(keda, f"({keda.activation_query}) > bool 0", "1"))
     if scaling.cpu_target is not None:
         cpu_metadata = {"value": str(scaling.cpu_target)}

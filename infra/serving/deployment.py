@@ -1,4 +1,4 @@
-"""The workload of one version: how its pods start, load their model and terminate."""
+"""The Deployment or LeaderWorkerSet that runs one version of a service."""
 
 import math
 from dataclasses import replace

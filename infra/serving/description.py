@@ -51,9 +51,9 @@ class InferenceServiceArgs:
     """A service and its context. Images and names of claims are strings or Pulumi outputs.
 
     `run` is None unless the service has a `job` or a `run`. `winner` is the path of the symbolic
-    link to the winning run of its `sweep`, relative to the claim. `canary_image` is used only if
-    the canary overrides the image; `rollback_image`, `isolated` and `pull_secret` are used only if
-    automatic rollback is configured.
+    link to the winning run of the service's `sweep`, relative to the claim. `canary_image` is used
+    only if the canary overrides the image; `rollback_image`, `isolated` and `pull_secret` are used
+    only if automatic rollback is configured.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""Rollback of a canary: the program that evaluates its limits, and the annotations it reads."""
+"""Rollback of a canary: the program that evaluates the limits, and the annotations it reads."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def limits_of(args: InferenceServiceArgs) -> RollbackSettings | None:
-    """Return the limits of the service's canary, or None if nothing evaluates it."""
+    """Return the limits of the service's canary, or None if there are none."""
     return args.service.canary.rollback if args.service.canary is not None else None
 
 
@@ -118,12 +118,12 @@ def _pod(
 
 
 def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str, Any]]:
-    """Return each limit with the PromQL query that measures it.
+    """Return each limit with the PromQL query for the value that it limits.
 
     The program replaces CANARY_SPAN with the time span to evaluate. A query has no result while
     there are too few requests. Responses with status 400 count as failed, because a failing model
-    also causes them. Invalid requests have no effect, because both versions receive the same share
-    of them.
+    also causes them. Responses to invalid requests cancel out, because both versions receive the
+    same share of invalid requests.
     """
     span = f"[{CANARY_SPAN}]"
 

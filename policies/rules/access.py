@@ -155,7 +155,7 @@ def _is_system(resource: Resource) -> bool:
 
 
 def _aggregation_violations(role: Node) -> Iterator[Violation]:
-    """Yield violations for selectors of all roles, and for write verbs added to the role `view`."""
+    """Yield violations for selectors that match all roles, and for write verbs added to `view`."""
     for selector in role["aggregationRule"]["clusterRoleSelectors"].items():
         if matches_everything(selector):
             yield Violation(selector, "a label of the roles to aggregate")

@@ -62,7 +62,7 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
 def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     """Without probes, traffic reaches servers that have no model yet or that hang.
 
-    If a replica is a group of pods with a leader that serves, only the leader needs them.
+    If a replica is a group of pods with a leader that serves, only the leader needs probes.
     """
     if pod.role(config) != "serving" or _is_led(pod, config):
         return

@@ -72,7 +72,7 @@ def _serves(pod: Pod, config: ModelConfig) -> bool:
 
 
 def _not_promoted(reference: str) -> str:
-    """Return the condition under which the parameter object does not list a reference."""
+    """Return the CEL condition under which a reference is not that of a promoted model."""
     return (
         f"[{reference}].exists(r, !r.matches({cel.literal(_BY_DIGEST)})"
         " || !r.split('@')[0].matches(pattern(settings.repositories))"
@@ -200,7 +200,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
 
 
 def _mounts(container: Node, kinds: dict[str, str]) -> Iterator[Violation]:
-    # The program verifies the digest of everything that it copies from the claim.
+    # inference.fetch verifies the digest of everything that it copies from the claim.
     fetches = _FETCH in (_command_words(container) or ())
     for mount in container["volumeMounts"].items():
         path, kind = mount["mountPath"].text or "", kinds.get(mount["name"].text or "")

@@ -124,7 +124,7 @@ _OPEN_PEER_FINDERS: Final[
     ("projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
 ]
-"""API group, kinds, and the function that finds peers or rules that bypass the default."""
+"""API group, kinds, and the function that finds peers or rules that bypass the default deny."""
 
 
 @stack_rule(

@@ -39,7 +39,7 @@ _HANDLERS: Final = ("httpGet", "tcpSocket")
 def pod_context(pod: Pod) -> Node:
     """Return the security context of the pod.
 
-    Kinds that specify pod and container in one object, such as Spark's, call it
+    Kinds that specify pod and container in one object, such as Spark's, call the pod's context
     `podSecurityContext`.
     """
     own = pod.spec["podSecurityContext"]

@@ -54,10 +54,10 @@ def _is_sweep(workload: Workload) -> bool:
 def _not_below_others(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
-    """Yield a violation for each `is_low` workload that does not have the lowest priority.
+    """Yield a violation for each workload that satisfies `is_low` and has too high a priority.
 
-    Its priority must be below that of all training in its queue. Trials that are copied to jobs do
-    not count as training.
+    The priority must be below that of all training in the same queue. Trials that are copied to
+    jobs do not count as training.
     """
     classes = {
         priority_class.name: priority_class.root["value"].value

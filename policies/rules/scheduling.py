@@ -153,7 +153,7 @@ def _is_grouped(workload: Workload, pod: Pod) -> bool:
     config=GangConfig,
 )
 def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Violation]:
-    """A gang needs its size in the PodGroup, not only an annotation that names the group."""
+    """The scheduler reads a gang's size from the PodGroup. The annotation only names the group."""
     for workload in stack.workloads:
         pods = [pod for pod in training_pods(workload, config) if workload.joins_pod_group(pod)]
         for pod in pods[:1]:
@@ -178,7 +178,7 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 
 def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
-    """Return the number of pods. For a runtime, the objects that refer to it set the number."""
+    """Return the number of pods. For a Kubeflow runtime, the objects that refer to it set it."""
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None

@@ -87,7 +87,8 @@ def _names_image(key: str, node: Node) -> bool:
     "object.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Add a record of the kind to `kinds` in the configuration, or use another field.",
+    remediation="Add a record of the kind to `kinds` in the configuration, or set fields that the "
+    "rules can read.",
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:

@@ -83,8 +83,8 @@ def test_a_violation_that_only_the_whole_stack_shows_can_be_exempted():
     ("change", "says"),
     [
         ({"expires": "2026-11-20"}, "expires: found '2026-11-20', which is in the past"),
-        ({"expires": "next year"}, "expires: found 'next year'; write its last valid day"),
-        ({"expires": "2026-02-30"}, "expires: found '2026-02-30'; write its last valid day"),
+        ({"expires": "next year"}, "expires: found 'next year'; write the last valid day"),
+        ({"expires": "2026-02-30"}, "expires: found '2026-02-30'; write the last valid day"),
         ({"expires": None}, "expires: found None"),
         ({"expires": 20270101}, "expires: found 20270101"),
         ({"reason": " "}, "reason: found ' '; write why"),

@@ -46,7 +46,7 @@ def sweep_prices(
     """
     if not settings.training.has_money_budget:
         return {}
-    # Imported here, because they take longer to import than the rest of a stack's program.
+    # Imported here, because these modules take longer to import than the rest of a stack's program.
     from gitops.demand import demands
     from gitops.preview.capacity import ANY, count_gpus, count_hosts
     from gitops.preview.new_runs import cost_per_hour

@@ -38,7 +38,7 @@ def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Modul
 
     `custom` is the only `package.module:factory` that a manifest may name, because whoever can
     write the export must not be able to choose which code is imported. Raise ExportError if the
-    export is damaged or names other code.
+    export is damaged or names a different factory.
     """
     return _load_weights(folder, manifest, manifest.weights, custom)
 

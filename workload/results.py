@@ -186,7 +186,7 @@ def collect(
     """Check the outputs that a command wrote into a directory; return parameters and artifacts.
 
     Raises:
-        ValueError: If one is missing or does not have the declared type.
+        ValueError: If an output is missing or does not have the declared type.
     """
     parameters: dict[str, Parameter] = {}
     artifacts: dict[str, StepArtifact] = {}

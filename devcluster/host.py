@@ -65,7 +65,11 @@ def can_install() -> bool:
 
 
 def choose_kind(requested: str) -> Choice:
-    """Choose the kind for `auto`, `real` or `simulated`. Raise DevclusterError if it cannot run."""
+    """Choose the kind of cluster. `requested` is `auto`, `real` or `simulated`.
+
+    Raise DevclusterError if `requested` is invalid, or if it is `real` and the host does not
+    support real nodes.
+    """
     obstacle = _obstacle_to_real_nodes()
     if requested == Kind.SIMULATED:
         return Choice(Kind.SIMULATED, "requested by NODES=simulated")

@@ -96,7 +96,7 @@ def after(changes: list[Change]) -> Iterator[View]:
 
 
 def differences(changes: Iterable[Change]) -> list[Difference]:
-    """Return the diffs, sorted by title. A run that replaces another is compared with that run."""
+    """Return the diffs, sorted by title. A new run is compared with the run that it replaces."""
     changed = [c for c in changes if c.step.operation != "same"]
     created = {_key(c): c for c in changed if c.step.operation == "create"}
     deleted = {_key(c): c for c in changed if c.step.operation == "delete"}

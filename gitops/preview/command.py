@@ -214,7 +214,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
 
     `pack` is the policy pack that the engine used. Errors show `policies` instead of its path.
     """
-    # Imported while the engine is running, which takes about as long as the imports.
+    # Imported while the engine is running, so that the imports take no additional time.
     from gitops import prices, secrets
     from gitops.preview import markdown
     from gitops.preview.build import build

@@ -37,7 +37,7 @@ class NoResponseError(GitopsError):
 
 @dataclass
 class Snapshot:
-    """Objects of a cluster, grouped by kind or, if they represent runs, by API resource."""
+    """Objects of a cluster, grouped by kind or, for jobs, by API resource."""
 
     objects: dict[str, list[Object]] = field(default_factory=dict)
 

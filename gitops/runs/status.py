@@ -318,7 +318,7 @@ class Usage:
 def usage(
     pods: Iterable[Object], snapshot: Snapshot, prices: Prices, now: datetime, product: str = ""
 ) -> Usage:
-    """Return the GPU hours and the cost of pods, counted from the time when each was scheduled.
+    """Return the GPU hours and the cost of pods, each counted from when the pod was scheduled.
 
     `product` is the GPU model of nodes without a label.
     """

@@ -21,7 +21,7 @@ from simulation.volcano import Webhooks, apply_definitions, volcano_services
 
 
 def node_service(node: RealNode, groups: list[Path], arguments: list[str]) -> Service:
-    """Return the service that runs a real node. Restarting it reboots the node."""
+    """Return the service that runs a real node. Restarting the service reboots the node."""
     switch = os.open("/proc/self/ns/net", os.O_RDONLY)
     os.set_inheritable(switch, True)
     unshare = ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]

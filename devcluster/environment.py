@@ -1,6 +1,6 @@
 """Environment in which pulumi, kubectl and docker use the embedded cluster.
 
-It does not use ~/.kube, ~/.pulumi or the user's Docker.
+In this environment, they ignore ~/.kube, ~/.pulumi and the user's Docker.
 """
 
 import os

@@ -65,7 +65,11 @@ def can_install() -> bool:
 
 
 def choose_kind(requested: str) -> Choice:
-    """Choose the kind for `auto`, `real` or `simulated`. Raise DevclusterError if it cannot run."""
+    """Choose the kind of cluster. `requested` is `auto`, `real` or `simulated`.
+
+    Raise DevclusterError if `requested` is invalid, or if it is `real` and the host does not
+    support real nodes.
+    """
     obstacle = _obstacle_to_real_nodes()
     if requested == Kind.SIMULATED:
         return Choice(Kind.SIMULATED, "requested by NODES=simulated")
@@ -155,7 +159,7 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     for overlaid in ("/var", "/etc", "/opt", "/run", "/dev"):
         if layout.state.is_relative_to(overlaid) or layout.cache.is_relative_to(overlaid):
             raise DevclusterError(
-                f"the cluster's files cannot be in {overlaid}, because its nodes mount over it: "
+                f"the cluster's files cannot be in {overlaid}, which the nodes mount over: "
                 "set GPU_PLATFORM_CACHE to another directory"
             )
     ip = shutil.which("ip", path=system_path()) or "ip"

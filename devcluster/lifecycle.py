@@ -47,7 +47,7 @@ class Cluster:
 
 
 OnApiServer = Callable[[Cluster], object]
-"""Callback, called when the API server is available. Nodes and images may not be ready yet."""
+"""Function to call when the API server is available. Nodes and images may not be ready yet."""
 
 
 def up(

@@ -21,7 +21,7 @@ NAMESPACES: Final[Mapping[str, Sequence[str]]] = {
     "kuberay": ("ray-system",),
     "lws": ("lws-system",),
 }
-"""Namespaces that an operator's manifests create."""
+"""Maps operators to the namespaces that their manifests create."""
 
 READY_SECONDS: Final = 180
 

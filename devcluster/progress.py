@@ -14,7 +14,8 @@ QUIET_INTERVAL = 10.0
 class Reporter:
     """Progress reporter.
 
-    On a terminal, the current step is a live line; in a log, its line is repeated.
+    On a terminal, the current step has a live line. In a log, a line with the step's progress is
+    printed at most every ten seconds.
     """
 
     def __init__(self, console: Console | None = None) -> None:

@@ -13,10 +13,10 @@ from gitops.errors import GitopsError
 
 HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
-Prints the stacks whose resources or rules may differ from those at a Git revision: all stacks if
-the program or the policy pack has changed, otherwise those whose configuration has changed or names
-a changed path, such as a Dockerfile or a source directory of an image. Removed environments are
-reported on stderr.
+Prints the stacks whose resources or rules may have changed since a Git revision: all stacks if the
+program or the policy pack has changed, otherwise the stacks whose configuration has changed or
+names a changed path, such as a Dockerfile or a source directory of an image. Removed environments
+are reported on stderr.
 
 With --gitlab, prints a child pipeline for GitLab with a job for each of these stacks, and a job
 that warns about each removed environment.

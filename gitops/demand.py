@@ -37,7 +37,7 @@ class Demand:
 
     workload: str
     run: str
-    """Name of the run, followed by the step if it has several steps.
+    """Name of the run, followed by the step if the run has several steps.
 
     If the pods belong to no run, this is the name of the workload.
     """
@@ -65,7 +65,7 @@ class Demand:
 
     @property
     def gpus(self) -> dict[str, Decimal]:
-        """GPUs of one pod by resource name."""
+        """Number of GPUs of one pod for each resource name."""
         return {
             name: amount
             for name, amount in self.requests.items()

@@ -1,10 +1,9 @@
 """Previews without a cluster, secrets or the stack's state, for pull requests from forks.
 
 The base revision is rendered into a temporary state. The current version is previewed against this
-state, so the engine itself determines which resources are created, changed and replaced. Secrets
-are placeholders.
-Images that would be built are named by the hash of their sources, so changed sources result in a
-new run, as they do in the cluster.
+state, so the engine itself determines which resources are created, changed and replaced.
+Placeholders replace the secrets. Images that would be built are named after the hash of their
+sources, so changed sources result in a new run, as they do in the cluster.
 """
 
 import io

@@ -46,7 +46,7 @@ def sweep_prices(
     """
     if not settings.training.has_money_budget:
         return {}
-    # Imported here, because they take longer to import than the rest of a stack's program.
+    # Imported here, because these modules take longer to import than the rest of a stack's program.
     from gitops.demand import demands
     from gitops.preview.capacity import ANY, count_gpus, count_hosts
     from gitops.preview.new_runs import cost_per_hour
@@ -89,14 +89,14 @@ def _problems(
 ) -> Iterator[str]:
     if not price and sweep.budget.gpu_hours is None:
         yield (
-            f"{_money(key, sweep)}, but its GPUs are free in the price table, so the sweep has no "
-            "limit: set budget.gpu_hours."
+            f"{_money(key, sweep)}, but the sweep's GPUs are free in the price table, so the sweep "
+            "has no limit: set budget.gpu_hours."
         )
     interval = settings.training.sweep_controller.interval_seconds
     reserve = sweep.reserve(interval) / 3600 * float(price)
     if sweep.budget.money is not None and price and sweep.budget.money <= reserve:
         yield (
-            f"{_money(key, sweep)}, but its parallel trials can cost {reserve:.2g} "
+            f"{_money(key, sweep)}, but the sweep's parallel trials can cost {reserve:.2g} "
             f"{prices.currency} before the controller has paused them, so no trial would start: "
             "set a larger budget."
         )

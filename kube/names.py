@@ -14,8 +14,9 @@ SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
 SWEEP_GPU_HOURS_ANNOTATION: Final = "gpu-platform.dev/sweep-gpu-hours"
 SWEEP_MONEY_ANNOTATION: Final = "gpu-platform.dev/sweep-money"
 SWEEP_SHARE_ANNOTATION: Final = "gpu-platform.dev/sweep-expected-share"
-"""Annotations of the template for a sweep's trials: the number of concurrent trials, their total
-number, the budget, and the share of all epochs that early stopping is expected to train."""
+"""Annotations of the template for a sweep's trials: the number of parallel trials, the total number
+of trials, the budgets in GPU-hours and in money, and the share of the trials' total length that is
+expected to be trained with early stopping."""
 SWEEP_SUMMARY_ANNOTATION: Final = "gpu-platform.dev/sweep-summary"
 """Annotation of the same template: JSON in which the controller reports the state of the sweep."""
 
@@ -79,7 +80,8 @@ TOKEN_VOLUME: Final = "notebook-token"  # noqa: S105  the name of a volume
 MODELS_VOLUME: Final = "models"
 MODELS_PATH: Final = "/models"
 EXPORT_VOLUME: Final = "export"
-"""Separate from MODELS_VOLUME: server-side apply must not merge a claim with an `emptyDir`."""
+"""Name of the volume of a model that is not on a claim. It differs from MODELS_VOLUME, so that
+server-side apply never merges a claim with an `emptyDir`."""
 CACHE_VOLUME: Final = "model-cache"
 CACHE_PATH: Final = "/model-cache"
 """Mounted only by the init container that downloads models."""

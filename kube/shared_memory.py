@@ -24,7 +24,7 @@ def largest_shm(memory: Decimal, share: float = SHARE) -> Decimal:
 
 
 def shm_problem(shm: str, memory: str) -> str | None:
-    """Return an error message if a /dev/shm of size `shm` does not fit the memory limit."""
+    """Return an error message if a /dev/shm of size `shm` does not fit into the memory limit."""
     largest = largest_shm(parse_quantity(memory))
     if parse_quantity(shm) <= largest:
         return None

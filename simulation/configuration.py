@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
-# Seconds until a real node without heartbeats is NotReady, and from then to its pods' eviction.
+# Time (s) after its last heartbeat until a real node is NotReady.
 NODE_GRACE_SECONDS = 16
+# Time (s) for which pods stay on a node that is not Ready, before they are evicted.
 EVICTION_SECONDS = 10
 # With Kubernetes' default limits (20 to 50 requests per second), the controllers would need a
 # minute to admit a thousand nodes, and the scheduler another minute to bind a thousand pods.
@@ -83,8 +84,8 @@ def kwokctl_configuration(settings: Settings) -> dict[str, object]:
     """Return the KwokctlConfiguration (config.kwok.x-k8s.io/v1alpha1)."""
     real, binaries = bool(settings.address), settings.binaries
     names = [settings.address, settings.api_service] if real else [settings.api_service]
-    # By default, kwokctl picks the first free ports. Two clusters that start at the same time would
-    # pick the same ones.
+    # By default, kwokctl picks the first free ports. Two clusters that start at the same time could
+    # pick the same ports.
     others = (
         {} if real else {name: settings.port + offset for offset, name in enumerate(OTHER_PORTS, 1)}
     )

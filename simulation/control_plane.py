@@ -1,6 +1,6 @@
 """Control plane of a cluster: etcd, the API server, controllers, the scheduler and kwok.
 
-kwokctl's binary runtime starts them as plain processes and keeps its files in HOME.
+The binary runtime of kwokctl starts them as plain processes and keeps its files in HOME.
 """
 
 import base64
@@ -127,7 +127,7 @@ class ControlPlane:
         return process.pid
 
     def component_pids(self) -> dict[int, str]:
-        """Return component names by process ID, as recorded by kwokctl."""
+        """Map the process IDs that kwokctl has recorded to component names."""
         pids = {}
         for file in self._pid_files():
             text = file.read_text().strip()

@@ -1,4 +1,4 @@
-"""PID 1 of a PID namespace, which starts services, restarts them, and reaps other processes."""
+"""PID 1 of a PID namespace: it starts services, restarts them, and reaps other processes."""
 
 import json
 import os

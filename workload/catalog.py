@@ -12,7 +12,7 @@ Option = int | float | str | bool
 
 
 class Options(BaseModel):
-    """Options of a model. The base class, for models of a single size, has none."""
+    """Base class of model options. Models of a fixed size use this class, which has no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,8 +64,8 @@ class GptOptions(Options):
 class KnownModel:
     """A model of this project: its factory and the shape of one sample.
 
-    `factory` is called with the number of outputs and the options. `shape` is None if the options
-    determine the shape.
+    `factory` is called with the number of outputs and the options. `takes` describes the samples in
+    help texts. `shape` is None if the options determine the shape.
     """
 
     factory: str
@@ -88,7 +88,10 @@ MODELS: Final = {
     ),
     "gpt": KnownModel("workload.models.gpt:Gpt", "text", options=GptOptions),
 }
-"""Maps names to models. Images are enlarged and converted to colour as needed, but never shrunk."""
+"""Maps names to models.
+
+To fit a model, images are enlarged and converted to colour, but never shrunk.
+"""
 
 
 def _is_model_name(name: str) -> str:
@@ -111,7 +114,7 @@ def checked_options(model: str, options: dict[str, Option]) -> dict[str, Any]:
 
 
 def input_shape(model: str, options: dict[str, Option]) -> tuple[int, ...] | None:
-    """Return the shape of one sample: an image's channels, height and width, or a text's tokens.
+    """Return the shape of one sample: channels, height and width, or the number of tokens.
 
     Return None for a custom model, which is built for the shape of the data set's samples.
     """

@@ -20,7 +20,7 @@ class ConfigurationError(Exception):
 def problem_sentences(
     error: ValidationError, written_as: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return a sentence per error; `written_as` maps fields to the names that the user used."""
+    """Return a sentence per error. `written_as` maps field names to the names that users write."""
     names = written_as or {}
     return [_sentence(detail, names) for detail in error.errors(include_url=False)]
 

@@ -40,8 +40,8 @@ class FatalError(Exception):
 def leave(code: int, immediately: bool = True) -> NoReturn:
     """Exit, by default without shutting down the interpreter.
 
-    While the interpreter shuts down, threads of a process group occasionally abort, because their
-    library is being unloaded.
+    During a shutdown of the interpreter, threads of torch.distributed occasionally abort the
+    process, because their library is being unloaded.
     """
     if not immediately:
         raise SystemExit(code)

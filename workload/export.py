@@ -24,7 +24,7 @@ class Program(nn.Module):
 
     def __init__(self, program: torch.nn.Module) -> None:
         super().__init__()
-        # In a tuple, the program is not a submodule: exported modules lack eval() and to().
+        # The tuple hides the program from eval() and to(), which exported modules do not support.
         self._program = (program,)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def load_network(folder: Path, manifest: Manifest, custom: str = "") -> nn.Modul
 
     `custom` is the only `package.module:factory` that a manifest may name, because whoever can
     write the export must not be able to choose which code is imported. Raise ExportError if the
-    export is damaged or names other code.
+    export is damaged or names a different factory.
     """
     return _load_weights(folder, manifest, manifest.weights, custom)
 
@@ -153,10 +153,10 @@ def _read_program(path: Path) -> ExportedProgram:
 
 
 def _read_quantized(path: Path, method: str) -> nn.Module:
-    """Read an int8 program; lower a static one to oneDNN if this machine supports it.
+    """Read an int8 program. If its quantization is static, lower it to oneDNN where supported.
 
-    A static graph only simulates int8 (fake quantization), so without lowering, it would be slower
-    than fp32.
+    A graph with static quantization only simulates int8. Without lowering, it would be slower than
+    fp32.
     """
     try:
         torchao("torchao.quantization")
@@ -173,10 +173,10 @@ def _has_onednn() -> bool:
 
 
 def _lowered(program: ExportedProgram) -> GraphModule:
-    """Lower a graph for any batch size to oneDNN, as torchao's lower_pt2e_quantized_to_x86 does.
+    """Lower a graph with a variable batch size to oneDNN, without a compiler.
 
-    This needs no compiler. Weights are packed for this machine's kernels after loading, because
-    packed weights cannot be saved.
+    torchao's lower_pt2e_quantized_to_x86 takes the same steps. Weights are packed for this
+    machine's kernels after loading, because packed weights cannot be saved.
     """
     from torch._inductor.constant_folding import constant_fold
     from torch._inductor.fx_passes.freezing_patterns import freezing_passes

@@ -35,7 +35,10 @@ def write_atomically(
 
 
 def create_unfinished(target: Path) -> Path:
-    """Create an empty directory that `publish_folder` renames to `target`; remove leftovers."""
+    """Create an empty directory that `publish_folder` renames to `target`.
+
+    A directory that an earlier attempt left behind is removed.
+    """
     unfinished = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)

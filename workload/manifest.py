@@ -65,7 +65,8 @@ class Artifact(Weights):
     )
     relative_size: float = Field(gt=0, description="Size relative to the weights' file.")
     relative_speed: float = Field(
-        gt=0, description="Speed relative to the weights in eager fp32 (ratio of median times)."
+        gt=0,
+        description="Speed relative to the original model in eager fp32 (ratio of median times).",
     )
     seconds: float = Field(gt=0, description="Median seconds per batch on the CPU.")
     batch: int = Field(ge=1, description="Samples per timed batch.")
@@ -108,7 +109,7 @@ class Manifest(BaseModel):
     options: dict[str, Option] = Field(default_factory=dict, description="Options of the model.")
     input_shape: tuple[int, ...] = Field(
         min_length=1,
-        description="Shape of one sample: channels, height and width, or tokens.",
+        description="Shape of one sample: channels, height and width, or the number of tokens.",
     )
     input_dtype: InputType = "float32"
     classes: tuple[str, ...] = Field(

@@ -26,7 +26,7 @@ class Event(BaseModel):
 
 
 class Started(Event):
-    """First line of an attempt: a new run, or one that resumes from a checkpoint.
+    """First line of an attempt, which starts a new run or resumes a run from a checkpoint.
 
     Hyperparameters are additional fields.
     """
@@ -155,7 +155,7 @@ class Message(Event):
 
 
 class Preflight(Event):
-    """Measurements of a gang before its first step; additional fields are the medians."""
+    """Measurements of a gang before its first step. Additional fields contain the medians."""
 
     event: Literal["preflight"] = "preflight"
     seconds: float

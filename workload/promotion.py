@@ -61,7 +61,7 @@ def parse_condition(text: str) -> Condition:
 def parse_named(arguments: Sequence[str]) -> dict[str, Condition]:
     """Parse conditions such as "accuracy >= 0.95", and map metrics to their conditions.
 
-    Raise ValueError if one is invalid.
+    Raise ValueError if a condition is invalid.
     """
     found = {}
     for argument in arguments:

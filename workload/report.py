@@ -60,8 +60,8 @@ def emit(event: "str | Event", **fields: object) -> str:
 def conclude(event: "str | Event", text: str = "", /, **fields: object) -> None:
     """Write the last line of a run; this line or `text` is also the pod's termination message.
 
-    If several processes of a pod call this, the message of the first one is kept, because the
-    others often fail as a consequence.
+    If several processes of a pod call this function, the first message is kept, because the other
+    processes often fail as a consequence of the first failure.
     """
     terminal = _terminal()
     if terminal is not None:
@@ -113,9 +113,9 @@ def _write(content: Mapping[str, object]) -> str:
 
 
 class Bar:
-    """Progress bar, shown within its context if standard output is a terminal.
+    """Context manager for a progress bar, which is shown if standard output is a terminal.
 
-    It counts samples: the run has `total`, and earlier processes have trained on `done` of them.
+    The bar counts samples: the run has `total`, and earlier processes have trained on `done`.
     """
 
     def __init__(self, total: int, done: int, shown: bool = True) -> None:

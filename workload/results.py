@@ -1,7 +1,7 @@
-"""Results of steps: typed parameters and artifacts, in a directory shared by all runs of a claim.
+"""Results of steps: typed parameters and artifacts, in a directory shared by all runs on a claim.
 
-A result's name is the hash of everything that determines it. Its manifest is written last, and its
-directory is renamed atomically, so a result that exists is complete.
+A result's name is the hash of everything that determines the result. Its manifest is written last,
+and its directory is renamed atomically, so a result that exists is complete.
 """
 
 import contextlib
@@ -39,7 +39,10 @@ STEPS_FOLDER: Final = "steps"
 
 TRAINING: Final = "train"
 EXPORT: Final = "export"
-"""Output of the training: the directory of its export. All its other outputs are metrics."""
+"""Name of the training step's output that is the directory of the export.
+
+All other outputs of the training step are metrics.
+"""
 
 OUTPUT_NAME: Final = r"[a-z][a-z0-9_]*"
 PLACEHOLDER: Final = re.compile(rf"\$\((inputs|outputs)\.({OUTPUT_NAME})\)")
@@ -58,7 +61,7 @@ class StepArtifact(File):
 
 
 class StepManifest(BaseModel):
-    """Manifest of a step's result: everything that determines it, and its outputs."""
+    """Manifest of a step's result: everything that determines the result, and the outputs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -183,7 +186,7 @@ def collect(
     """Check the outputs that a command wrote into a directory; return parameters and artifacts.
 
     Raises:
-        ValueError: If one is missing or does not have the declared type.
+        ValueError: If an output is missing or does not have the declared type.
     """
     parameters: dict[str, Parameter] = {}
     artifacts: dict[str, StepArtifact] = {}

@@ -237,7 +237,7 @@ class Run:
         exit_codes.leave(exit_codes.INTERRUPTED, dist.is_initialized())
 
     def finish(self, write: Action, metrics: Mapping[str, SupportsFloat], **manifest: Any) -> None:
-        """Export the model: rank 0 writes it with `write(directory)`, then its manifest."""
+        """Export the model: rank 0 writes the model with `write(directory)`, then the manifest."""
         results = {name: float(value) for name, value in metrics.items()}
 
         def export(folder: Path) -> str:

@@ -1,10 +1,10 @@
 """Program of a step: `python3 -m workload.step --run=… --name=… -- COMMAND`.
 
 The program evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the
-command and its variables, and runs the command. A step is skipped if a preceding step was skipped,
-or if a condition on the metrics of the exported model is false. A step with outputs does not
-run if a result for the same image, command, environment variables and inputs exists: it reuses that
-result. Volcano counts steps that are skipped or reuse a result as succeeded.
+command and in environment variables, and runs the command. A step is skipped if a preceding step
+was skipped, or if a condition on the metrics of the exported model is false. If a result for the
+same image, command, environment variables and inputs exists, a step with outputs reuses it and does
+not run. Volcano counts steps that are skipped or reuse a result as succeeded.
 """
 
 import argparse

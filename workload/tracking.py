@@ -24,7 +24,7 @@ from workload.exit_codes import FatalError
 from workload.files import write_atomically
 
 RUNS_FILE: Final = "tracking.json"
-"""File in a run's directory with the run's identifier in each service, read when it resumes."""
+"""File in a run's directory with the run's ID in each service, read when the run resumes."""
 
 CAPACITY: Final = 10_000
 """Maximum number of queued lines."""

@@ -116,7 +116,7 @@ class BaseImages:
 
     @property
     def layouts(self) -> dict[str, Layout]:
-        """Images by their names in the registry."""
+        """Mapping of the images' names in the registry to their layouts."""
         return {base.reference: Layout(self._paths.images / base.name) for base in self._bases}
 
     def start(self) -> None:

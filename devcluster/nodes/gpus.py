@@ -1,15 +1,15 @@
 """Simulated GPU driver of a real node, with metrics derived from the processes that use the GPUs.
 
-It writes a JSON list of the GPUs to every connection on its socket. Each GPU has DCGM fields, which
-the simulated exporter serves (toolchain/modules/tools). A process uses the GPUs listed in its
-NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No value comes from a real GPU:
+The driver writes a JSON list of the GPUs to every connection on its socket. Each GPU has DCGM
+fields, which the simulated exporter serves (toolchain/modules/tools). A process uses the GPUs
+listed in its NVIDIA_VISIBLE_DEVICES, which the device plugin sets. No value comes from a real GPU:
 
 - utilization: CPU time since the last sample, divided among the process's GPUs; 100% is one core
 - memory: private resident memory, divided in the same way
 - power: from POWER_IDLE when idle to POWER_LIMIT at full load
 - Xid errors: none
 
-A faults file overrides fields by GPU index: {"0": {"DCGM_FI_DEV_XID_ERRORS": 79}}.
+A faults file maps GPU indices to overridden fields: {"0": {"DCGM_FI_DEV_XID_ERRORS": 79}}.
 """
 
 import contextlib

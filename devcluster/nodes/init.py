@@ -1,6 +1,7 @@
-"""PID 1 of a real node, which sets up mounts and the network and supervises all services.
+"""PID 1 of a real node: it sets up mounts and the network, and supervises all services.
 
-`cluster_init` starts it in separate namespaces. Killing it is like a power failure of the node.
+`cluster_init` starts this process in separate namespaces. Killing the process is like a power
+failure of the node.
 """
 
 import json

@@ -11,7 +11,8 @@ from devcluster.nodes import cgroups
 from devcluster.paths import Layout
 
 OVERLAID = ("var", "etc", "opt")
-# The kubelet sets these sysctls, which are not namespaced, so files are mounted over them.
+# The kubelet sets these sysctls, which are not namespaced. Files are mounted over them, so that the
+# host's values do not change.
 SYSCTLS = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 
 

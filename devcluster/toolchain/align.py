@@ -26,7 +26,7 @@ def built_together() -> list[Path]:
 
 
 def versions(directory: Path) -> Versions:
-    """Return the versions that a module's go.mod requires; keys of replacements are `path =>`.
+    """Return the versions in a module's go.mod: requirements, and replacements under `path =>`.
 
     Modules must agree on both, because Go compiles a package again if either differs.
     """

@@ -43,7 +43,7 @@ class Package:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of every Go command, with the user's module and build caches."""
+    """Return the environment for Go commands that use the user's module and build caches."""
     kept = {key: value for key, value in os.environ.items() if key not in _UNSET_VARIABLES}
     return kept | _OVERRIDDEN | compiler_memory(psutil.virtual_memory().total, os.cpu_count() or 1)
 
@@ -73,7 +73,7 @@ class Go:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment for the commands."""
+        """Environment for Go commands that use this object's caches."""
         caches = {"GOMODCACHE": str(self.caches / "mod"), "GOCACHE": str(self.caches / "build")}
         return environment() | caches | {"CGO_ENABLED": str(int(self._cgo))}
 

@@ -108,7 +108,7 @@ class Program(_Pin):
     answer: str | None = None
     """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None
-    """Main program in whose directory this one is installed. Set if this one prints no version."""
+    """Main program in whose directory this program is installed, if it prints no version itself."""
     plugin: str | None = None
     """Directory of this program in Pulumi's plugin directory, if the program prints no version."""
 
@@ -138,7 +138,7 @@ class Module(_Pin):
 
     @property
     def directory(self) -> Path:
-        """Directory with go.mod and go.sum, and this project's main package, if it has one."""
+        """Directory with go.mod and go.sum, and with the main package if the module has one."""
         return HERE / "modules" / self.name
 
     @property

@@ -69,10 +69,10 @@ def plural(kind: str) -> str:
 def access(
     name: str, objects: Iterable[Object], groups: Mapping[Purpose, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the Roles and bindings that the groups of each purpose need.
+    """Yield the Roles and bindings for the groups that preview or update the stack `name`.
 
-    `name` is the name of the stack. If there are preview groups, the first objects are the
-    admission policy that limits them to dry runs, and its binding.
+    If there are preview groups, the first objects are the admission policy that limits these groups
+    to dry runs, and the policy's binding.
     """
     all_objects = sorted(objects)
     if previewers := groups.get("preview"):

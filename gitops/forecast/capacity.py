@@ -10,7 +10,7 @@ from gitops.forecast.state import Node, PodShape
 from gitops.runs.snapshot import devices
 
 Free = dict[str, dict[str, Decimal]]
-"""Free amounts by node and resource."""
+"""Maps node names to the free amount of each resource."""
 _ZERO: Final = Decimal(0)
 _MANY: Final = Decimal(10**6)
 

@@ -36,7 +36,7 @@ _BOUND: Final = "Running"
 _POLL: Final = 0.02
 _TIMEOUT: Final = 120.0
 Placement = dict[str, str | None]
-"""Node names by pod name; None for unscheduled pods."""
+"""Maps pod names to node names, or to None for unscheduled pods."""
 _MAX_EVICTION_ROUNDS: Final = 10
 """Maximum number of eviction rounds at one point in time, since gangs could evict each other
 forever."""
@@ -130,7 +130,7 @@ class Replay:
                 run.reason = _reason(run, self._all)
 
     def advance(self) -> bool:
-        """Jump to the next known end; return False if there is none.
+        """Jump to the next known end of a gang; return False if no end is known.
 
         If a gang is waiting, let the scheduler decide.
         """

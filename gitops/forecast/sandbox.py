@@ -41,7 +41,7 @@ _PATHS: Final = {
 }
 _THREADS: Final = 8
 TIMEOUT_SECONDS = 90.0
-"""Timeout (s) for each wait."""
+"""Timeout (s) for each state of the cluster that the sandbox waits for."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _SESSION: Final = b"] Close Session "
@@ -143,14 +143,14 @@ class Sandbox:
         self._all(self._create, pods)
 
     def end(self, gang: str, *, pods_only: bool = False) -> None:
-        """Delete the pods of a gang and, unless `pods_only`, its PodGroup."""
+        """Delete the pods of a gang and, unless `pods_only` is set, its PodGroup."""
         chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_FORCE}
         self._api.delete(_PODS, params=chosen)
         if not pods_only:
             self._api.delete(f"{_GROUPS}/{gang}")
 
     def clear(self, *, nodes: bool = False) -> None:
-        """Delete all gangs and, if `nodes`, all nodes.
+        """Delete all gangs and, if `nodes` is set, all nodes.
 
         New pods need new names, because kwok may not start a pod with the name of a deleted one.
         """

@@ -60,9 +60,9 @@ def simulate(
 
 
 def orders(state: State, repeat: int | None = None) -> Iterator[Random | None]:
-    """Yield the order of gangs of the same age for each repetition.
+    """For each repetition, yield the order of gangs of the same age.
 
-    None is alphabetical order. A random generator shuffles the gangs reproducibly.
+    None means alphabetical order. A random generator shuffles the gangs reproducibly.
     """
     default = REPETITIONS if evicts(state.scheduler_configuration) else 1
     yield None

@@ -15,7 +15,7 @@ from gitops.errors import GitopsError
 VERSION: Final = 1
 
 Amounts = dict[str, str]
-"""Kubernetes quantities by resource name."""
+"""Maps resource names to Kubernetes quantities."""
 JsonObject = dict[str, JsonValue]
 
 

@@ -15,7 +15,7 @@ from policies.views import Stack, View
 _GIB = Decimal(2**30)
 _UNKNOWN_PODS = "the number of its pods is unknown"
 ANY = "any model"
-"""Name used for pods that select no GPU model if the price table sets none for the environment."""
+"""GPU model of pods if neither they nor the environment in the price table specify a model."""
 
 
 @dataclass(frozen=True, order=True)

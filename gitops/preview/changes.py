@@ -57,7 +57,7 @@ class Change:
 
     @property
     def title(self) -> str:
-        """Title such as `PersistentVolumeClaim data in ml-prod`, or Pulumi's type and name."""
+        """Kind, name and namespace of a Kubernetes object; type and name of any other resource."""
         resource = self.resource
         if not resource.is_manifest:
             return f"{resource.pulumi_type.rpartition(':')[2]} {self.step.name}"
@@ -73,8 +73,8 @@ class Change:
 def changes(steps: tuple[Step, ...]) -> list[Change]:
     """Return the steps of all resources except components and the stack itself.
 
-    Providers are included only if they change, which can affect the deletion of resources: Pulumi
-    deletes a resource with the last configuration of its provider.
+    Providers are included only if they change. Such a change can affect the deletion of resources,
+    because Pulumi deletes a resource with the last configuration of its provider.
     """
     return [Change(step) for step in steps if _is_reported(step)]
 
@@ -96,7 +96,7 @@ def after(changes: list[Change]) -> Iterator[View]:
 
 
 def differences(changes: Iterable[Change]) -> list[Difference]:
-    """Return the diffs, sorted by title. A run that replaces another is compared with that run."""
+    """Return the diffs, sorted by title. A new run is compared with the run that it replaces."""
     changed = [c for c in changes if c.step.operation != "same"]
     created = {_key(c): c for c in changed if c.step.operation == "create"}
     deleted = {_key(c): c for c in changed if c.step.operation == "delete"}

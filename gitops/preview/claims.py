@@ -8,8 +8,8 @@ from policies.resources import Resource
 from policies.values import Node
 
 _DATA_LOSS = (
-    "Its data is lost unless the reclaim policy of its volume is `Retain`. Pods that mount it must "
-    "terminate first."
+    "Its data is lost unless the reclaim policy of its volume is `Retain`. Pods that mount the "
+    "claim must terminate first."
 )
 
 
@@ -79,7 +79,7 @@ def storage(claim: Resource) -> Node:
 
 
 def under_new_keys(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a warning for each new claim if others are deleted, since one may have been renamed."""
+    """Yield a warning for each new claim if other claims are deleted: it may be a renamed claim."""
     claims = [change for change in changes if is_claim(change.resource)]
     leaving = [c.resource.name for c in claims if c.step.operation == "delete"]
     names = ", ".join(f"claim `{name}`" for name in leaving)
@@ -88,5 +88,5 @@ def under_new_keys(changes: Iterable[Change]) -> Iterator[str]:
         if change.step.operation == "create" and leaving:
             yield (
                 f"Claim `{change.resource.name}` is new and empty, and {names} {verb} the stack: "
-                "if it was renamed, copy the data."
+                "if the claim was renamed, copy the data."
             )

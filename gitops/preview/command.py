@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report_failure(options: argparse.Namespace, reason: str) -> None:
-    """Write a report on a preview that could not start, replacing an earlier report."""
+    """Write a report on a failed preview, replacing an earlier report."""
     from gitops import prices
     from gitops.preview import markdown
     from gitops.preview.build import build
@@ -210,11 +210,11 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
 
 
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
-    """Wait for the preview, write comment.md and report.json, and return the status.
+    """Wait for the preview, write the report, and return the report's status.
 
     `pack` is the policy pack that the engine used. Errors show `policies` instead of its path.
     """
-    # Imported while the engine is running, which takes about as long as the imports.
+    # Imported while the engine is running, so that the imports take no additional time.
     from gitops import prices, secrets
     from gitops.preview import markdown
     from gitops.preview.build import build

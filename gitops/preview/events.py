@@ -27,15 +27,16 @@ _OUTPUT_MARK: Final = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
 UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Text that the engine writes for an unknown value of any type (`pulumi.runtime.rpc`)."""
 
-# This advice is omitted: during a short outage, it would drop existing objects from the state.
+# This advice is omitted, because following it during a short outage would drop existing objects
+# from the state.
 _ADVICE: Final = re.compile(r" *If the cluster was deleted, [^\n]*PULUMI_K8S_DELETE_UNREACHABLE.*")
 # This line is omitted: it describes the machine that runs the preview, not the change.
 _ORIGIN: Final = re.compile(r"(?m)^(?:warning: )?using pulumi-\S+ from \$PATH.*\n?")
 _STACK: Final = "pulumi:pulumi:Stack"
 _SECRET_FIELDS: Final = ("data", "stringData")
 
-# A replacement consists of several steps, of which only "replace" is listed. Other steps (read)
-# change nothing.
+# A replacement consists of several operations, of which only "replace" is listed. Operations that
+# change nothing, such as "read", are omitted.
 _OPERATIONS: dict[str, Operation] = {
     "same": "same",
     "create": "create",
@@ -79,7 +80,7 @@ class Step:
 
 @dataclass(frozen=True)
 class PolicyFinding:
-    """A violation of a rule by a resource, or by the stack as a whole (no URN)."""
+    """A violation of a rule by a resource or, without a URN, by the stack as a whole."""
 
     rule: str
     mandatory: bool

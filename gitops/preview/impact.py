@@ -60,7 +60,7 @@ def earlier_runs(changes: Iterable[Change]) -> list[Demand]:
 
 
 def gpus_by_queue(demands: Iterable[Demand]) -> dict[str, Decimal]:
-    """Return the GPUs of all pods by queue."""
+    """Map each queue to the number of GPUs of its pods."""
     by_queue: dict[str, Decimal] = defaultdict(Decimal)
     for demand in demands:
         by_queue[demand.queue] += sum(demand.gpus.values(), Decimal(0)) * (demand.pods or 0)
@@ -115,7 +115,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
-    """Yield a warning for each server of a run or sweep that the same change starts."""
+    """Yield a warning for each changed model server if the same plan starts its run or sweep."""
     created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}

@@ -165,7 +165,7 @@ class Report(_Model):
     """Changed outputs of the stack."""
     gpus: list[PoolRow]
     held_by_earlier_runs: dict[str, Number]
-    """GPUs, by queue, of runs that leave the stack and may continue in the cluster."""
+    """Maps queues to the GPUs of runs that leave the stack and may continue in the cluster."""
     held_cost_hour: Number | None
     """Hourly cost of the runs in `held_by_earlier_runs`; null if a price is unknown."""
     new_runs: list[RunRow]

@@ -28,8 +28,8 @@ Attributes = Mapping[str, str]
 def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return the reasons why the API server cannot validate a preview; empty if it can.
 
-    Without `dry_run`, only check that the API server responds. Without a configured cluster,
-    failures are only reported, because the program may select a cluster itself.
+    Without `dry_run`, only check that the API server responds. If the stack configures no cluster,
+    a missing response is returned as a reason, because the program may select a different cluster.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not respond.
@@ -68,7 +68,7 @@ def _unknown(reason: str) -> str:
 
 
 def _kubectl_problem(configuration: dict[str, Any]) -> str | None:
-    """Return the reason why kubectl may use a different cluster from Pulumi; None if both agree."""
+    """Return why kubectl may use a different cluster from Pulumi; None if both use the same."""
     if section(configuration, "cluster"):
         return None
     kubeconfig = _provider(configuration, "kubeconfig")

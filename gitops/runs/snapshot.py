@@ -37,7 +37,7 @@ class NoResponseError(GitopsError):
 
 @dataclass
 class Snapshot:
-    """Objects of a cluster by kind. Jobs are grouped by API resource."""
+    """Objects of a cluster, grouped by kind or, for jobs, by API resource."""
 
     objects: dict[str, list[Object]] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Snapshot:
         ]
 
     def total(self) -> Counter[str]:
-        """Return the allocatable devices of all nodes by resource name."""
+        """Return the total number of allocatable devices for each resource name."""
         amounts: Counter[str] = Counter()
         for node in self.all("Node"):
             amounts += devices(node.get("status", {}).get("allocatable", {}))

@@ -67,7 +67,7 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
 
 
 def steps(flow: Object) -> dict[str, State]:
-    """Return the states of a JobFlow's jobs by name; empty for other kinds."""
+    """Map the names of a JobFlow's jobs to their states; return an empty result for other kinds."""
     statuses = flow.get("status", {}).get("jobStatusList", ())
     states = volcano.JOB.states
     return {job["name"]: states.get(job.get("state", ""), State.WAITING) for job in statuses}
@@ -104,9 +104,9 @@ def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
 
 
 def is_part_of_a_job(resource: Resource, job: Object) -> bool:
-    """Return whether a job of another kind created this one, as Ray and JobSet do.
+    """Return whether an object of another kind created this job, as a JobSet creates Jobs.
 
-    A JobFlow's steps do not count, because each step has a separate PodGroup.
+    Return False for the steps of a JobFlow, because each step has a separate PodGroup.
     """
     return resource is not volcano.JOB and is_controlled(job)
 

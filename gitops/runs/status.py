@@ -30,7 +30,7 @@ from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL
 
 LOG_LINES: Final = 400
-"""Number of log lines to read, from the end. For most runs, this includes the first line."""
+"""Number of log lines to read from the end of a log. Most logs are read completely."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class RunStatus:
     wanted: int
     """Number of existing pods, or of pods that must start together, whichever is larger."""
     gpus: Counter[str]
-    """Devices of the running pods by resource name."""
+    """Number of devices of the running pods for each resource name."""
     restarts: int
     created: datetime | None
     stage: str = ""
@@ -132,10 +132,10 @@ def read_runs(
 
 
 def run_pods(snapshot: Snapshot) -> Mapping[tuple[str, str], list[Object]]:
-    """Return the pods of runs by namespace and name of the run.
+    """Map the namespace and name of each run to its pods.
 
-    The first pod of each run reports its progress: rank 0 or the launcher. `launcher` and `master`
-    sort before `worker`, and pods of other kinds sort by their index.
+    The first pod of each run reports the progress: rank 0 or the launcher. `launcher` and `master`
+    sort before `worker`; the pods of other job kinds sort by their index.
     """
     pods: dict[tuple[str, str], list[Object]] = defaultdict(list)
     for pod in sorted(snapshot.all("Pod"), key=key):
@@ -318,7 +318,7 @@ class Usage:
 def usage(
     pods: Iterable[Object], snapshot: Snapshot, prices: Prices, now: datetime, product: str = ""
 ) -> Usage:
-    """Return the GPU hours and the cost of pods, counted from the time when each was scheduled.
+    """Return the GPU hours and the cost of pods, each counted from when the pod was scheduled.
 
     `product` is the GPU model of nodes without a label.
     """

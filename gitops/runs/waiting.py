@@ -22,7 +22,7 @@ from kube.kinds.record import State
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job with unscheduled pods, and the reasons why they are unscheduled."""
+    """A job or single pod that waits or is suspended, and the reasons."""
 
     namespace: str
     job: str
@@ -43,7 +43,7 @@ class Waiting:
 
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:
-    """Return every waiting job with its reasons, sorted by name."""
+    """Return every job and single pod that waits or is suspended, sorted by name."""
     entries = [*_groups(snapshot), *_suspended_jobs(snapshot), *_single_pods(snapshot)]
     return sorted(entries, key=lambda item: item.name)
 

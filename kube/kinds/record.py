@@ -103,9 +103,9 @@ class Kind:
     `after_fault` are cells of a table in docs/jobs.md. `image_needs` lists what the image must
     contain in addition to the training image's content. `operator` names the operator that the
     embedded cluster installs for the kind. `program` is the module that jobs with hyperparameters
-    run, for kinds that support them. `max_run_name` limits the length of a run's name. `pod_suffix`
-    is the longest suffix that pod names add to the run's name, with `{last}` for the highest pod
-    index.
+    run, if the kind supports hyperparameters. `max_run_name` limits the length of a run's name.
+    `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for the
+    highest pod index.
     """
 
     resource: Resource
@@ -121,7 +121,7 @@ class Kind:
 
     @property
     def has_launcher(self) -> bool:
-        """True if an additional pod without GPUs starts the others."""
+        """True if an additional pod without GPUs starts the training in the other pods."""
         return "launcher" in self.capabilities
 
 

@@ -24,9 +24,9 @@ class Job:
     gang: str = ""
     """Path of the minimum number of pods that start together."""
     member_annotation: bool = False
-    """True if the annotation `scheduling.volcano.sh/group-min-member` sets this minimum."""
+    """True if the annotation `scheduling.volcano.sh/group-min-member` sets the gang's minimum."""
     whole: bool = False
-    """True if the minimum defaults to all pods."""
+    """True if the gang's minimum defaults to all pods."""
     scheduler: str = ""
     """Path of the scheduler's name for pods that do not set one."""
     retries: str = ""
@@ -149,4 +149,4 @@ class Proxy:
     annotation: str = ""
     """Annotation that can disable the proxy. If empty, the proxy cannot be disabled."""
     values: tuple[str, ...] = ()
-    """Values of the annotation that enable the proxy. Without the annotation, it is enabled."""
+    """Values of the annotation that enable the proxy. A missing annotation also enables it."""

@@ -23,7 +23,8 @@ def _nim(spec: str) -> Pods:
             Count(
                 paths=(f"{spec}.replicas",),
                 maxima=(f"{spec}.scale.hpa.maxReplicas",),
-                # Several nodes form a LeaderWorkerSet. Its updates do not start additional pods.
+                # With several nodes, a LeaderWorkerSet runs the pods, and its updates do not start
+                # additional pods.
                 rollout=replace(DEFAULT_ROLLOUT, without=f"{spec}.multiNode"),
             ),
             Count(paths=(f"{spec}.multiNode.parallelism.pipeline",)),

@@ -107,7 +107,7 @@ class Pods:
     devices: tuple[Devices, ...] = ()
     """Accelerators that the pod requests outside of its containers."""
     restart: str = ""
-    """Path of a restart policy that overrides the pod's."""
+    """Path of a policy that overrides the pod's restart policy."""
     images: tuple[str, ...] = ()
     """Paths of images outside of containers."""
     supplied: tuple[str, ...] = ()
@@ -145,9 +145,9 @@ class WorkloadKind:
     suspend: tuple[str, ...] = ("spec.suspend",)
     """Paths of the booleans that suspend the object."""
     runs: RuntimeReference | None = None
-    """Reference to another object that defines the pods of this one."""
+    """Reference to another object that defines the pods of this object."""
     completed: bool = False
-    """True if an object of another kind completes and runs the pods (see `runs`)."""
+    """True if another kind's object completes the specification and runs the pods (see `runs`)."""
     claims: tuple[ClaimTemplates, ...] = ()
     proxy: Proxy | None = None
     awaited: bool = False

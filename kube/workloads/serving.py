@@ -100,7 +100,8 @@ def _llm() -> Iterator[Pods]:
                 less_with=f"{at}.template",
             ),
         )
-        # With workers, a LeaderWorkerSet runs the pods. Its updates do not start additional pods.
+        # With workers, a LeaderWorkerSet runs the pods, and its updates do not start additional
+        # pods.
         update = replace(DEFAULT_ROLLOUT, without=f"{at}.worker")
         updated = Count(paths=paths, maxima=maxima, rollout=update)
         yield _llm_pods(f"{at}.template", at, updated)

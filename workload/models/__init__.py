@@ -1,4 +1,4 @@
-"""Models by name, and custom models: `package.module:factory`."""
+"""Construction of models: this project's models, and custom models (`package.module:factory`)."""
 
 import importlib
 import inspect

@@ -38,7 +38,8 @@ class SlaSettings(Settings):
     )
     reserve: bool = Field(
         default=True,
-        description="For such a job, reserve resources as they become free, until its gang fits.",
+        description="After this time, reserve resources for the job as they become free, until its "
+        "gang fits.",
     )
 
 
@@ -311,7 +312,7 @@ class VolcanoSettings(Settings):
 
 
 def _check_override(text: object) -> None:
-    """Raise ValueError if the scheduler could not use the text.
+    """Raise ValueError if the text is not a valid scheduler configuration.
 
     The scheduler itself would only log the error and fall back to its defaults.
     """

@@ -23,7 +23,7 @@ def _comparison(text: str) -> str:
 
 
 Comparison = Annotated[str, AfterValidator(_comparison)]
-"""Comparison of a metric with a number or with the incumbent's metric."""
+"""Comparison of a metric with a number or with the stable version's metric (`incumbent`)."""
 
 
 def _metric(text: str) -> str:

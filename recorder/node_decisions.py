@@ -196,7 +196,7 @@ def _gpus(resources: Mapping[str, str], resource: str) -> int:
 
 
 def to_annotation(fault: Fault | None) -> str | None:
-    """Return the annotation that records a fault; None removes the annotation."""
+    """Return the value of the annotation MARK, or None without a fault (removes the annotation)."""
     if fault is None:
         return None
     return json.dumps({"reason": fault.reason, "message": fault.message, "gpus": fault.gpus})

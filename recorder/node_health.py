@@ -94,9 +94,9 @@ class SlowReports:
     def count(self, now: float) -> Counter[str]:
         """Count, per node, the run starts in the last `REPORT_HOURS` that reported it as slow.
 
-        A pod reports a node at most once per start of its run, so the number of starts is the
-        maximum over the pods of the run. Reports about nodes on which no pod of the run was
-        observed are ignored.
+        A pod reports a node at most once per start of its run, so a run counts as often as the pod
+        with the most reports. Reports about nodes on which no pod of the run was observed are
+        ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
@@ -171,7 +171,7 @@ class Controller:
             self.check_soon.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Map nodes to their Xid errors; {} if the query fails, None without a Prometheus URL."""
+        """Return each node's Xid errors: {} if the query fails, None without a Prometheus URL."""
         if self.prometheus is None:
             return None
         try:
@@ -282,7 +282,7 @@ def xid_query(policy: Policy) -> str:
 
 
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
-    """Map the nodes in Prometheus' response to their errors, including nodes without errors."""
+    """Return the errors of each node in Prometheus' response, including nodes without errors."""
     xids: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
         xids[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}

@@ -39,7 +39,7 @@ class ApiClient:
     def selector(self) -> dict[str, str]:
         """Labels that select the program's pods.
 
-        The pods of a run may have an equal `name` label. They have a different `instance` label.
+        A run's pods may have the same `name` label, but never the same `instance` label.
         """
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}

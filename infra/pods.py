@@ -331,7 +331,10 @@ def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Mani
 def shared_label_affinity(
     labels: Mapping[str, str], node_label: str, *, required: bool
 ) -> Manifest:
-    """Return an affinity that keeps pods with `labels` on nodes with equal values of a label."""
+    """Return an affinity that keeps pods with `labels` together.
+
+    Their nodes have the same value of `node_label`. Unless `required`, this is only a preference.
+    """
     term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
     if required:
         return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

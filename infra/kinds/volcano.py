@@ -134,7 +134,8 @@ def _spec(
             "schedulerName": "volcano",
             "queue": gang.queue,
             "minAvailable": replicas - gang.size + gang.minimum,
-            # Pods above the minimum may still be queued when the others have succeeded.
+            # Pods above the minimum may still be queued when the others have succeeded. The job
+            # then succeeds without them.
             "minSuccess": gang.minimum if gang.is_elastic else None,
             "maxRetry": gang.retries,
             "priorityClassName": gang.priority_class,

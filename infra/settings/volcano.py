@@ -145,7 +145,7 @@ class ControllersSettings(Settings):
         description="Maximum requests per second to the API server, which also protects itself "
         "against overload.",
     )
-    burst: PositiveInt = Field(default=2000, description="Maximum number of requests at once.")
+    burst: PositiveInt = Field(default=2000, description="Maximum number of requests in a burst.")
     workers: PositiveInt = Field(
         default=10, description="Number of jobs, and of pod groups, that are handled concurrently."
     )

@@ -94,9 +94,9 @@ class SlowReports:
     def count(self, now: float) -> Counter[str]:
         """Count, per node, the run starts in the last `REPORT_HOURS` that reported it as slow.
 
-        A pod reports a node at most once per start of its run, so a run counts as often as the pod
-        with the most reports. Reports about nodes on which no pod of the run was observed are
-        ignored.
+        A pod reports a node at most once per start of its run, so a run counts as often as its pod
+        with the most reports about the node. Reports about nodes on which no pod of the run was
+        observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
         self._reports = {key: at for key, at in self._reports.items() if at >= oldest}
@@ -126,8 +126,8 @@ class Controller:
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
     check_soon: asyncio.Event = field(default_factory=asyncio.Event)
-    """Event that requests another check soon. Set after a new report, and after a node was
-    cordoned, since the next check evicts its pods."""
+    """Event that requests another check soon. It is set after a new report, and after a node was
+    cordoned, because the next check evicts the node's pods."""
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 

@@ -27,7 +27,7 @@ from tools.bench.scale_gangs import Gangs, PodWatch
 VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
 REST = 1.0
-"""Duration (s) of one scheduling cycle of Volcano, which binds all pods of a gang.
+"""Duration (s) of one scheduling cycle of Volcano, in which all pods of a gang are bound.
 
 A gang that is incomplete during a longer pause between bindings counts as partially bound.
 """

@@ -256,8 +256,8 @@ class VolcanoSettings(Settings):
     )
     controllers: ControllersSettings = Field(
         default=ControllersSettings(),
-        description="Rate limits of the controllers. The same keys in `values` take "
-        "precedence, and charts before 1.11 ignore them.",
+        description="Rate limits of the controllers. `values.custom` takes precedence. Charts "
+        "before 1.11 ignore the limits.",
     )
     log_level: int = Field(
         default=2,

@@ -57,7 +57,7 @@ class KedaSettings(Settings):
 
 
 class AutoscalingSettings(Settings):
-    """Autoscaling of the replicas with the load."""
+    """Load-based autoscaling of the replicas."""
 
     min: int = Field(default=1, ge=0, description="Minimum number of replicas. 0 requires keda.")
     max: PositiveInt = Field(description="Maximum number of replicas.")

@@ -39,7 +39,7 @@ class ApiClient:
     def selector(self) -> dict[str, str]:
         """Labels that select the program's pods.
 
-        A run's pods may have the same `name` label, but not the same `instance` label as well.
+        A run's pods may have the same `name` label, but never the same `instance` label.
         """
         names = ("instance",) if self.program else ("name", "instance")
         return {f"app.kubernetes.io/{name}": self.name for name in names}

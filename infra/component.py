@@ -136,10 +136,10 @@ def chart_release(
 ) -> list[pulumi.Resource]:
     """Create a Helm release in a namespace for system pods.
 
-    `prefix` is prepended to the logical names, `release` is the name in the cluster. If manifests
+    `prefix` is prepended to the logical names. `release` is the name in the cluster. If manifests
     are only rendered, the release is skipped with a warning, because it needs a cluster. If `login`
-    is given, the namespace gets the registry's pull secret. Return the resources on which objects
-    of kinds that the chart installs must depend.
+    is given, the namespace gets the registry's pull secret. Return the resources that must exist
+    before objects of the chart's custom kinds can be created.
     """
     space, quota = system_namespace(chart.namespace, release)
     namespace = parent.create(f"{prefix}-namespace", space)

@@ -31,7 +31,8 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
         "devicePlugin": {"config": _config(gpu, plugin_config)},
         "gfd": {"enabled": operator.gpu_feature_discovery},
         "nfd": {"enabled": operator.node_feature_discovery},
-        # The stack configures scraping itself: with honorLabels, and for any kind of Prometheus.
+        # The stack configures scraping itself. The chart's ServiceMonitor would lack honorLabels,
+        # and would require the Prometheus operator.
         "dcgmExporter": {
             "enabled": operator.dcgm_exporter,
             "serviceMonitor": {"enabled": False},
@@ -43,7 +44,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
 
 
 def pull_secrets(values: Mapping[str, Any], serves: Callable[[str], bool]) -> Manifest:
-    """Return the values that make components use the registry's pull secret.
+    """Return the chart values that add the pull secret to components with images in the registry.
 
     `serves` returns whether an image name, or a prefix of one, starts with the registry's host.
     """

@@ -52,7 +52,7 @@ class GpuStackArgs:
 
 
 class GpuStack(Component):
-    """The device plugin or the GPU Operator; `gpu_nodes` describes the GPUs to workloads."""
+    """The device plugin or the GPU Operator, and the RuntimeClass."""
 
     gpu_nodes: GpuNodes
     """GPU resource and GPU nodes of the cluster; pass them to jobs and services."""

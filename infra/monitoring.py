@@ -145,7 +145,7 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval (s) of services, at most the shortest evaluation interval."""
+    """Return the services' scrape interval (s), not longer than a canary's evaluation interval."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 

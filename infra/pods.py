@@ -1,7 +1,7 @@
 """The pod template of training and inference, built from a typed specification.
 
-For every workload, it determines GPU limits, /dev/shm, NCCL and RDMA variables, the security
-context, volumes and placement.
+The template determines each pod's GPU limits, /dev/shm, NCCL and RDMA variables, security context,
+volumes and placement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -297,7 +297,7 @@ def _claims(pod: Pod) -> list[Mount]:
 
 
 def _claim_volumes(pod: Pod) -> dict[str, str]:
-    """Map the name of each mount of a claim to the name of the mounted volume.
+    """Return the volume names of all claim mounts, keyed by the names of the mounts.
 
     Mounts of one claim share a volume, because the kubelet never starts a pod in which two volumes
     have the same claim.
@@ -331,7 +331,10 @@ def even_spread(labels: Mapping[str, str], *, strict: bool = False) -> list[Mani
 def shared_label_affinity(
     labels: Mapping[str, str], node_label: str, *, required: bool
 ) -> Manifest:
-    """Return an affinity that keeps pods with `labels` on nodes whose `node_label` is equal."""
+    """Return an affinity that keeps pods with `labels` together.
+
+    Their nodes have the same value of `node_label`. Unless `required`, this is only a preference.
+    """
     term = {"topologyKey": node_label, "labelSelector": {"matchLabels": dict(labels)}}
     if required:
         return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

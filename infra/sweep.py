@@ -74,8 +74,8 @@ class Sweep:
 def template(sweep: Sweep) -> Manifest:
     """Return the JobTemplate for the trials. Creating it does not start a trial.
 
-    Policies and the preview's report use it to count the resources of all trials that run at the
-    same time.
+    Policies and the preview's report use the template to count the resources of all trials that run
+    at the same time.
     """
     args, settings = sweep.args, sweep.settings
     first = replace(args, job=settings.trial(next(settings.extremes())))

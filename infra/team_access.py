@@ -27,7 +27,7 @@ VIEWERS: Final = "team-viewers"
 
 
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
-    """Return a Role and a RoleBinding for the groups of members and of viewers, if any are set.
+    """Return a Role and a RoleBinding for members and for viewers, if groups are configured.
 
     Anyone who creates pods can mount every Secret of the namespace and use its service accounts, so
     members can do both, although their role does not grant it.

@@ -52,8 +52,8 @@ class TrainingJobs(Component):
     """Runs of many training jobs in one component.
 
     A component for each run would slow down large stacks: a file or bucket backend rewrites the
-    whole state at each step of an update, and a component takes three steps in addition to the two
-    of each object (docs/scale.md).
+    whole state at each step of an update. An update takes two steps for each object, and three more
+    for each component (docs/scale.md).
 
     `recorded` contains the names of the runs whose jobs the last update found or created. If an
     update would create such a job again, the job was deleted in the cluster. The update is then

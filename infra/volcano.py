@@ -226,9 +226,9 @@ def scheduler_configuration(
 ) -> str:
     """Return the text of `volcano-scheduler.conf`.
 
-    `hierarchical` is True if queues have parents, `topology` if Volcano has the network topology
-    plugin. The configuration keys are defined in Volcano's `pkg/scheduler/conf` and are the same
-    from 1.10 to 1.15.
+    `hierarchical` is True if queues have parents. `topology` is True if Volcano has the network
+    topology plugin. The configuration keys are defined in Volcano's `pkg/scheduler/conf` and are
+    the same from 1.10 to 1.15.
     """
     # All plugins that select victims are in one tier. With several tiers, the first tier that
     # selects any victims would decide alone, and a queue could lose pods within its share

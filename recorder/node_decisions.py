@@ -1,4 +1,7 @@
-"""Health of GPU nodes, and decisions to cordon, drain and uncordon them. Sends no requests."""
+"""Health of GPU nodes, and decisions to cordon, drain and uncordon them.
+
+This module sends no requests.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +16,7 @@ from kube.quantities import parse_quantity
 MARK: Final = "gpu-platform.dev/gpu-unhealthy"
 """Annotation of nodes cordoned by this program. It contains the fault and the number of GPUs."""
 OPT_OUT: Final = "gpu-platform.dev/node-health"
-"""Annotation that excludes a node if its value is `ignore`."""
+"""Annotation whose value `ignore` excludes a node from all actions of this program."""
 CONDITION: Final = "GpuUnhealthy"
 RETURNED_ANNOTATION: Final = "gpu-platform.dev/gpu-checked"
 """Annotation with the time when a node was uncordoned. Earlier reports and faults are ignored."""
@@ -165,7 +168,10 @@ def node_state(
     resource: str,
     errors: Mapping[str, frozenset[int]] | None,
 ) -> NodeState:
-    """Return the state of a node. `errors` is None without Prometheus."""
+    """Return the state of a node.
+
+    `errors` maps nodes to their Xid errors. It is None if no Prometheus server is configured.
+    """
     metadata, status, spec = node.metadata, node.status, node.spec
     name = (metadata.name if metadata else None) or ""
     annotations = (metadata and metadata.annotations) or {}
@@ -196,7 +202,10 @@ def _gpus(resources: Mapping[str, str], resource: str) -> int:
 
 
 def to_annotation(fault: Fault | None) -> str | None:
-    """Return the annotation that records a fault; None removes the annotation."""
+    """Return the value of the annotation that records a fault.
+
+    Without a fault, return None, which removes the annotation.
+    """
     if fault is None:
         return None
     return json.dumps({"reason": fault.reason, "message": fault.message, "gpus": fault.gpus})

@@ -94,8 +94,8 @@ class SlowReports:
     def count(self, now: float) -> Counter[str]:
         """Count, per node, the run starts in the last `REPORT_HOURS` that reported it as slow.
 
-        A pod reports a node at most once per start of its run, so the number of starts is the
-        maximum over the pods of the run. Reports about nodes on which no pod of the run was
+        A pod reports a node at most once per start of its run, so a run counts as often as its pod
+        with the most reports about the node. Reports about nodes on which no pod of the run was
         observed are ignored.
         """
         oldest = now - REPORT_HOURS * 3600
@@ -126,8 +126,8 @@ class Controller:
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
     check_soon: asyncio.Event = field(default_factory=asyncio.Event)
-    """Event that requests another check soon. Set after a new report, and after a node was
-    cordoned, since the next check evicts its pods."""
+    """Event that requests another check soon. It is set after a new report, and after a node was
+    cordoned, because the next check evicts the node's pods."""
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 
@@ -171,7 +171,7 @@ class Controller:
             self.check_soon.set()
 
     async def _errors(self) -> Mapping[str, frozenset[int]] | None:
-        """Map nodes to their Xid errors; {} if the query fails, None without a Prometheus URL."""
+        """Return each node's Xid errors: {} if the query fails, None without a Prometheus URL."""
         if self.prometheus is None:
             return None
         try:
@@ -282,7 +282,7 @@ def xid_query(policy: Policy) -> str:
 
 
 def xids_of(response: Any) -> dict[str, frozenset[int]]:
-    """Map the nodes in Prometheus' response to their errors, including nodes without errors."""
+    """Return the errors of each node in Prometheus' response, including nodes without errors."""
     xids: dict[str, set[int]] = defaultdict(set)
     for series in response["data"]["result"]:
         xids[series["metric"]["Hostname"]] |= {int(float(series["value"][1]))} - {0}

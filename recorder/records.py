@@ -104,8 +104,8 @@ def _directory(failures: Path, termination: Termination) -> Path:
     start = (termination.started or end).astimezone(UTC)
     for directory in reversed(_failures(failures.parent)):
         first = datetime.strptime(directory.name, _STAMP).replace(tzinfo=UTC)
-        # Directory names have a resolution of one second, and the container that was observed first
-        # may not be the first one that terminated.
+        # Compare with a tolerance: directory names have a resolution of one second, and the
+        # container that was observed first may not be the first one that terminated.
         if start <= first + timedelta(seconds=1) and abs(end - first) <= SAME_FAILURE:
             return directory
     return failures / end.strftime(_STAMP)

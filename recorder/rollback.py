@@ -34,7 +34,7 @@ from kube.names import (
 
 MANAGER: Final = "canary-rollback"
 UNREADY_EVALUATIONS: Final = 2
-"""Number of consecutive evaluations without a ready pod that trigger a rollback.
+"""Number of consecutive evaluations without a ready pod after which the canary is rolled back.
 
 A single such evaluation may occur while a pod is replaced.
 """
@@ -125,7 +125,10 @@ class Rollback:
             time.sleep(self._plan.interval_seconds)
 
     def evaluate(self, now: float) -> None:
-        """Evaluate the limits once. Roll back if the canary exceeds a limit or has exceeded one."""
+        """Evaluate the canary once, and roll it back if it is not ready or exceeds a limit.
+
+        A canary that was rolled back earlier is rolled back again.
+        """
         found = [_get_or_none(partial(self._route, kind)) for kind in self._plan.stable]
         routes = [route for route in found if route is not None]
         for route in routes:

@@ -107,7 +107,7 @@ class Recorder:
             self._start_record(pod, termination)
 
     def remove(self, pod: Pod) -> None:
-        """Record the unfinished containers of a deleted pod, and forget the pod."""
+        """Record the failed and the unfinished containers of a deleted pod, and forget the pod."""
         uid = _uid(pod)
         for termination in (
             *failed_containers(pod),

@@ -2,8 +2,8 @@
 
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
-The program uses only the progress reports and the exit codes of this project, so it runs wherever
-the training program runs, and the failure policies of jobs apply to it.
+The program reports its progress and its exit codes like this project's training program. It can
+therefore run in the same jobs, and the jobs' failure policies apply to it.
 """
 
 import argparse

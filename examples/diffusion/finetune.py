@@ -200,7 +200,8 @@ def save(accelerator: Accelerator, run_dir: Path, step: int) -> None:
 def resume(accelerator: Accelerator, run_dir: Path) -> int:
     """Load the latest checkpoint and return its step, or 0 without a checkpoint.
 
-    Raise ConfigurationError if the checkpoint cannot be loaded, for example into a different UNet.
+    Raise ConfigurationError if the checkpoint cannot be loaded, for example because it was saved
+    from a different UNet.
     """
     found = sorted((run_dir / "checkpoints").glob("step-*"))
     if not found:

@@ -31,7 +31,7 @@ class Sizes:
 
 
 class Pictures(Dataset[dict[str, Tensor]]):
-    """A data set of images. The image at an index depends only on the seed."""
+    """A data set of images. With the same sizes and seed, it always contains the same images."""
 
     def __init__(self, count: int, sizes: Sizes, seed: int) -> None:
         self._count, self._sizes, self._seed = count, sizes, seed

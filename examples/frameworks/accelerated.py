@@ -1,4 +1,4 @@
-"""Accelerate: `python -m training.launch_accelerate --num_processes=2 … accelerated.py`."""
+"""Accelerate: `python -m training.launch_accelerate --num_processes=2 … accelerated.py STEPS`."""
 
 import sys
 
@@ -13,7 +13,7 @@ from workload.run import Run
 
 
 def main(steps: int) -> None:
-    """Train, save a checkpoint every 100 steps and when stopped, and export the model."""
+    """Train and export the model, with a checkpoint every 100 steps and after SIGTERM."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     set_seed(0)
     x = torch.randn(steps * 32 * accelerator.num_processes, 16)

@@ -1,4 +1,4 @@
-"""Plain PyTorch with DDP: `python -m training.launch --nproc-per-node=2 plain.py`."""
+"""Plain PyTorch with DDP: `python -m training.launch --nproc-per-node=2 plain.py STEPS`."""
 
 import math
 import sys
@@ -36,7 +36,7 @@ def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def main(steps: int) -> None:
-    """Train, save a checkpoint every 100 steps and when stopped, and export the model."""
+    """Train and export the model, with a checkpoint every 100 steps and after SIGTERM."""
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     torch.manual_seed(0)
     net = Net(10, (1, 8, 8))

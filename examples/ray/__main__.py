@@ -1,4 +1,4 @@
-"""`python -m examples.ray`, with the flags of `python -m training`, as the command of a RayJob.
+"""Command of a RayJob: `python -m examples.ray`, with the flags of `python -m training`.
 
 Ray places one actor per GPU of the cluster, and each actor runs a training process.
 The exit code is the highest of the processes' exit codes. If a process or its pod is lost, the

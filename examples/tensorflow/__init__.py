@@ -1,1 +1,1 @@
-"""Training with TensorFlow on several workers (TF_CONFIG), or on one worker with its GPUs."""
+"""Training with TensorFlow on several workers (TF_CONFIG), or on all GPUs of one worker."""

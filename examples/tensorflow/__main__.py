@@ -1,6 +1,7 @@
-"""`python -m examples.tensorflow`, with the supported flags of `python -m training`.
+"""Training with TensorFlow: `python -m examples.tensorflow`.
 
-The exit codes are defined in workload.exit_codes.
+The program has the flags of `python -m training`, but rejects those that it does not support. The
+exit codes are defined in workload.exit_codes.
 """
 
 import os

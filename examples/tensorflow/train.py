@@ -79,7 +79,7 @@ def run(config: TrainingConfig, worker: Worker, listen: Callable[[], Callable[[]
         optimizer = tf.keras.optimizers.Adam(config.learning_rate)
         optimizer.build(model.trainable_variables)
         epoch = tf.Variable(0, dtype=tf.int64)
-    # Listen after the coordination service has started, which installs its own SIGTERM handler.
+    # The coordination service installs its own SIGTERM handler, so listen after it has started.
     stopping = listen()
     checkpoints = _Checkpoints(config, worker, model, optimizer, epoch)
     start = checkpoints.restore()
@@ -162,7 +162,8 @@ def _epoch(
 ) -> float:
     loss = 0.0
     for images, labels in _batches(strategy, config, number):
-        # All workers learn in the same step that one of them must stop, so all save after it.
+        # All workers learn in the same step that one of them must stop, so all save after that
+        # step.
         loss, stops = step(images, labels, tf.constant(int(stopping())))
         if int(stops) > 0:
             checkpoints.save()

@@ -1,7 +1,7 @@
 """Kind `indexed`: a Kubernetes Indexed Job, whose pods Volcano schedules as a gang.
 
-The gang gets a custom PodGroup. Volcano also creates a PodGroup for each Job, but before release
-1.11, the minimum of that group is always one pod.
+The stack creates the gang's PodGroup. Volcano also creates a PodGroup for each Job, but before
+release 1.11, the minimum of that group is always one pod.
 """
 
 from dataclasses import replace

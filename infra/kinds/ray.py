@@ -1,6 +1,6 @@
-"""Kind `ray`: a KubeRay RayJob, with a head without GPUs and one Ray worker per pod.
+"""Kind `ray`: a KubeRay RayJob. Its head has no GPUs, and each other pod is one Ray worker.
 
-A custom PodGroup makes the head and the workers one gang, whichever scheduler KubeRay uses.
+The stack's PodGroup makes the head and the workers one gang, whichever scheduler KubeRay uses.
 KubeRay generates the pods' commands (`ray start`).
 """
 

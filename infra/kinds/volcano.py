@@ -80,8 +80,8 @@ def volcano_objects(
     """Return the Volcano Job for these tasks or, for a run with steps, JobTemplates and a JobFlow.
 
     A task's `dependsOn` cannot order steps: Volcano considers the dependency met when the pods are
-    ready, not when they have succeeded. Within one gang, it would never be met. `policies` replace
-    the default policies.
+    ready, not when they have succeeded. Within one gang, the task would wait forever. `policies`
+    replace the default policies.
     """
     spec = _spec(gang, tasks, plugins)
     if policies is not None:
@@ -134,7 +134,8 @@ def _spec(
             "schedulerName": "volcano",
             "queue": gang.queue,
             "minAvailable": replicas - gang.size + gang.minimum,
-            # Pods above the minimum may still be queued when the others have succeeded.
+            # Pods above the minimum may still be queued when the others have succeeded. The job
+            # then succeeds without them.
             "minSuccess": gang.minimum if gang.is_elastic else None,
             "maxRetry": gang.retries,
             "priorityClassName": gang.priority_class,

@@ -1,4 +1,4 @@
-"""Resources that jobs and services need at once, and the limits of the namespace quota."""
+"""Resources that jobs and services need simultaneously, and the limits of the namespace quota."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ PODS: Final = "pods"
 
 @dataclass(frozen=True)
 class Need:
-    """Resources that must be free at once; `key` is the setting whose `value` determines them."""
+    """Resources needed simultaneously; `key` is the setting whose `value` determines them."""
 
     key: str
     value: int
@@ -32,7 +32,7 @@ class Need:
 
 
 def needs(key: str, job: TrainingJobSettings, gpu_resource: str) -> Iterator[Need]:
-    """Yield the resources that must be free at once for the gang, and for the pod of each step."""
+    """Yield the resources that the gang needs simultaneously, and those of each step's pod."""
     gang = job.min_pods * job.gpus_per_node
     launcher = None
     if KINDS[job.kind].has_launcher:
@@ -119,7 +119,7 @@ def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str,
 
 
 def largest_gang(training: TrainingSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
-    """Return the maximum of each resource that a gang or a step's pod needs at once."""
+    """Return the maximum amount of each resource that a gang or a step's pod needs."""
     return combine(
         max,
         [

@@ -53,7 +53,7 @@ class GpuOperatorSettings(Settings):
     )
     dcgm_exporter: bool = Field(
         default=True,
-        description="Install the DCGM exporter. With `monitoring`, set "
+        description="Install the DCGM exporter. If monitoring.prometheus is not none, also set "
         "monitoring.dcgm_exporter: {install: false, existing: {}}.",
     )
     values: dict[str, Any] = Field(

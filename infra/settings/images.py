@@ -22,8 +22,8 @@ class BuildSettings(Settings):
     sources: list[str] = Field(
         min_length=1,
         description="Files and directories that determine the contents of the image. Changing "
-        "any of them builds a new image. The change also starts new runs of the jobs that use the "
-        "image, unless it is in this project's own directories.",
+        "any of them builds a new image. A change outside this project's own directories also "
+        "starts new runs of the jobs that use the image.",
     )
     platform: str = Field(
         default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="Platform of the nodes."

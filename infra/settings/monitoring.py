@@ -318,5 +318,5 @@ class LogsSettings(Settings):
 
     recorder: RecorderSettings | None = Field(
         default=None,
-        description="Archive the last log lines and events of failed pods with the checkpoints.",
+        description="Archive the last log lines and events of failed pods next to the checkpoints.",
     )

@@ -52,7 +52,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def choice(known: Collection[str]) -> str:
-    """Return advice for an unknown name that lists the known names."""
+    """Return the advice for an unknown name: a list of the known names."""
     return f"use one of: {', '.join(sorted(known))}" if known else "none is declared yet"
 
 
@@ -72,7 +72,7 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
 
 
 def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
-    """Return a sentence about an unknown key that suggests the closest known one."""
+    """Return the error message for an unknown key: the closest match, and all known keys."""
     *_, last = path = list(path)
     known = sorted(known)
     close = difflib.get_close_matches(str(last), known, n=1)

@@ -129,7 +129,7 @@ class ClaimSettings(Settings):
     )
     storage_class: DnsName | None = Field(
         default=None,
-        description="Storage class that provisions the claim. null is for volumes without a class.",
+        description="Storage class of the claim. null is for a claim whose `volume` has no class.",
     )
     volume: DnsName | None = Field(
         default=None, description="Volume in this stack that the claim is bound to."

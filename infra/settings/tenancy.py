@@ -78,8 +78,9 @@ class NetworkSettings(Settings):
     isolate: bool = Field(
         default=True,
         description="Create network policies that deny by default. Workloads: only the connections "
-        "that they need. Device plugin and DCGM exporter: only scraping by Prometheus. Volcano: "
-        "ingress only from webhook callers and Prometheus. kube-prometheus-stack: no policy.",
+        "that they need. Device plugin: no connections. DCGM exporter: only scraping by "
+        "Prometheus. Volcano: ingress only to the webhooks and from Prometheus. "
+        "kube-prometheus-stack: no policy.",
     )
     inference_from: list[DnsLabel] = Field(
         default=[],

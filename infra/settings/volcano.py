@@ -38,7 +38,8 @@ class SlaSettings(Settings):
     )
     reserve: bool = Field(
         default=True,
-        description="For such a job, reserve resources as they become free, until its gang fits.",
+        description="After this time, reserve resources for the job as they become free, until its "
+        "gang fits.",
     )
 
 
@@ -144,7 +145,7 @@ class ControllersSettings(Settings):
         description="Maximum requests per second to the API server, which also protects itself "
         "against overload.",
     )
-    burst: PositiveInt = Field(default=2000, description="Maximum number of requests at once.")
+    burst: PositiveInt = Field(default=2000, description="Maximum number of requests in a burst.")
     workers: PositiveInt = Field(
         default=10, description="Number of jobs, and of pod groups, that are handled concurrently."
     )
@@ -255,8 +256,8 @@ class VolcanoSettings(Settings):
     )
     controllers: ControllersSettings = Field(
         default=ControllersSettings(),
-        description="Rate limits of the controllers. The same keys in `values` take "
-        "precedence, and charts before 1.11 ignore them.",
+        description="Rate limits of the controllers. `values.custom` takes precedence. Charts "
+        "before 1.11 ignore the limits.",
     )
     log_level: int = Field(
         default=2,
@@ -311,7 +312,7 @@ class VolcanoSettings(Settings):
 
 
 def _check_override(text: object) -> None:
-    """Raise ValueError if the scheduler could not use the text.
+    """Raise ValueError if the text is not a valid scheduler configuration.
 
     The scheduler itself would only log the error and fall back to its defaults.
     """

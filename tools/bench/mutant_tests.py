@@ -1,7 +1,7 @@
 """Test runs against single mutants. Each runs in a fork of a warmed-up process.
 
-Tests run in a copy of the checkout. A first run records which test executes which line. A mutant
-then requires only the tests that execute its lines, fastest first. Lines that gangs of training
+Tests run in a copy of the checkout. A first run records which test executes which line. For each
+mutant, only the tests that execute its lines then run, fastest first. Lines that gangs of training
 processes execute are not recorded, so the tests of modules with such lines are listed explicitly.
 """
 
@@ -45,7 +45,7 @@ _IMPORTED = ""
 class Recording:
     """Durations of tests, tests that execute each line, and tests that start other processes.
 
-    `modules` maps each file whose lines were not recorded to test ID prefixes.
+    `modules` contains the prefixes of test IDs for each file whose lines were not recorded.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)

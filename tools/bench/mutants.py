@@ -292,7 +292,7 @@ def _measure(
     if not modules:
         # The target `training` skips this step, which would take a long time. Its tests run in
         # forks, so their order does not matter.
-        say("running the tests again without a mutant, fastest first, which takes about as long")
+        say("running the tests once more without a mutant, this time fastest first")
         if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
             sys.exit(f"a test fails without a mutant, see {log}")
     results: list[dict[str, Any]] = []

@@ -2,9 +2,9 @@
 
 A stack of many workloads is previewed alternately without a pack, with a pack of one empty rule
 (the cost of the engine and the SDK) and with this project's pack, so that other load on the host
-affects all equally. Then the pack alone and policies.check are timed with the same manifests, as is
-pod creation with and without admission policies. The benchmark prints the ratios with their spread
-and writes all samples to .bench/policies.json.
+affects all equally. Then the pack alone and policies.check are timed with the same manifests. Pod
+creation is timed with and without admission policies. The benchmark prints the ratios with their
+spread and writes all samples to .bench/policies.json.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def measure(directory: Path, processes: int) -> dict[Start, dict[str, float]]:
 
 
 def watch(launcher: subprocess.Popen[bytes], output: Path, *, stop: bool) -> dict[str, float]:
-    """Sample the ranks until they exit, and return the maxima.
+    """Sample the ranks until they exit, and return the median and the maximum of each figure.
 
     With `stop`, stop them after the first checkpoint.
     """

@@ -7,8 +7,8 @@ nodes that run no processes):
   as plain pods with kube-scheduler. A watch records each binding and thus every gang of which only
   some pods are bound.
 - Updates: `pulumi up` of 10, 100 and 1,000 jobs, in stacks of 50 that are updated concurrently as
-  docs/scale.md recommends, compared with one stack of 100 and with `kubectl apply --server-side` of
-  the same objects, including the memory usage of each.
+  docs/scale.md recommends. Duration, CPU time and memory are compared with those of a single stack
+  of 100 jobs and of `kubectl apply --server-side` with the same objects.
 
 The benchmark prints the goals, including missed ones, and writes all samples to .bench/scale.json.
 """

@@ -78,8 +78,8 @@ def create(cluster: Cluster, objects: Sequence[Manifest]) -> None:
 
 def delete_all(cluster: Cluster, *paths: str) -> None:
     """Delete all objects under some API paths and wait until they are gone."""
-    # `kubectl delete --all` waits for one object after another, which would take longer than the
-    # measurement for a thousand objects.
+    # `kubectl delete --all` waits for one object after another. With a thousand objects, this would
+    # take longer than the measurement.
     for path in paths:
         delete = [*cluster.kubectl, "delete", "--raw", path]
         subprocess.run(delete, check=True, stdout=subprocess.DEVNULL)

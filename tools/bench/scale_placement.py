@@ -27,9 +27,9 @@ from tools.bench.scale_gangs import Gangs, PodWatch
 VOLCANO, PLAIN = "Volcano, gangs", "kube-scheduler, plain pods"
 MIN_RATE = 60.0
 REST = 1.0
-"""Pause (s) between bindings that ends the binding of a gang: one scheduling cycle of Volcano.
+"""Duration (s) of one scheduling cycle of Volcano, in which all pods of a gang are bound.
 
-A gang that is incomplete in a longer pause counts as partially bound.
+A gang that is incomplete during a longer pause between bindings counts as partially bound.
 """
 _TIMEOUT = 600.0
 

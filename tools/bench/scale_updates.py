@@ -76,10 +76,11 @@ Samples = dict[int, dict[str, list[dict[str, float]]]]
 
 
 def updates(sizes: list[int], per_stack: int, repetitions: int) -> dict[str, Any]:
-    """Measure the methods alternately for each number of jobs; the largest number only once.
+    """Measure the methods alternately for each number of jobs.
 
-    Jobs are in stacks of `per_stack`, updated concurrently with one update per core, and also in
-    a single stack of up to `LARGEST_STACK` jobs.
+    The largest number is measured only once. The jobs are in stacks of `per_stack` jobs, updated
+    concurrently with one update per core. Up to `LARGEST_STACK` jobs are also measured in a single
+    stack.
     """
     samples: Samples = {size: {} for size in sizes}
     # Without nodes, all jobs wait, so only their creation is measured.

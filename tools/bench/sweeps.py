@@ -327,7 +327,7 @@ class BestResult:
 
 @dataclass
 class Search:
-    """A sweep in a simulated cluster with enough GPUs. It replaces the controller's API client."""
+    """A sweep in a simulated cluster with enough GPUs. The controller uses it as its API client."""
 
     sweep: Sweep
     claim: Path

@@ -158,7 +158,7 @@ def winners_are_served(training: TrainingSettings, inference: InferenceSettings)
 def _served_jobs(
     service: InferenceServiceSettings, training: TrainingSettings
 ) -> Iterator[tuple[str, str, TrainingJobSettings]]:
-    """Yield the setting that names the served job or sweep, its key, and the exporting job."""
+    """Yield the setting that names a served job or sweep, the name, and the job that exports."""
     if service.job in training.jobs:
         yield "job", service.job, training.jobs[service.job]
     if service.sweep in training.sweeps:

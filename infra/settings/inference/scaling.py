@@ -23,7 +23,7 @@ def _comparison(text: str) -> str:
 
 
 Comparison = Annotated[str, AfterValidator(_comparison)]
-"""Comparison of a metric with a number or with the incumbent's metric."""
+"""Comparison of a metric with a number or with the stable version's metric (`incumbent`)."""
 
 
 def _metric(text: str) -> str:
@@ -57,7 +57,7 @@ class KedaSettings(Settings):
 
 
 class AutoscalingSettings(Settings):
-    """Autoscaling of the replicas with the load."""
+    """Load-based autoscaling of the replicas."""
 
     min: int = Field(default=1, ge=0, description="Minimum number of replicas. 0 requires keda.")
     max: PositiveInt = Field(description="Maximum number of replicas.")

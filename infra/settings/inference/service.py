@@ -213,7 +213,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def claims(self) -> Mapping[str, str]:
-        """Maps each setting that names a claim with models, or with cached models, to the claim."""
+        """Claims with models or with cached models, keyed by the settings that name them."""
         canary = self.canary
         versions = {"source": self.source, "canary.source": canary.source if canary else None}
         found = {
@@ -229,7 +229,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def model_claim(self) -> str | None:
-        """Claim with the model, or None if it comes from elsewhere."""
+        """Claim with the model, or None if the model is not in a claim."""
         if self.source is not None:
             return self.source.claim_name
         return self.checkpoints if self.url is None else None

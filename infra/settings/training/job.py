@@ -354,7 +354,7 @@ class TrainingJobSettings(Settings):
     )
     schedule: ScheduleSettings | None = Field(
         default=None,
-        description="Start the job at these times, each time as a new run, instead of once.",
+        description="Start a new run of the job at each scheduled time, instead of a single run.",
     )
     deadline_seconds: PositiveInt | None = Field(
         default=None, description="Maximum duration of the run (s), including restarts."

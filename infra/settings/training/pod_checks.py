@@ -68,7 +68,7 @@ def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield the settings that kind `notebook` does not support."""
+    """Yield every problem of a job of kind `notebook`."""
     if job.kind != "notebook":
         return
     if job.notebook is None:

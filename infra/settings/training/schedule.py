@@ -28,7 +28,7 @@ _EXPECTED_FORM: Final = (
 
 
 def _cron(text: str) -> str:
-    """Reject what Kubernetes rejects, and what Kubernetes and cronsim read differently."""
+    """Reject schedules that Kubernetes rejects, or that Kubernetes and cronsim read differently."""
     fields = text.split(" ")
     if len(fields) != 5 or not all(map(_FIELD.fullmatch, fields)):
         raise ValueError(_EXPECTED_FORM)

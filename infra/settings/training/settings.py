@@ -32,7 +32,7 @@ class TrainingSettings(Settings):
 
     @property
     def all_jobs(self) -> Mapping[str, TrainingJobSettings]:
-        """The jobs by key, and those of sweeps by `sweeps.<key>.job`."""
+        """All jobs by key. The job of a sweep has the key `sweeps.<key>.job`."""
         return {
             **self.jobs,
             **{f"sweeps.{key}.job": sweep.job for key, sweep in self.sweeps.items()},

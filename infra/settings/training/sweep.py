@@ -119,12 +119,22 @@ class EarlyStoppingSettings(Settings):
     continue to the next one, and those at the last rung to the end of the job.
     """
 
-    minimum: PositiveInt = Field(default=1, description="First rung, in epochs or steps.")
+    minimum: PositiveInt = Field(
+        default=1,
+        description="First rung: epochs or steps after which trials are first compared.",
+    )
     maximum: PositiveInt | None = Field(
         default=None,
-        description="Upper bound of the last rung, in epochs or steps. null: the end of the job.",
+        description="Upper bound of the last rung, in epochs or steps. null means the end of the "
+        "job.",
     )
-    factor: int = Field(default=3, ge=2, le=10, description="Ratio of consecutive rungs.")
+    factor: int = Field(
+        default=3,
+        ge=2,
+        le=10,
+        description="Ratio of consecutive rungs. The best 1/factor of the trials continue after a "
+        "rung.",
+    )
 
 
 class BudgetSettings(Settings):

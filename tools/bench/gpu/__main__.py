@@ -4,9 +4,9 @@ First, the code paths for GPUs are checked: training with each precision and kin
 compared with the CPU; interruption and resumption; GPU failures; the model server's backends and
 precisions. Then the benchmark measures tokens per second, MFU and memory of a large language model,
 images per second, the training pause for a checkpoint compared with dcp.async_save, the server's
-requests per second, and the effect of each optimization that the server applies to a network. It
-continues after a failed check, and writes .bench/gpu.json. Communication between GPUs is not
-measured.
+requests per second, and the effect of each optimization that the server applies to a network. The
+benchmark continues after a failed check, and writes .bench/gpu.json. Communication between GPUs is
+not measured.
 """
 
 import argparse

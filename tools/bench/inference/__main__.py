@@ -37,7 +37,7 @@ CHART: Final = CHECKOUT / "docs" / "inference-load.svg"
 def main() -> None:
     """Measure, print and write the result."""
     options = _options()
-    # Handled like Ctrl-C, so that paused servers are terminated.
+    # Handle SIGTERM like Ctrl-C, so that paused servers are terminated.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
     program = generator()

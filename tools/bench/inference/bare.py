@@ -1,7 +1,7 @@
 """Upper bound of throughput: PyTorch in a loop from raw bytes to responses, without a server.
 
-As a program, it reads one JSON object per line, {"seconds": s}, and prints the number of samples
-per second.
+As a program, this module reads lines with a JSON object, {"seconds": s}. For each line, it runs the
+loop for this time and prints the number of samples per second.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Loop:
 
 @contextlib.contextmanager
 def looping(workload: Workload, export: Path, core: int) -> Iterator[Loop]:
-    """Run a loop on a core. It waits between requests."""
+    """Start the loop's process on a core. It computes only while a rate is requested."""
     command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", __name__]
     command += [workload.name, str(export)]
     environment = os.environ | dict.fromkeys(THREADS, "1")

@@ -1,4 +1,4 @@
-"""Virtual environments for the peers, which reuse our PyTorch."""
+"""Virtual environments for the peers (the other servers). The environments reuse our PyTorch."""
 
 import hashlib
 import json

@@ -9,8 +9,9 @@ from tools.bench.inference.workloads import Workload
 from tools.bench.outcome import Goal, ratios, spread
 
 TO_BEST_PEER: Final = {"simple-cnn": 0.85}
-"""Maps models to the required ratio of throughput at 64 clients; the default is 1. The best peer,
-mosec, has a front end in Rust, whose advantage is larger for small networks."""
+"""Maps models to the required ratio of our throughput to the best peer's at 64 clients. The default
+is 1. The best peer, mosec, has a front end in Rust, which is a larger advantage for small networks.
+"""
 
 MAX_CPU: Final = 50e-6
 """Maximum CPU time (s) of a request to the no-op."""

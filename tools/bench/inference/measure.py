@@ -125,10 +125,9 @@ def running(
     expected: Array,
     core: int,
 ) -> Iterator[dict[str, tuple[Running, float]]]:
-    """Yield the servers that respond correctly, each paused and with its largest difference.
+    """Yield the paused servers, with the largest difference between their outputs and `expected`.
 
-    The difference is that between the server's outputs and `expected`. Servers that do not start
-    or respond incorrectly are reported and skipped.
+    Servers that fail to start, or that respond incorrectly, are reported and skipped.
     """
     with contextlib.ExitStack() as stack:
         servers = {}

@@ -56,7 +56,7 @@ class Running:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the server run during a block. Otherwise pause it: an idle server may poll."""
+        """Resume the server for a block, and then pause it, because an idle server may poll."""
         self.signal(signal.SIGCONT)
         try:
             yield

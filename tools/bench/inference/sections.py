@@ -99,7 +99,7 @@ def backends(bench: Bench, workloads: Sequence[Workload], result: dict[str, Any]
 
 
 def http(bench: Bench, result: dict[str, Any]) -> None:
-    """Measure HTTP servers without an application."""
+    """Measure HTTP servers that only echo requests."""
     result["http"] = http_servers(bench)
 
 

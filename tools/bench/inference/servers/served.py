@@ -1,4 +1,4 @@
-"""Configuration of the peers' programs, read from environment variables, and raw samples."""
+"""Configuration of the peers' programs (from environment variables), their model and samples."""
 
 import os
 from pathlib import Path

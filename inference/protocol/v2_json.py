@@ -333,7 +333,9 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
     if not isinstance(listed, Array):
         raise InputError("outputs must be a list")
     if len(listed) > len(served.outputs):
-        raise InputError(f"outputs has {len(listed)} entries, but there are {len(served.outputs)}")
+        raise InputError(
+            f"outputs has {len(listed)} entries, but the model has only {len(served.outputs)}"
+        )
     wanted = []
     for path, output, spec in _entries(listed, served.outputs, "outputs"):
         check_fields(output, OUTPUT_FIELDS, path)

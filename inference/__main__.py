@@ -26,8 +26,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # PID 1 of a container has no default action for SIGTERM. Until the server handles the
-    # signal, it has no requests to finish and can exit at once.
+    # PID 1 of a container ignores SIGTERM by default. Until the server installs its own handler,
+    # there are no requests to finish, so exit at once.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(exit_codes.DONE))
     code = main()
     sys.stdout.flush()

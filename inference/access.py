@@ -33,7 +33,7 @@ class Key:
     def take(self) -> bool:
         """Count a request; return False if the quota is exhausted.
 
-        The token bucket holds the requests of one second, and at least one request.
+        The token bucket holds the tokens of one second, and at least one token.
         """
         if not self.quota:
             return True
@@ -73,7 +73,7 @@ class Access:
         return found[-1] if found else None
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; keep the current keys if it is invalid."""
+        """Read the file again if it has changed; if it is now invalid, keep the current keys."""
         try:
             if stamp_of(self._path) == self._stamp:
                 return

@@ -12,7 +12,7 @@ KEPT_BYTES: Final = 256 * 2**20
 """Free memory (bytes) at the end of the heap above which glibc returns memory to the system."""
 
 _MAX_HEAP_BLOCK: Final = 32 * 2**20
-"""Maximum threshold that glibc accepts. Larger blocks are always mapped separately."""
+"""Maximum mmap threshold (bytes) that glibc accepts. Larger blocks are always mapped separately."""
 
 _LARGE_BODY: Final = 2**20
 

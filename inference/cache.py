@@ -1,7 +1,7 @@
-"""Cache of downloaded files that the pods of a node share. The name of a copy is its SHA-256.
+"""Cache of downloaded files that the pods of a node share. The name of a file is its SHA-256.
 
-Every pod that mounts the volume can replace these files, so a file is used only after it has been
-copied to a directory of the pod and its digest has been verified there.
+Every pod that mounts the volume can replace these files. A pod therefore uses a file only after it
+has copied the file out of the cache and verified the digest of the copy.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _COPIED_BYTES: Final = 2**30
 
 @dataclass(frozen=True)
 class Cache:
-    """A directory with at most `capacity` bytes; the least recently used copies are deleted.
+    """A directory with at most `capacity` bytes; the least recently used files are deleted.
 
     Failures of the cache are reported, but never prevent a download.
     """
@@ -41,7 +41,7 @@ class Cache:
 
     @contextlib.contextmanager
     def open(self, sha256: str, limit: int) -> Iterator[BinaryIO | None]:
-        """Yield the copy of a file, or None if it is missing or larger than `limit` bytes.
+        """Yield the cached copy of a file, or None if it is missing or larger than `limit` bytes.
 
         The content is not verified.
         """
@@ -91,10 +91,10 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, sha256: str) -> Iterator[Callable[[], object]]:
-        """Wait until no other pod is downloading the file, or until its download has stalled.
+        """Wait until no other pod is downloading the file, or until that download has stalled.
 
-        Yield a function to call after progress, so that waiting pods do not consider this download
-        stalled.
+        Yield a function. Call it after progress, so that waiting pods do not consider this pod's
+        download stalled.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:

@@ -1,6 +1,7 @@
 """Model server configuration, read from `INFERENCE_*` variables.
 
-This module does not import torch, because previews of the stack validate service settings with it.
+This module does not import torch, because previews of the stack use the module to validate service
+settings.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ CUSTOM: Final = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Size = Annotated[int, Field(ge=1024, le=2**31)]
-"""Bytes."""
+"""Size in bytes."""
 
 
 class InferenceConfig(BaseModel):
@@ -54,7 +55,7 @@ class InferenceConfig(BaseModel):
     port: Port = 8080
     """Port for clients."""
     admin_port: Port = 8081
-    """Port for probes, metrics and loading, served by a separate thread."""
+    """Port for probes, metrics and model loading, served by a separate thread."""
     max_body_bytes: Size = 16 * 2**20
     """Maximum size of a request body; larger ones are rejected with 413."""
     body_seconds: Seconds = 30.0
@@ -102,7 +103,7 @@ class InferenceConfig(BaseModel):
     device: DeviceName = "auto"
     """Device; auto uses a GPU if available."""
     backend: Backend = "eager"
-    """eager, compile and aotinductor compute the exported weights; pt2, int8 and pruned use other
+    """eager, compile and aotinductor use the exported weights; pt2, int8 and pruned use other
     artifacts of the export."""
     precision: Precision = "fp32"
     """Precision of the weights and the computation. fp32 uses TF32 on a GPU; bf16 and fp16 are not

@@ -135,7 +135,7 @@ def _manifest(read: Read, url: str) -> Manifest:
 
 
 def _provide(read: Read, url: str, file: Weights, folder: Path, cache: Cache | None) -> None:
-    """Copy a file from the cache or download it, unless it exists."""
+    """Copy a file from the cache or download it, unless `folder` contains an intact copy."""
     path = folder / file.file
     if path.exists():
         with contextlib.suppress(ExportError):
@@ -195,7 +195,7 @@ def _write(folder: Path, file: Weights, write: Callable[[BinaryIO], object]) -> 
 
 
 def _chunks(read: Read, url: str, file: str, limit: int) -> Iterator[bytes]:
-    """Yield the content. To protect disk and memory, raise ExportError beyond `limit` bytes."""
+    """Yield a file's content. Raise ExportError beyond `limit` bytes to protect disk and memory."""
     address, done = f"{url}/{file}", 0
     with _fetch_errors(f"{address} cannot be read"):
         for chunk in read(file):
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="KIND",
         help="also download this form of the model: pt2, pruned or int8",
     )
-    parser.add_argument("--cache", type=Path, help="directory with files that several pods share")
+    parser.add_argument("--cache", type=Path, help="directory of files that several pods share")
     parser.add_argument("--cache-bytes", type=int, default=0, help="maximum size of the cache")
     options = parser.parse_args(arguments)
     cache = Cache(options.cache, options.cache_bytes) if options.cache is not None else None

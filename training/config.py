@@ -1,7 +1,7 @@
 """Configuration of a training run: checks across its settings, and values derived from them.
 
-This module does not import torch, because the stack uses it to validate the hyperparameters of jobs
-during the preview.
+This module does not import torch, because previews of the stack use the module to validate the
+hyperparameters of jobs.
 """
 
 import json
@@ -111,7 +111,7 @@ class TrainingConfig(TrainingSettings):
 
     @model_validator(mode="after")
     def _urls_fit(self) -> Self:
-        # The message of a field validator would contain the URL, and with it any password.
+        # Check URLs here: the message of a field validator would contain the URL and its password.
         for name in ("data_url", "run_url"):
             url = getattr(self, name)
             if url is not None and (not URL.fullmatch(url) or ".." in url):
@@ -201,7 +201,7 @@ class TrainingConfig(TrainingSettings):
         return "epochs", self.epochs
 
     def result_settings(self) -> dict[str, str | int | float]:
-        """Return the settings that affect the result; location, logging and speed do not."""
+        """Return the settings that affect the result, not those of location, logging and speed."""
         fields = type(self).model_fields
         length, _ = self.length
         names = [

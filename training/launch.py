@@ -40,7 +40,7 @@ CAUSES: Final = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes of this machine, wait for them, and return their common exit code."""
+    """Start the processes of this machine, wait for them, and return one exit code for all."""
     parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_launcher(launch: Callable[[], object]) -> int:
-    """Run a launcher based on torchrun; return the common exit code of its processes."""
+    """Run a launcher based on torchrun; return one exit code for all of its processes."""
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(MAX_GRACE_SECONDS))
     with recorded_exit_codes() as ended:
         try:

@@ -15,7 +15,7 @@ from workload import exit_codes
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Start the processes of this machine, wait for them, and return their common exit code."""
+    """Start the processes of this machine, wait for them, and return one exit code for all."""
     try:
         from accelerate.commands.launch import launch_command, launch_command_parser
     except ImportError as error:

@@ -45,8 +45,8 @@ _PLAIN: Final = {
     "rank_pattern": ({},),
     "alpha_pattern": ({},),
 }
-"""Values of PEFT's options for which its adapters are equivalent to `Adapter`. The first value of
-each is written to new files."""
+"""Values of PEFT's options for which an adapter of PEFT is equivalent to `Adapter`. The first value
+of each option is written to new files."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Lora:
 
     @classmethod
     def of(cls, config: TrainingConfig) -> Self | None:
-        """Return the adapters to train, or None to train the weights of the model."""
+        """Return the settings of the adapters to train, or None if the model itself is trained."""
         if not config.lora_rank:
             return None
         targets = frozenset[str](config.lora_targets)
@@ -136,8 +136,8 @@ def merge(model: Gpt) -> None:
 def write_adapter(folder: Path, model: Gpt, lora: Lora, base: Path) -> None:
     """Write the adapters of a model as a PEFT directory.
 
-    Its configuration refers to the Hugging Face directory of `base`, which is a run, an export, or
-    that directory itself.
+    `base` is a run, an export or a Hugging Face directory. The written configuration refers to the
+    Hugging Face directory of `base`, or to `base` itself if there is none.
     """
     candidates = (base, base / HUGGINGFACE_FOLDER, base / "export" / HUGGINGFACE_FOLDER)
     llama = next((each for each in candidates if (each / CONFIG_FILE).exists()), base)

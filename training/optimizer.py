@@ -91,7 +91,7 @@ class Average:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the weights with their average within the context."""
+        """Within the context, replace the weights with their average."""
         self._swap()
         try:
             yield

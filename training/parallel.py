@@ -95,7 +95,7 @@ class Parallel:
 
     @contextlib.contextmanager
     def averaged_buffers(self) -> Iterator[None]:
-        """Replace saved buffers with their means over all processes within the context.
+        """Within the context, replace the saved buffers with their means over all processes.
 
         Batch norm statistics differ between processes, but only one model is evaluated and
         exported. All processes must enter the context together.

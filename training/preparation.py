@@ -100,7 +100,7 @@ def count_flops(network: nn.Module, data: Dataset, device: torch.device) -> int 
 
 
 def open_mirror(config: TrainingConfig) -> Mirror | None:
-    """Return the run's mirror in an object store, or None; rank 0 checks that it is accessible."""
+    """Return the run's mirror, which rank 0 has checked, or None if `run_url` is not set."""
     url, run_dir = config.run_url, Path(config.run_dir)
     if url is None:
         return None
@@ -114,7 +114,7 @@ VERIFIED: Final = "verified.json"
 
 
 def load_data(config: TrainingConfig, world: World, watchdog: Watchdog) -> Dataset:
-    """Load the data; rank 0 first checks that results can be written."""
+    """Load the data; rank 0 first checks that it can write to `run_dir` and quantize the model."""
     if world.is_rank0:
         check_run_dir(Path(config.run_dir))
         check_quantization(config.quantize)

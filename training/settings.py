@@ -49,7 +49,7 @@ AnyDataset = Annotated[
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-"""Linear layers of a Llama, by the names that PEFT uses."""
+"""Linear layers of a Llama, under the names that PEFT uses."""
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=1, le=2**53)]
@@ -221,7 +221,7 @@ class TrainingSettings(BaseModel):
     """Write TensorBoard event files to run_dir/tensorboard."""
     track: tuple[Tracking, ...] = ()
     """Services that receive a copy of the progress lines: mlflow, wandb. Their packages must be in
-    the image; environment variables configure them, such as MLFLOW_TRACKING_URI."""
+    the image. Environment variables, such as MLFLOW_TRACKING_URI, configure them."""
     profile_steps: int = Field(default=0, ge=0, le=1000)
     """Steps to profile; traces are written to run_dir/profile. 0 disables profiling."""
     profile_after: int = Field(default=10, ge=0)

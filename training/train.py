@@ -58,8 +58,8 @@ def run(config: TrainingConfig, world: World) -> int:
         done = on_rank0(lambda: finished_export(export_folder(config)))
         if done is not None and not is_extended(config, done):
             if (mirror := open_mirror(config)) is not None:
-                # The previous process may have exited after writing the export and before copying
-                # it.
+                # The previous process may have exited after it had written the export, but before
+                # it had copied the export.
                 beat = watchdog.beat
                 await_rank0(lambda: mirror.copy_export(beat), long_timeout_group(), beat)
             return report_finished(config, world, done, already=True)
@@ -117,7 +117,7 @@ def train(run: Run) -> bool:
                 if not step(run, batches, outputs) or run.should_stop():
                     return False
                 if starting:
-                    # The first step may compile; later ones are short.
+                    # The first step may compile the model; later steps are short.
                     dist.set_timeout(timedelta(seconds=config.peer_timeout))
                     starting = False
             if not finish_epoch(run, started, outputs):

@@ -133,7 +133,7 @@ def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], li
         if not isinstance(model, Gpt):
             raise ExportError(f"it contains a {CONFIG_FILE}, but only gpt can load Llama weights")
         return read_huggingface(path, model, run.watchdog.beat)
-    # An export, or the run that wrote it.
+    # The path is an export, or the run that wrote one.
     folder = path if (path / MANIFEST_FILE).exists() else path / "export"
     manifest = read_manifest(folder)
     pairs = {

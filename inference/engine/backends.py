@@ -1,4 +1,4 @@
-"""Backends: ways to compute the same network, chosen by configuration."""
+"""Backends: alternative ways to run the same network. The configuration selects one."""
 
 import contextlib
 import copy
@@ -45,7 +45,7 @@ class Choice:
 
 
 def load_backend(choice: Choice) -> nn.Module:
-    """Return the network on its device, in evaluation mode, after verifying its digest.
+    """Verify the export and return its network on the configured device, in evaluation mode.
 
     Raise ExportError if the export lacks the backend's artifact or cannot be loaded, or if this
     machine does not support the backend.
@@ -102,7 +102,7 @@ def _network(choice: Choice) -> nn.Module:
 def _fast(network: nn.Module, choice: Choice) -> nn.Module:
     """Fold batch norms into convolutions, and choose the faster memory layout.
 
-    Each change is kept only if the outputs stay the same.
+    Each change is kept only if the outputs stay the same within `TOLERANCE`.
     """
     kinds = {type(module) for module in network.modules()}
     inputs = example(choice, TRIAL_SAMPLES)
@@ -174,8 +174,8 @@ class Half(nn.Module):
 def _graphed(network: nn.Module, choice: Choice) -> nn.Module:
     """On a GPU, capture the network in CUDA graphs; if that fails, return the network itself.
 
-    Token models are excluded: sequences have any length, and the graphs would keep the logits of
-    every batch size in memory.
+    Token models are excluded: their sequences vary in length, and the graphs would keep the logits
+    of every batch size in memory.
     """
     if choice.device.type != "cuda" or choice.manifest.input_dtype == "int64":
         return network

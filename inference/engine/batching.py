@@ -290,7 +290,7 @@ class Queue:
     def _displace(self, request: Request, retry_after: float) -> bool:
         """Reject the newest request of the client with the most queued samples or bytes.
 
-        Return False unless that client has more of them than the client of `request` would have.
+        Return False, and reject nothing, if `request` would give its own client as many or more.
         """
         own = self._lanes.get(request.peer) or Lane()
         if self.samples + request.samples > self._max_samples:

@@ -41,7 +41,7 @@ class ModelEngine:
 
     @property
     def served(self) -> Served | None:
-        """The loaded model; None before the first is loaded."""
+        """The loaded model; None before the first model is loaded."""
         return self.pool.served if self.pool else None
 
     @property
@@ -153,10 +153,10 @@ class ModelEngine:
 
 
 def compile_cache() -> Path:
-    """Return a temporary directory for compiled models, which only this user can access.
+    """Return a temporary directory for compiled models. Only this user can access the directory.
 
-    The compiled models are executed as code. The directory is the same at every start, so that a
-    restarted container does not compile again.
+    This is necessary because compiled models are executed as code. Normally, the directory is the
+    same at every start, so that a restarted container does not compile again.
     """
     folder = Path(tempfile.gettempdir()) / f"inference-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

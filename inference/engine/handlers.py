@@ -37,7 +37,7 @@ class Handler(ABC):
     """Base class of handlers, which load a model and compute the outputs of batches.
 
     `decode`, `predict` and `encode` process whole batches: each row of the inputs is a sample, and
-    the outputs must contain the same samples in the same order. If one of these methods raises an
+    the outputs must contain one row per sample in the same order. If one of these methods raises an
     exception, the requests of the batch are computed again one by one. A request that fails again
     counts as invalid, because the model passed its test when it was loaded; if memory is exhausted,
     the request counts as unavailable. The client gets the message of an InputError. For other
@@ -97,7 +97,7 @@ class Plain(Handler):
     def load_network(self, source: Source) -> tuple[int, ...]:
         """Load the network and return the shape of its output for one sample of zeros.
 
-        Raise ExportError if it cannot compute the sample, or returns NaN or infinity for it.
+        Raise ExportError if the network fails, or does not return one finite output.
         """
         manifest = source.manifest
         self.network, self.device = source.network(), source.device

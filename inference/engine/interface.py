@@ -93,7 +93,7 @@ class UnavailableError(RefusedError):
 
 
 class Observer:
-    """Observer of engine events, called in the event loop. The base class ignores them."""
+    """Observer of engine events, called in the event loop. The base class ignores the events."""
 
     def batch(self, samples: int, seconds: float) -> None:
         """Handle the end of a batch of `samples` that took `seconds` to compute."""

@@ -82,7 +82,7 @@ class Pool:
         return self._config.max_queue + at_workers
 
     def estimated_wait(self, samples: int) -> float:
-        """Estimate the time (s) after which this number of queued samples has been computed.
+        """Estimate the time (s) until this number of queued samples has been computed.
 
         The estimate is based on recent batches.
         """
@@ -195,7 +195,7 @@ class Pool:
         request = Request(arrays, future, now, deadline, peer, outputs)
         queue = self._queue
         wait = 0.0
-        # With an empty queue, the request is computed at once, so no estimate is needed.
+        # With an empty queue, the request is computed next, so no estimate is needed.
         if queue.samples:
             wait = self.estimated_wait(queue.samples_before(request))
             seconds = wait + request.samples * self._sample_seconds
@@ -204,12 +204,12 @@ class Pool:
                     f"{queue.samples} samples are queued already: the deadline would pass", wait
                 )
         if not queue.has_capacity(request):
-            # Workers may have free slots for the requests that were queued in this turn of the
+            # Workers may have free slots for the requests that were queued in this iteration of the
             # event loop.
             self._dispatch()
         queue.put(request, max(wait, MIN_RETRY_SECONDS))
         if not self._dispatch_scheduled:
-            # Dispatch once for all requests that arrive in this turn of the event loop.
+            # Dispatch once for all requests that arrive in this iteration of the event loop.
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
             self._schedule_tick()
@@ -344,7 +344,7 @@ class Pool:
             self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Reject expired requests and kill hung workers, while any request is unanswered."""
+        """Reject expired requests and kill hung workers, repeatedly until no request is pending."""
         now = time.monotonic()
         self._queue.expire(now)
         limit = self._config.hang_seconds

@@ -192,8 +192,8 @@ class Worker:
         """The worker's first message: `ready` with the model's tensors, or `failed` with the
         reason."""
         self.expected_samples = 0
-        """Number of samples queued or just computed when the worker became idle. Under steady load,
-        about as many will arrive soon."""
+        """Number of queued samples for which the next batch waits: the samples of the last batch
+        plus those queued when it ended. 0 if the load is not steady."""
         self.batches: deque[Batch] = deque()
         """Batches that were sent but not answered; the first one is being computed."""
         self.busy_since = 0.0
@@ -212,11 +212,11 @@ class Worker:
         return bool(self._exit_reason)
 
     async def start(self) -> None:
-        """Start the process; `loaded` completes when it is ready or has failed to load."""
+        """Start the process; `loaded` completes when the model is loaded or cannot be loaded."""
         # If one end is closed, the other receives an empty packet.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Started in a thread, because the first start waits until the fork server has imported
-        # torch.
+        # Start the process in a thread, because the first start waits until the fork server has
+        # imported torch.
         process = _context.Process(target=_run, args=(theirs, self._slots, self.spec), daemon=True)
         starting = asyncio.ensure_future(asyncio.to_thread(process.start))
         try:

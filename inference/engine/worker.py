@@ -197,7 +197,10 @@ def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
 def _compute(
     handler: Handler, inputs: Tensors, sizes: list[int]
 ) -> tuple[list[Tensors], dict[int, Exception]]:
-    """Compute consecutive parts of `sizes` samples. Return outputs, and errors by part index."""
+    """Compute consecutive parts of the inputs; `sizes` is the number of samples in each part.
+
+    Return the outputs, and the errors by part index.
+    """
     parts: list[Tensors] = []
     errors = {}
     begin = 0

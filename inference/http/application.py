@@ -124,7 +124,7 @@ class Application:
             route, model = self._find(request)
             if route.scope is not None and self._service.access is not None:
                 self._check_access(request, route.scope, self._service.access)
-            # Checked after the key, so that callers without a key do not learn the name.
+            # Check the model after the key, so that callers without a key do not learn its name.
             if model != self._model:
                 text = f"model {model[:80]!r} is not served here, only {self._model!r}"
                 raise HttpError(404, text)
@@ -234,7 +234,7 @@ class Application:
             raise request.too_large
 
     def _check_capacity(self, request: Request) -> None:
-        """Reject more requests than the engine could queue if each had one sample.
+        """Raise OverloadedError if the engine could not hold this many requests of one sample each.
 
         A client with less than its equal share of the requests is not rejected, because its
         request may displace queued ones.

@@ -35,7 +35,8 @@ TURN_SECONDS: Final = 0.001
 """Time (s) for pipelined requests after which it is another connection's turn."""
 
 HIGH_WATER: Final = 1 << 16
-"""Unsent bytes above which a response counts as unsent, and the next request waits."""
+"""Size (bytes) of the write buffer above which a response counts as unsent, and the next request
+waits."""
 
 
 class Connection(asyncio.Protocol):
@@ -222,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def on_message_begin(self) -> None:
-        """Begin a request. The parser calls this method and the following ones."""
+        """Begin a request. The parser calls this and the other `on_...` methods."""
         self._reading = Request()
         self._head_bytes = self._header_lines = 0
 
@@ -367,7 +368,7 @@ class Connection(asyncio.Protocol):
         self._window, self._window_bytes = now, size
 
     def _too_slow(self, now: float, moved: int, size: int) -> bool:
-        """Return whether fewer bytes moved in the last window than the minimum rate requires."""
+        """Return whether the transfer in the last `stall_seconds` was below the minimum rate."""
         config = self._limits.config
         if now - self._window < config.stall_seconds:
             return False

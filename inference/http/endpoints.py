@@ -125,7 +125,7 @@ def _openapi(service: Service, _: Request, __: Reserve, admin: bool = False) -> 
 
 
 def _load(service: Service, request: Request, _: Reserve) -> Pending:
-    """Serve the current content of the directory."""
+    """Load and serve the current content of the model's directory."""
     if request.body.strip() not in (b"", b"{}"):
         raise HttpError(
             400,

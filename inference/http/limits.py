@@ -38,9 +38,9 @@ SHORTEST_PAUSE: Final = 0.002
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 
-    Many such connections therefore delay small requests no more than a single one would. If
-    `others` is given, it returns the number of other requests so far. There is no pause while this
-    number does not change.
+    Each turn is followed by a pause, so many such connections delay small requests no more than a
+    single one would. If `others` is given, it returns the number of other requests so far; the
+    pause is omitted if this number has not changed since the last turn.
     """
 
     def __init__(self, share: float, others: Callable[[], int] | None = None) -> None:
@@ -138,9 +138,9 @@ class Limits:
         """Count a connection, and close another one if there are too many.
 
         If the new connection's peer has reached its limit, close a connection of this peer;
-        otherwise, close one of the peer with the most connections. Choose the peer's oldest
-        `evictable` connection or, without one, its oldest `sheddable` connection. Return False if
-        the peer has neither.
+        otherwise, close one of the peer with the most connections. In both cases, choose the peer's
+        oldest `evictable` connection or, without one, its oldest `sheddable` connection. Return
+        False if the peer has neither.
         """
         peer = self._peers.setdefault(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -168,7 +168,7 @@ class Limits:
                 del self._peers[connection.peer]
 
     def charge(self, connection: "Connection", size: int) -> bool:
-        """Count bytes; return False if a limit would be exceeded.
+        """Count bytes, after shedding connections if necessary; return False if that is not enough.
 
         If the client's address would exceed its limit, `shed` its `sheddable` connection with the
         most bytes. If the total limit would be exceeded, select the address whose `sheddable`

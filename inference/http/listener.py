@@ -22,8 +22,8 @@ from workload.files import stamp_of
 from workload.report import emit
 
 OTHER_FILES: Final = 1024
-"""Maximum number of open files other than client connections: sockets and memory of the workers,
-TLS handshakes, and connections to the administration port."""
+"""Number of open files reserved for uses other than client connections: sockets and memory of the
+workers, TLS handshakes, and connections to the administration port."""
 
 ADMIN_CONNECTIONS: Final = 128
 BACKLOG: Final = 4096
@@ -85,7 +85,7 @@ class Handshakes:
         self._peers: dict[asyncio.Task[None], str] = {}
 
     def begin(self, peer: str, handshake: Coroutine[None, None, None]) -> None:
-        """Run a handshake. If too many are running, cancel the oldest of the peer with the most."""
+        """Run a handshake. At the limit, cancel the oldest one of the peer that has the most."""
         if len(self._peers) >= self._maximum:
             ((most, _),) = Counter(self._peers.values()).most_common(1)
             oldest = next(task for task, owner in self._peers.items() if owner == most)

@@ -25,7 +25,10 @@ _ANY_OBJECT: Final[Document] = {"type": "object"}
 
 
 def description(config: InferenceConfig, served: Served | None, routes: Routes) -> Document:
-    """Return the document for the routes of a port. The body of …/infer depends on the model."""
+    """Return the OpenAPI document for the routes of a port.
+
+    The body of …/infer depends on the served model.
+    """
     return {
         "openapi": "3.1.0",
         "info": {

@@ -159,7 +159,7 @@ def _check_nesting(
 ) -> None:
     """Raise InputError unless lists of `count` values are nested like the shape."""
     found = _nested_shape(data)
-    # Checked first, because checking the rows takes longer.
+    # Compare the counts first, because checking the rows takes longer.
     if math.prod(found) != count:
         raise InputError(f"{field} has rows of different lengths")
     if found != shape:

@@ -83,7 +83,7 @@ class Plan:
     output_sizes: tuple[int, int] = (0, 0)
     """Expected size (bytes) of all values in the response, and of the values in its JSON."""
     heads: dict[Head, bytes] = field(default_factory=dict, repr=False)
-    """Cached JSON of responses whose values all follow the JSON."""
+    """Cached JSON of responses in which all values are binary."""
 
     @property
     def needed(self) -> frozenset[str] | None:
@@ -333,7 +333,9 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
     if not isinstance(listed, Array):
         raise InputError("outputs must be a list")
     if len(listed) > len(served.outputs):
-        raise InputError(f"outputs has {len(listed)} entries, but there are {len(served.outputs)}")
+        raise InputError(
+            f"outputs has {len(listed)} entries, but the model has only {len(served.outputs)}"
+        )
     wanted = []
     for path, output, spec in _entries(listed, served.outputs, "outputs"):
         check_fields(output, OUTPUT_FIELDS, path)
@@ -365,7 +367,7 @@ def _output_sizes(
 ) -> tuple[int, int]:
     """Return `Plan.output_sizes` for inputs of these shapes.
 
-    A dynamic dimension is assumed to be as large as in the inputs, because outputs are not larger.
+    A dynamic dimension of an output is assumed to be as large as this dimension of the inputs.
     """
     total = json = 0
     for spec, binary in outputs:

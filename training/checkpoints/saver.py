@@ -158,7 +158,8 @@ class Saver:
         check: Callable[[Tensors], object],
         done: Callable[[float], object],
     ) -> None:
-        # Check here and not in `save`, in which training would wait several times as long.
+        # Check here and not in `save`, where the check would make training wait several times as
+        # long.
         all_or_none(lambda: check(tensors), self.group)
         target = files.checkpoint_of(self._folder, seal.position.step)
         folder = on_rank0(lambda: files.create_unfinished(target), self.group)

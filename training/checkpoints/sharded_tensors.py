@@ -1,8 +1,8 @@
 """Safetensors files of tensors that are replicated in, or sharded across, processes.
 
-torch.distributed.checkpoint writes the files with its safetensors storage. One process writes a
-replicated tensor; each process writes its shard of a DTensor. A different number of processes can
-read the files.
+torch.distributed.checkpoint writes the files with its safetensors storage. Each replicated tensor
+is written by one process, and each process writes its shards of the DTensors. A different number of
+processes can read the files.
 """
 
 from pathlib import Path

@@ -78,7 +78,7 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
 def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
-    If there is none on disk, look in the object store. Raise ConfigurationError if the checkpoint
+    If none is on disk, look for one in the object store. Raise ConfigurationError if the checkpoint
     belongs to a different model or data set, and StoreError if the store fails.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))

@@ -20,8 +20,9 @@ class Images:
     """Images in memory.
 
     `pixels` has the shape N x channels x height x width and values from 0 to `divisor`; `labels`
-    has the shape N. Add a channel dimension with reshape. Indexing with None creates strides that
-    PyTorch interprets as channels-last, so gradients would not have the layout of DDP's buffers.
+    has the shape N. To add a channel dimension to pixels, use reshape: indexing with None creates
+    strides that PyTorch interprets as channels-last, and then gradients would not have the layout
+    of DDP's buffers.
     """
 
     pixels: NDArray[np.uint8]

@@ -129,7 +129,8 @@ def _read_idx(path: Path) -> NDArray[Any]:
     try:
         if path.exists() or not compressed.exists():
             return np.asarray(read(str(path)))
-        # torchvision would write the uncompressed file next to it, possibly on a read-only volume.
+        # torchvision would write the uncompressed file next to the compressed one, where the volume
+        # may be read-only.
         with tempfile.NamedTemporaryFile() as uncompressed:
             uncompressed.write(gzip.decompress(compressed.read_bytes()))
             uncompressed.flush()

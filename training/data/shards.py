@@ -2,7 +2,7 @@
 
 The webdataset package reads shards as streams. Here, an index next to the shards allows random
 access, so that an interrupted run resumes exactly, with any number of processes, and sees each
-sample once. Nothing is unpacked.
+sample once per epoch. The tar files are not unpacked.
 """
 
 import tarfile

@@ -87,7 +87,7 @@ def llama_config(model: Gpt) -> dict[str, Any]:
 
 
 def gpt_tensors(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return a Llama's tensors as the corresponding ones of `gpt`; other tensors keep their names.
+    """Convert a Llama's tensors to those of `gpt`; tensors without a counterpart keep their names.
 
     Tensors that can be derived from others (tied embeddings, rotary frequencies) are left out.
     """

@@ -35,7 +35,7 @@ MIN_RANKS: Final = 3
 """Minimum number of values for a meaningful median."""
 
 ATTEMPTS: Final = 3
-"""Number of consecutive measurements in which a process must be an outlier."""
+"""Number of consecutive measurements in which a process must be an outlier to count as slow."""
 
 
 class SlowNodeError(Exception):

@@ -20,8 +20,8 @@ Losses are copied in batches, because each copy stalls the device.
 class EventFiles(contextlib.ExitStack):
     """Event files of a run.
 
-    `step` is the number of steps before this process started. TensorBoard hides the steps after it
-    that a previous, killed process wrote. Raise ConfigurationError if the package is not installed.
+    `step` is the number of steps before this process started. TensorBoard hides later steps that a
+    previous, killed process wrote. Raise ConfigurationError if tensorboard is not installed.
     """
 
     def __init__(self, folder: Path, step: int = 0) -> None:

@@ -78,7 +78,7 @@ class ProgressOutputs(contextlib.ExitStack):
         """Report an evaluation; `epoch` is the mean loss and sample count of a finished epoch.
 
         Both cover the whole epoch, even if it was interrupted and resumed. `seconds` is the
-        duration of the epoch or, without one, of the evaluation.
+        duration of the epoch or, if `epoch` is None, of the evaluation.
         """
         position, metrics = self._run.position, evaluation.metrics
         values = {"accuracy": evaluation.accuracy, "held_out_loss": evaluation.loss}

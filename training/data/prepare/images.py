@@ -59,7 +59,7 @@ class Source:
 def from_folder(
     folder: Path, shape: ImageShape, minimum: int, held_out: float, workers: int
 ) -> Source:
-    """Read images from one directory per class, cropped and scaled to `shape`.
+    """Read images from one directory per class, and crop and scale them to `shape`.
 
     The pixels of an image determine whether it is held out, so additional images do not change the
     split of existing ones. Raise DataError if there are no images.

@@ -27,7 +27,7 @@ publishing only renames files."""
 def new_dataset(target: Path, force: bool) -> Iterator[Path]:
     """Provide an empty directory whose files and manifest are moved to `target` at the end.
 
-    Files of an interrupted attempt are removed or, if only renames were missing, published. With
+    Files of an interrupted attempt are published if all are complete, and removed otherwise. With
     `force`, a data set in `target` is replaced at the end, and other files stay. Raise DataError if
     `target` is not empty and `force` is false, or if another process is preparing a data set there.
     """

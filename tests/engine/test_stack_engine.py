@@ -72,6 +72,7 @@ def test_other_stacks_can_read_the_outputs(stack: Stack) -> None:
         "service": "digits",
         "namespace": "ml-simulated",
         "model": "digits",
+        "runtime": "torch",
         "run": run,
     }
     assert set(outputs["images"]) == {"training", "inference"}

@@ -66,7 +66,7 @@ class AutoscalingSettings(Settings):
         ge=1,
         le=1000,
         description="Target utilization of the CPU request, in percent. null means "
-        f"{DEFAULT_CPU_PERCENT} if requests_in_flight is not set; otherwise the CPU is ignored.",
+        f"{DEFAULT_CPU_PERCENT}, or ignores the CPU if requests_in_flight is set.",
     )
     requests_in_flight: PositiveInt | None = Field(
         default=None,

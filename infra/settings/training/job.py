@@ -293,7 +293,7 @@ class TrainingJobSettings(Settings):
     )
     host_network: bool = Field(
         default=False,
-        description="Use the node's network, for RDMA without a device in the pod.",
+        description="Use the node's network, for RDMA if pods cannot get separate adapters.",
     )
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(
@@ -354,7 +354,8 @@ class TrainingJobSettings(Settings):
     )
     schedule: ScheduleSettings | None = Field(
         default=None,
-        description="Start the job at these times, each time as a new run, instead of once.",
+        description="Schedule on which the job starts, each time as a new run. null starts the job "
+        "once.",
     )
     deadline_seconds: PositiveInt | None = Field(
         default=None, description="Maximum duration of the run (s), including restarts."

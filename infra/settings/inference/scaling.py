@@ -180,7 +180,9 @@ class CanarySettings(Settings):
     )
     url: ExportUrl | None = Field(default=None, description="URL of the export to serve.")
     source: SourceSettings | None = Field(
-        default=None, description="Model to serve, if it is neither a run nor an export."
+        default=None,
+        description="Model to serve from a claim, the Hugging Face Hub, an OCI artifact or the "
+        "image.",
     )
     digest: Digest | None = Field(default=None, description="Expected SHA-256 of the weights.")
     image: DnsLabel | None = Field(

@@ -84,13 +84,12 @@ The pack replaces internals of `pulumi-policy` so that each resource is decoded 
 therefore only starts with version 1.21 of that package. To write custom rules, see
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
-Most rules are written for all kinds of objects that run pods. A registry (`kube/workloads/`) has a
-record for each of almost 180 kinds, of which about 100 run pods. The record states where objects of
-the kind contain pods and containers, how many pods they may run, and which fields set their queue,
-gang and retries. The registry covers Kubernetes, Volcano, Kubeflow, KubeRay, JobSet,
-LeaderWorkerSet, Kueue, KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and
-others. In addition, every list of containers is treated as part of a pod spec, even in an unknown
-kind.
+Most rules are written for all kinds of objects that run pods. A registry (`kube/workloads/`)
+describes almost 180 kinds, of which about 100 run pods. A record states where objects of a kind
+contain pods and containers, how many pods they may run, and which fields set their queue, gang and
+retries. The registry covers Kubernetes, Volcano, Kubeflow, KubeRay, JobSet, LeaderWorkerSet, Kueue,
+KServe, Knative, Argo, Tekton, Spark, KEDA, KubeVirt, NVIDIA's operators and others. In addition,
+every list of containers is treated as part of a pod spec, even in an unknown kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
 manifests as text) are checked like all others. Values that are unknown during a preview are

@@ -354,8 +354,7 @@ class TrainingJobSettings(Settings):
     )
     schedule: ScheduleSettings | None = Field(
         default=None,
-        description="Schedule on which the job starts, each time as a new run. null starts the job "
-        "once.",
+        description="Start the job at these times, each time as a new run, instead of once.",
     )
     deadline_seconds: PositiveInt | None = Field(
         default=None, description="Maximum duration of the run (s), including restarts."

@@ -122,7 +122,7 @@ class EarlyStoppingSettings(Settings):
     minimum: PositiveInt = Field(default=1, description="First rung, in epochs or steps.")
     maximum: PositiveInt | None = Field(
         default=None,
-        description="Upper bound of the last rung, in epochs or steps. null uses the job's length.",
+        description="Upper bound of the last rung, in epochs or steps. null: the end of the job.",
     )
     factor: int = Field(default=3, ge=2, le=10, description="Ratio of consecutive rungs.")
 

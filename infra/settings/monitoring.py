@@ -314,7 +314,7 @@ class RecorderSettings(Settings):
 
 
 class LogsSettings(Settings):
-    """Logs that outlive the nodes; docs/logs.md describes them."""
+    """Archive of log lines that outlives pods and nodes; see docs/logs.md."""
 
     recorder: RecorderSettings | None = Field(
         default=None,

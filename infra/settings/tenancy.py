@@ -147,11 +147,13 @@ class GroupsSettings(Settings):
 
     members: list[GroupName] = Field(
         default=[],
-        description="Groups that submit, suspend, change and delete runs, and read everything but "
-        "Secrets. Their pods can mount every Secret of the namespace.",
+        description="Groups that submit, suspend, change and delete runs, and read what viewers "
+        "read. The pods of their runs can mount every Secret of the namespace.",
     )
     viewers: list[GroupName] = Field(
-        default=[], description="Groups that read everything but Secrets."
+        default=[],
+        description="Groups that read runs and services, with their pods, logs and events, but no "
+        "Secrets.",
     )
 
 
@@ -176,7 +178,8 @@ class TenancySettings(Settings):
     )
     identities: IdentitiesSettings = Field(
         default=IdentitiesSettings(),
-        description="Cloud identities of the workloads, instead of static keys of object stores.",
+        description="Cloud identities of the workloads, as a replacement for static keys of object "
+        "stores.",
     )
     admission: AdmissionMode = Field(
         default="off",
@@ -193,6 +196,6 @@ class TenancySettings(Settings):
     )
     admission_excluded_namespaces: list[DnsLabel] = Field(
         default=[],
-        description="Namespaces without admission policies, in addition to kube-system and the "
-        "namespaces of the device plugin, Volcano and monitoring that the stack installs.",
+        description="Namespaces without admission policies, in addition to kube-system and, if the "
+        "stack installs them, the namespaces of the device plugin, Volcano and monitoring.",
     )

@@ -81,7 +81,7 @@ class SchedulerSettings(Settings):
         default=None,
         ge=1,
         description="Limit on the total requests of admitted jobs, as a multiple of the cluster's "
-        f"resources. null uses {OVERCOMMIT} if `enqueue` applies.",
+        f"resources. null uses {OVERCOMMIT} while jobs are queued (`enqueue`).",
     )
     priority: bool = Field(default=True, description="Order the jobs of a queue by priority.")
     drf: bool = Field(

@@ -34,7 +34,7 @@ class LimitConfig(TaskConfig, SystemConfig):
 
     components: list[str] = Field(
         default=["training", "serving"],
-        description="Roles of workloads that need a GPU: `training`, `serving` or both.",
+        description="Roles whose workloads need a GPU, such as `training` and `serving`.",
     )
     device_annotations: list[str] = Field(
         default=[

@@ -53,15 +53,15 @@ with `pulumi config set --secret {PASSWORD_KEY}`.
 
 `pulumi destroy` keeps the namespace of the workloads if a claim has `retain: true` or a job has
 `on_change: keep`, which are the defaults. It also keeps these claims, the volumes bound to them,
-and the runs. The next `pulumi up` adopts them. To remove them, run `kubectl delete namespace`; the
-reclaim policy of the volumes then applies to their data. If the stack installs Volcano,
-`pulumi destroy` also deletes all Volcano Jobs.
+and the runs of these jobs. The next `pulumi up` adopts all of these objects. To remove them, run
+`kubectl delete namespace`; the reclaim policy of the volumes then applies to their data. If the
+stack installs Volcano, `pulumi destroy` also deletes all Volcano Jobs.
 
 ## How a run is named
 
 The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the job's settings,
-as written in the file, and of the identity of its image. The same specification therefore always
-refers to the same run, which is not touched, and an edit creates exactly one new run. Settings of
+as written in the file, and of the identity of its image. If the specification stays the same,
+`pulumi up` therefore leaves the run unchanged; an edit creates exactly one new run. Settings of
 other sections, new defaults and template changes in this project do not start a new run. To choose
 the name yourself, set `run`.
 

@@ -81,7 +81,7 @@ Unknown rules and settings are errors, so that a typo cannot disable a rule. A c
 disables every rule is also an error. Reports list the disabled rules.
 
 The pack replaces internals of `pulumi-policy` so that each resource is decoded only once. It
-therefore only starts with version 1.21. To write custom rules, see
+therefore only starts with version 1.21 of that package. To write custom rules, see
 [Check manifests without Pulumi](policies-without-pulumi.md#custom-rules).
 
 Most rules are written for all kinds of objects that run pods. A registry (`kube/workloads/`)
@@ -123,8 +123,9 @@ keyed by `Kind.group`:
 
 The fields of a record are described in `kube/workloads/record.py` (`WorkloadKind`).
 Most records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a
-key that contains dots. A record of a known kind replaces the built-in one and must describe all of
-its pods. Unknown fields, malformed paths and `patterns` that hide a whole object are errors.
+key that contains dots. A record of a known kind replaces the built-in one and must describe all
+pods of the kind. Unknown fields, malformed paths, and a path in `patterns` that would hide every
+pod of an object are errors.
 
 ## Workload roles
 
@@ -145,9 +146,9 @@ InferenceService is always `serving`. A bare Pod with one GPU that runs to compl
 
 The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or the
 resource selects one of the possible roles (`componentRoles`): `training`, `batch`, `inference` or
-`serving`, `interactive`. It cannot select a role with weaker requirements than the GPUs need: if
-the kind can be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor
-`interactive`, and a pod that runs to completion is not `serving`.
+`serving`, `interactive`. The label cannot weaken the requirements for GPUs: if the kind can be
+`training`, a workload with more than `smallGpus` GPUs is neither `batch` nor `interactive`, and a
+pod that runs to completion is not `serving`.
 
 Labels grant no privileges. If a workload, such as the device plugin, needs something that a rule
 forbids, add it to the rule's `systemWorkloads`. To exempt it from every rule with this setting, add

@@ -97,7 +97,8 @@ class HubSourceSettings(Settings):
     """A model on the Hugging Face Hub, which the server downloads when it starts."""
 
     model: str = Field(
-        pattern=r"^[A-Za-z0-9][\w.-]*/[\w.-]+$", description="Name of the model, organization/name."
+        pattern=r"^[A-Za-z0-9][\w.-]*/[\w.-]+$",
+        description="Name of the model, as organization/name.",
     )
     revision: str = Field(
         pattern=r"^[0-9a-f]{40}$",

@@ -66,7 +66,7 @@ class AutoscalingSettings(Settings):
         ge=1,
         le=1000,
         description="Target utilization of the CPU request, in percent. null means "
-        f"{DEFAULT_CPU_PERCENT} if requests_in_flight is not set; otherwise the CPU is ignored.",
+        f"{DEFAULT_CPU_PERCENT}, or ignores the CPU if requests_in_flight is set.",
     )
     requests_in_flight: PositiveInt | None = Field(
         default=None,
@@ -180,7 +180,9 @@ class CanarySettings(Settings):
     )
     url: ExportUrl | None = Field(default=None, description="URL of the export to serve.")
     source: SourceSettings | None = Field(
-        default=None, description="Model to serve, if it is neither a run nor an export."
+        default=None,
+        description="Model to serve from a claim, the Hugging Face Hub, an OCI artifact or the "
+        "image.",
     )
     digest: Digest | None = Field(default=None, description="Expected SHA-256 of the weights.")
     image: DnsLabel | None = Field(

@@ -58,7 +58,8 @@ class InferenceServiceSettings(Settings):
         "s3://bucket/digits-1a2b3c4d/export.",
     )
     source: SourceSettings | None = Field(
-        default=None, description="Model that is neither a run nor an export."
+        default=None,
+        description="Model from a claim, the Hugging Face Hub, an OCI artifact or the image.",
     )
     fetch: FetchSettings = Field(
         default=FetchSettings(),

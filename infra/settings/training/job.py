@@ -293,7 +293,7 @@ class TrainingJobSettings(Settings):
     )
     host_network: bool = Field(
         default=False,
-        description="Use the node's network, for RDMA without a device in the pod.",
+        description="Use the node's network, for RDMA if pods cannot get separate adapters.",
     )
     spread: bool = Field(default=True, description="Prefer to distribute the pods over the nodes.")
     strict_spread: bool = Field(

@@ -44,6 +44,10 @@ def test_every_setting_has_a_description_and_a_kind() -> None:
     assert [row for row in rows if "" in row or row[1] == "anything"] == []
 
 
+def test_every_output_has_a_description() -> None:
+    assert "|  |" not in blocks.outputs_table()
+
+
 def test_every_rule_has_a_section() -> None:
     text = policies.page()
     assert all(f"\n### {rule.name}\n" in text for rule in RULES)

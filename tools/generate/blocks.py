@@ -85,8 +85,12 @@ def _outputs(section: Schema, definitions: Schema, path: str) -> Iterator[tuple[
     for field in fields(section):
         optional = "" if field.required else ", or absent"
         kind = field.kind.replace("section", "mapping").replace("mapping to mapping", "mapping")
-        yield f"`{path}{field.name}`", f"{kind}{optional}", field.description
-        for step, name in nested(field.schema):
+        inner = [*nested(field.schema)]
+        # pydantic leaves out a description that the field has in common with its section.
+        common = [str(definitions[name]["description"]) for step, name in inner if not step]
+        meaning = field.description or "".join(common)
+        yield f"`{path}{field.name}`", f"{kind}{optional}", meaning
+        for step, name in inner:
             yield from _outputs(definitions[name], definitions, f"{path}{field.name}{step}.")
 
 

@@ -286,7 +286,7 @@ def _get_or_none(get: Callable[[], Object]) -> Object | None:
 
 
 def _is_managed(route: GenericNamespacedResource) -> bool:
-    """Return whether this program is a field manager of a route, as it is after a rollback."""
+    """Return whether this program is still a field manager of a route after a rollback."""
     managed = route["metadata"].get("managedFields") or []
     return any(each.get("manager") == MANAGER for each in managed)
 

@@ -119,7 +119,7 @@ class Study:
 
     @property
     def exhausted(self) -> bool:
-        """True if the sampler has proposed recorded trials too often to find new ones."""
+        """True if too many of the sampler's proposals were already recorded."""
         everything = self._study.get_trials(deepcopy=False)
         duplicates = len(everything) - len(self.trials())
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
@@ -181,7 +181,7 @@ class Study:
         self._trial(run).set_user_attr(_GRANTED, rungs)
 
     def report(self, run: str, values: Mapping[int, float]) -> None:
-        """Record the objective for the epochs that are not recorded yet."""
+        """Record the objective for the epochs, or steps, that are not recorded yet."""
         known = self.trials()[run].intermediate_values
         for epoch, value in values.items():
             if epoch not in known:
@@ -208,7 +208,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once existing runs have been added to the journal, which may replace a lost one."""
+        """True once existing runs have been added to the journal, in case an older one was lost."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:
@@ -275,7 +275,7 @@ def _value(parameter: ParameterSettings, distribution: BaseDistribution, text: s
 
 
 def _identity(sweep: Sweep) -> str:
-    """Return the name of the study, which depends on the template, the space and the objective."""
+    """Return the name of the study, which depends on the sweep's job, space and objective."""
     settings = sweep.settings.model_dump(mode="json", include={"space", "objective"})
     digits = sweep.run({}).rpartition("-")[2]
     return f"{digits} {json.dumps(settings, sort_keys=True)}"

@@ -297,5 +297,5 @@ class Run:
         try:
             server = ThreadingHTTPServer(("", self._port), Handler)
         except OSError as error:
-            raise FatalError(f"metrics_port {self._port} failed: {error.strerror}") from None
+            raise FatalError(f"metrics_port {self._port}: {error.strerror}") from None
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

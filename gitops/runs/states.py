@@ -74,7 +74,7 @@ def steps(flow: Object) -> dict[str, State]:
 
 
 def stage(flow: Object) -> str:
-    """Return the running or failed step of a JobFlow; empty between two steps."""
+    """Return the failed or else the unfinished steps of a JobFlow; empty between two steps."""
     phases = steps(flow)
     failed = [name for name, state in phases.items() if state is State.FAILED]
     active = [name for name, state in phases.items() if not state.finished]
@@ -83,7 +83,9 @@ def stage(flow: Object) -> str:
 
 
 def wants_pods(snapshot: Snapshot, group: Object) -> bool:
-    """Return whether the job of a PodGroup exists and is neither finished nor suspended.
+    """Return whether the job of a PodGroup is neither finished nor suspended.
+
+    If no job is found, return whether the PodGroup has active pods.
 
     Unless its job is a Volcano Job, a PodGroup outlives the job. Volcano sets the PodGroup's phase
     to pending again when the pods are gone.

@@ -80,8 +80,8 @@ def volcano_objects(
     """Return the Volcano Job for these tasks or, for a run with steps, JobTemplates and a JobFlow.
 
     A task's `dependsOn` cannot order steps: Volcano considers the dependency met when the pods are
-    ready, not when they have succeeded. Within one gang, the task would wait forever. `policies`
-    replace the default policies.
+    ready, not when they have succeeded. Within one gang, whose pods must start together, the task
+    would wait forever. `policies` replace the default policies.
     """
     spec = _spec(gang, tasks, plugins)
     if policies is not None:

@@ -50,7 +50,7 @@ class StorageClassSettings(Settings):
     binding: Literal["Immediate", "WaitForFirstConsumer"] = Field(
         default="Immediate",
         description="Volume binding mode. WaitForFirstConsumer requires the CSI driver on the "
-        "nodes, and makes a gang on several nodes wait forever for an unbound claim.",
+        "nodes; a gang that needs several nodes never starts while the claim is unbound.",
     )
     expandable: bool = Field(default=False, description="Allow claims to be expanded later.")
 

@@ -97,7 +97,7 @@ def _service(spec: Node) -> Iterator[Violation]:
         yield Violation(kind, '"ClusterIP"', found=show(kind.value))
     name = spec["externalName"]
     if _NODE_NAME.search(name.text or ""):
-        yield Violation(name, "the name of a server outside of the nodes")
+        yield Violation(name, "a name that leads neither to a node nor to its metadata server")
     if addresses.present and addresses.value != []:
         yield Violation(addresses, "nothing: external addresses take over other hosts' traffic")
 
@@ -115,7 +115,7 @@ def _endpoints(root: Node) -> Iterator[Violation]:
     ]
     for address in (*slices, *older):
         if _is_node_address(address.text or ""):
-            yield Violation(address, "the address of a pod or of a server outside of the nodes")
+            yield Violation(address, "an address that is neither loopback nor link-local")
 
 
 def _is_node_address(text: str) -> bool:

@@ -142,7 +142,7 @@ _SIGNED: Final = " + ".join(
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Promote the model with `python -m gpu_platform models promote`, and set "
-    "source.artifact to its digest.",
+    "source.artifact to its reference by digest.",
     config=ModelConfig,
     admission=cel.Cel(
         f"!variables.serves ? [] : {_SIGNED}",
@@ -175,7 +175,7 @@ def _program(container: Node, config: ModelConfig) -> Iterator[Violation]:
     """Yield a violation for each field that could make the container run a different program."""
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
-        yield Violation(image, f"an image of {' or '.join(config.images) or 'the setting images'}")
+        yield Violation(image, f"an image of {' or '.join(config.images) or 'the list `images`'}")
     words = _command_words(container)
     if words is not None and (
         any(" " in word for word in words)

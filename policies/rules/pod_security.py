@@ -186,7 +186,7 @@ def _handlers(container: Node) -> Iterator[Node]:
     ),
 )
 def probes_stay_in_pod(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """The kubelet sends the requests from the node, which no network policy restricts."""
+    """No network policy restricts these requests, because the kubelet sends them from the node."""
     for container in pod.containers:
         for handler in _handlers(container.node):
             for kind in _HANDLERS:

@@ -7,8 +7,8 @@ submitted in another random order. A prediction is therefore compared with a sim
 cluster that runs programs. The benchmark answers two questions:
 
 - How often do two single simulations agree? A simulation is compared with a repetition (only the
-  scheduler's random choices differ), with a different submission order, with the other scheduling
-  period, and with the second cluster (different order and period).
+  scheduler's random choices differ), with one that has a different submission order, with one that
+  has the other scheduling period, and with the second cluster (different order and period).
 - How often does the second cluster do what the three simulations jointly predict?
 
 Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. The
@@ -133,7 +133,7 @@ class Predictions:
     near_starts: int = 0
     """Gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
-    """Number of gangs, per reason, whose verdict in the other cluster occurs in no simulation."""
+    """Numbers of gangs whose verdict in the other cluster occurs in no simulation, by reason."""
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, predicted: Answer, applied: Answer) -> None:
@@ -176,7 +176,7 @@ class Predictions:
         """Return the shares of predictions that are correct in the other cluster."""
         shares = {
             "most frequent verdict, share of gangs": (self.frequent, self.gangs),
-            "certain verdict, share of gangs with one": (self.certain_same, self.certain),
+            "certain verdict, share of certain verdicts": (self.certain_same, self.certain),
             "possible verdict, share of gangs": (self.possible, self.gangs),
             "possible victim, share of victims": (self.possible_victims, self.victims),
             "certain victim, share of certain victims": (

@@ -124,8 +124,8 @@ keyed by `Kind.group`:
 The fields of a record are described in `kube/workloads/record.py` (`WorkloadKind`).
 Most records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a
 key that contains dots. A record of a known kind replaces the built-in one and must describe all
-pods of the kind. Unknown fields, malformed paths, and a path in `patterns` that would hide every
-pod of an object are errors.
+pods of the kind. `patterns` lists paths of objects that look like pods but are not run; it must not
+exclude every pod of an object. Unknown fields and malformed paths are errors.
 
 ## Workload roles
 
@@ -145,10 +145,11 @@ The kind determines which roles are possible and which one is the default. For e
 InferenceService is always `serving`. A bare Pod with one GPU that runs to completion is `batch`.
 
 The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or the
-resource selects one of the possible roles (`componentRoles`): `training`, `batch`, `inference` or
-`serving`, `interactive`. The label cannot weaken the requirements for GPUs: if the kind can be
-`training`, a workload with more than `smallGpus` GPUs is neither `batch` nor `interactive`, and a
-pod that runs to completion is not `serving`.
+resource selects one of the possible roles. Its value is `training`, `batch`, `serving` or
+`interactive`; by default, `inference` also means `serving`, and `singleuser-server` means
+`interactive` (`componentRoles`). The label cannot weaken the requirements for GPUs: if the kind can
+be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor `interactive`, and
+a pod that runs to completion is not `serving`.
 
 Labels grant no privileges. If a workload, such as the device plugin, needs something that a rule
 forbids, add it to the rule's `systemWorkloads`. To exempt it from every rule with this setting, add
@@ -166,7 +167,7 @@ it to the top-level `systemWorkloads` of the configuration file:
 (`otherDevices`), the number of accelerators in claims that the stack does not declare
 (`claimDevices`), and the systems that queue training (`queueSystems`). Settings with the same name
 in a rule extend these lists. Without `queueSystems`, Kueue's label is accepted even if Kueue is not
-installed:
+installed. For example:
 
 ```json
 {

@@ -115,8 +115,8 @@ class EarlyStoppingSettings(Settings):
     """Asynchronous successive halving: a trial is paused after a rung unless it is among the best.
 
     The rungs are `minimum`, `minimum * factor`, … up to `maximum`, in the unit of the job's length:
-    epochs, or steps if the job sets `train_steps`. The best 1/`factor` of the trials at a rung
-    continue to the next one, and those at the last rung to the end of the job.
+    epochs, or steps if the job sets `train_steps`. After each rung, the best 1/`factor` of the
+    trials continue to the next rung; after the last rung, they continue to the end of the job.
     """
 
     minimum: PositiveInt = Field(
@@ -149,7 +149,8 @@ class BudgetSettings(Settings):
         default=None,
         gt=0,
         description="Maximum cost of all trials in the currency of the price table "
-        "(gitops/config/prices.yaml), which must contain the price of a trial. null sets no limit.",
+        "(gitops/config/prices.yaml), which must contain the prices of the trials' GPUs. null sets "
+        "no limit.",
     )
     hours: float | None = Field(
         default=None,
@@ -259,7 +260,7 @@ class SweepSettings(Settings):
             if parameter.choices:
                 continue
             if not (is_float or is_integer):
-                yield f"has a range in space.{name}, which is not a number: set choices"
+                yield f"has a range in space.{name}, whose values are not numbers: set choices"
                 return
             if is_integer and any(isinstance(end, float) for end in parameter.extremes):
                 yield f"has a range of floats in space.{name}, which is an integer: set integers"

@@ -49,7 +49,7 @@ MEASURED: Final[dict[str, dict[str, Any]]] = {
 """Runs whose throughput is measured. The language model has 302 million weights, and ResNet-50
 processes images of 224 x 224 pixels."""
 WARM_UP: Final = 4
-"""Number of first progress lines to discard: they cover compilation, allocation and evaluation."""
+"""Number of initial progress lines to skip: they cover compilation, allocation and evaluation."""
 
 SMALL: Final = "simple-cnn"
 SERVED: Final[dict[str, dict[str, Any]]] = {

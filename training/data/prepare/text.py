@@ -89,10 +89,10 @@ def prepare_text(
 ) -> TokensManifest:
     """Write the tokens of all texts below `folder` (see `documents.texts`) to `target`.
 
-    Files have at most `limit` bytes. `held_out` is the share to hold out: the end of each *.txt
-    file, and this share of the *.jsonl lines and *.parquet rows, whose text is in `field`. Raise
-    DataError if there is no text for training or for the held-out set, or if `target` is not empty.
-    After an error, `target` is unchanged.
+    The written files have at most `limit` bytes each. `held_out` is the share to hold out: the end
+    of each *.txt file, and this share of the *.jsonl lines and *.parquet rows, whose text is in
+    `field`. Raise DataError if there is no text for training or for the held-out set, or if
+    `target` is not empty and `force` is false. After an error, `target` is unchanged.
     """
     paths = documents.find(folder)
     dropped: Counter[str] = Counter()

@@ -32,7 +32,7 @@ def test_what_does_not_determine_the_result_cannot_be_searched(name: str) -> Non
     [
         ("learning_rate", {"min": 0.1, "max": 20}, "learning_rate must be at most 10"),
         ("optimizer", {"choices": ["adamw", "adam"]}, "optimizer must be 'adamw' or 'sgd'"),
-        ("optimizer", {"min": 1, "max": 2}, "space.optimizer, which is not a number"),
+        ("optimizer", {"min": 1, "max": 2}, "space.optimizer, whose values are not numbers"),
         ("batch_size", {"min": 1.5, "max": 2}, "space.batch_size, which is an integer"),
         ("learning_rate", {"min": 0, "max": 1, "log": True}, "which has no logarithm"),
         ("learning_rate", {"min": 0.2, "max": 0.1}, "max must be larger"),

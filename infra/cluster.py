@@ -106,7 +106,7 @@ def identity(
         raise pulumi.RunError(
             f"The stack {MOVES}: it is deployed to the cluster whose kube-system namespace has the "
             f"UID {known['uid']}, but the context {context!r} points to the cluster {uid}. "
-            "Everything would be created there and deleted here. Correct "
+            "Everything would be created in the new cluster and deleted from the old one. Correct "
             "gpu-platform:cluster.context, or set gpu-platform:cluster.allow_move to true "
             "(docs/moving.md)."
         )

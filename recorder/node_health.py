@@ -1,6 +1,6 @@
 """Cordon nodes with unhealthy GPUs, move their runs, and uncordon nodes that have recovered.
 
-    python3 -m recorder.node_health --namespace ml      in a pod; see docs/node-health.md
+The program runs in a pod: `python3 -m recorder.node_health --namespace ml` (docs/node-health.md).
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus reports
 an Xid error that was passed as `--xid`, or if it was reported as slow in enough run starts. An

@@ -1,6 +1,7 @@
 """Run the hyperparameter sweeps of a stack.
 
-python3 -m sweeps --plan /plan/plan.json --claims /claims      in a pod in the runs' namespace
+The program runs in a pod in the runs' namespace:
+`python3 -m sweeps --plan /plan/plan.json --claims /claims`.
 """
 
 import argparse

@@ -20,7 +20,8 @@ def find(label: str, name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"{label} is not importable: {error}; its directory must be on PYTHONPATH"
+            f"{label} is not importable: {error}; the directory that contains this module must be "
+            "on PYTHONPATH"
         ) from error
     except Exception as error:
         raise ConfigurationError(

@@ -46,7 +46,7 @@ def create_unfinished(target: Path) -> Path:
 
 
 def publish_folder(unfinished: Path) -> Path:
-    """Rename a directory from `create_unfinished` to its target, which is replaced if it exists.
+    """Rename a directory created by `create_unfinished` to its target, replacing an existing one.
 
     The files must already be on disk. Return the target. Raise OSError on failure.
     """

@@ -1,8 +1,8 @@
 """Base images of the embedded cluster: Debian, Python, and a reduced PyTorch or TensorFlow.
 
 The Dockerfiles take a base image as the argument `BASE_IMAGE`; clusters with GPUs use one with
-CUDA. The images built here contain every package that the Dockerfiles install, so that their builds
-need no network.
+CUDA. The images built here contain every package that the Dockerfiles install, so that builds of
+the Dockerfiles need no network.
 """
 
 import hashlib
@@ -77,8 +77,8 @@ PYTORCH = Base(
 def build(base: Base, images: Path, uv: Path, log: Path) -> Layout:
     """Build an image in the directory `images`, unless it exists. Raise DevclusterError on failure.
 
-    This takes about a minute. Layers of PyTorch's image are reused, and images of the same name
-    with other sources are deleted.
+    This takes about a minute. Layers of PyTorch's image are reused, and images that were built from
+    earlier versions of the same sources are deleted.
     """
     layout = Layout(images / base.name)
     if layout.digest is not None:
@@ -171,7 +171,7 @@ class _LayerBuilder:
 def _install(base: Base, packages: Path, uv: Path, log: Path) -> None:
     """Install from the user's cache, or from a cache that is deleted with the scratch files.
 
-    This keeps a gigabyte of packages that only the image needs out of the user's cache.
+    The user's cache therefore does not grow by a gigabyte of packages that only the image needs.
     """
     downloads = packages.with_name("downloads")
     # Copies of the user's files, since some are changed later.

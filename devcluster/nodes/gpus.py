@@ -133,7 +133,7 @@ def _read_faults(file: Path, count: int) -> dict[int, dict[Field, float]]:
 
 
 def server(socket: Path, gpus: Gpus) -> socketserver.UnixStreamServer:
-    """Return a server that writes the list of GPUs to each connection, one at a time."""
+    """Return a server that handles one connection at a time and writes the list of GPUs to it."""
 
     class Answer(socketserver.StreamRequestHandler):
         def handle(self) -> None:

@@ -2,8 +2,8 @@
 
     accelerate launch --multi_gpu --num_processes=2 -m examples.diffusion --run-dir=DIR
 
-The program reports its progress and its exit codes like this project's training program. It can
-therefore run in the same jobs, and the jobs' failure policies apply to it.
+The program reports its progress and uses exit codes in the same way as this project's training
+program. It can therefore run in the same jobs, and the jobs' failure policies apply to it.
 """
 
 import argparse

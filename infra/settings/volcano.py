@@ -49,7 +49,7 @@ class SchedulerSettings(Settings):
     share: Literal["proportion", "capacity"] = Field(
         default="proportion",
         description="Queue shares: proportion divides the cluster by the queues' "
-        "`weight`, capacity gives each queue its `deserved` and supports parent queues.",
+        "`weight`; capacity gives each queue its `deserved` and supports parent queues.",
     )
     placement: Literal["binpack", "spread"] = Field(
         default="binpack",

@@ -1,4 +1,4 @@
-"""Kinds that deploy objects that they embed, fetch from a source or describe to an operator."""
+"""Kinds whose pods come from embedded objects, from an external source or from an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource usage of commands, including all processes that they start, and free TCP ports."""
+"""Measurement of the resource usage of commands and their child processes; free TCP ports."""
 
 from __future__ import annotations
 

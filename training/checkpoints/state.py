@@ -147,7 +147,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
         _drop_optimizer_state(run, missing)
     except ValueError as error:
         raise ConfigurationError(
-            f"{path} belongs to another {run.config.model}: {error}; choose another run_dir"
+            f"{path} does not match the model {run.config.model}: {error}; choose another run_dir"
         ) from None
     run.position = Position(**vars(seal.position))
     run.unevaluated = seal.held_out_loss is None
@@ -221,7 +221,10 @@ def _rank_tensors(run: Run) -> Tensors:
 
 
 def _restore_rank_tensors(run: Run, stored: Tensors, same: bool) -> None:
-    """Restore this process's state, or rank 0's state if the number of processes has changed."""
+    """Restore this process's state, or rank 0's state if the number of processes has changed.
+
+    In the latter case, the RNG state is not restored.
+    """
     progress = {name: stored[name] for name in stored if name.endswith("/progress")}
     prefix = f"rank-{run.world.rank if same else 0}/"
     own = {name.removeprefix(prefix): stored[name] for name in stored if name.startswith(prefix)}

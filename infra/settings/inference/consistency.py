@@ -1,4 +1,4 @@
-"""Checks between the settings of one service."""
+"""Consistency checks of the settings of a service."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def _models(service: InferenceServiceSettings) -> Iterator[str]:
         if kind is not None and kind not in runtime.sources:
             yield (
                 f"sets {path}{kind} with runtime {service.runtime}, which supports only "
-                f"{', '.join(sorted(runtime.sources))} (run includes job and sweep; all others "
-                "except url are keys of `source`)"
+                f"{', '.join(sorted(runtime.sources))} (run also stands for job and sweep; "
+                "claim, hub, artifact and image are keys of `source`)"
             )
     for url in (service.url, canary.url if canary else None):
         if url is not None and service.runtime == "triton" and not url.startswith(_TRITON_STORES):

@@ -47,7 +47,7 @@ def test_a_factory_is_called_with_shape_and_outputs() -> None:
         (
             "own_nowhere:Net",
             {},
-            "No module named 'own_nowhere'; its directory must be on PYTHONPATH",
+            "No module named 'own_nowhere'; the directory that contains this module must be on",
         ),
         ("own_broken:Net", {}, "own_broken cannot be imported: ZeroDivisionError"),
         ("own_models:Nut", {}, "own_models has no function or class named Nut"),

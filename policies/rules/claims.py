@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 from kube.accelerators import Accelerators
-from kube.quantities import LARGEST, quantity_or_none
+from kube.quantities import quantity_or_none
 from policies import cel
+from policies.counts import UNLIMITED
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule, stack_rule
 from policies.settings import GpuConfig, SystemConfig
@@ -50,9 +51,9 @@ def _includes(device: Node, accelerators: Accelerators) -> bool:
 
 
 def _count(device: Node) -> Decimal:
-    """Return the number of devices: 1 by default, 0 if unknown, `LARGEST` for all."""
+    """Return the number of devices: 1 by default, 0 if unknown."""
     if device["allocationMode"].value == "All":
-        return Decimal(LARGEST)
+        return UNLIMITED
     if device["count"].absent:
         return Decimal(1)
     return quantity_or_none(device["count"].value) or Decimal(0)

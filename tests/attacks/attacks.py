@@ -6,6 +6,7 @@ They come from addresses other than 127.0.0.1, which well-behaved callers use. N
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import socket
@@ -464,6 +465,8 @@ def run(name: str, port: int, seconds: float, results: Connection) -> None:
     os.nice(19)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # It reports each write to a connection that the server has closed.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         asyncio.run(_limited(name, port, seconds))
         results.send("")

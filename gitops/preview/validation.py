@@ -98,8 +98,8 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
         yield "scheduling.volcano.sh", "queues", names[0], False
     if names := _keys(configuration, "storage", "claims"):
         yield "", "persistentvolumeclaims", names[0], True
-    for (group, resource), name in _services(configuration).items():
-        yield group, resource, name, True
+    for (group, plural), name in _services(configuration).items():
+        yield group, plural, name, True
     jobs = section(configuration, "training").get("jobs")
     written = jobs.values() if isinstance(jobs, dict) else ()
     kinds = {str(job.get("kind", "volcano")) for job in written if isinstance(job, dict)}

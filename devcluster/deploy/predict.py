@@ -165,7 +165,7 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     """
     model_input = metadata["inputs"][0]
     outputs = [output["name"] for output in metadata["outputs"]]
-    if len(model_input["shape"]) != 4 or "class" not in outputs:  # noqa: PLR2004
+    if len(model_input["shape"]) != 4 or "class" not in outputs:
         raise NoPredictionError("the model does not classify images")
     channels, height, width = (int(size) for size in model_input["shape"][1:])
     tensor = {

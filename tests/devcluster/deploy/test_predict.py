@@ -189,9 +189,7 @@ def test_only_the_built_in_server_without_tls_is_called(service: dict[str, str],
         predict.check_callable(service)
 
 
-def test_a_service_of_another_runtime_is_ready_with_its_first_pod(
-    install: Install, tmp_path: Path
-):
+def test_a_service_of_another_runtime_is_ready_with_its_first_pod(install: Install, tmp_path: Path):
     (tmp_path / "answer").write_text('{"items": [{"endpoints": null}]}')
     kubectl = install("kubectl", f"echo $* > {tmp_path}/asked; cat {tmp_path}/answer")
     reports: list[str] = []

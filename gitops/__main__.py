@@ -75,7 +75,7 @@ def _exit_on_signal(number: int, _: object) -> NoReturn:
 if __name__ == "__main__":
     for handled in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(handled, _exit_on_signal)
-    # A command runs only for seconds, and garbage collection would account for a fifth of the
+    # Most commands run only for seconds, and garbage collection would account for a fifth of the
     # import time.
     gc.disable()
     sys.exit(main())

@@ -18,8 +18,8 @@ program or the policy pack has changed, otherwise the stacks whose configuration
 names a changed path, such as a Dockerfile or a source directory of an image. Removed environments
 are reported on stderr.
 
-With --gitlab, prints a child pipeline for GitLab with a job for each of these stacks, and a job
-that warns about each removed environment.
+With --gitlab, prints a child pipeline for GitLab with the jobs of these stacks and, for each
+removed environment, a job that warns about it.
 """
 EPILOG = """\
 examples:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     removed_stacks = _deleted_environments(PROJECT, files or [])
     for removed in removed_stacks:
         sys.stderr.write(
-            f"the environment {removed} was removed, but its stack still exists: destroy "
+            f"the environment {removed} was removed, but its stack may still exist: destroy "
             f"it with `pulumi destroy --stack {removed}` (docs/destroying.md)\n"
         )
     affected = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]

@@ -42,7 +42,7 @@ environment:
            CI_MERGE_REQUEST_IID as pipelines set them
   If a GitHub workflow uses a custom token, set GITOPS_AUTHOR to the token's user.
 
-exit status: 0 if the report was posted, 1 if the host rejected it.
+exit status: 0 on success, 1 on an error, such as a rejection by the host.
 """
 Outcome = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
 _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) -->")

@@ -91,7 +91,7 @@ def _variables(directory: Path) -> dict[str, str]:
 
 
 def _checkout(project: Path, revision: str, directory: Path) -> Path:
-    """Extract the project at a revision without changing the checkout, and return its directory."""
+    """Extract the project at the merge base with a revision, and return its directory."""
     if revision.startswith("-"):
         raise GitopsError(f"the base {revision!r} is not a Git revision")
     archive = _git(project, "archive", "--format=tar", f"{_merge_base(project, revision)}^{{tree}}")
@@ -124,7 +124,7 @@ def content_at(file: Path, revision: str) -> bytes | None:
 
 
 def _merge_base(project: Path, revision: str) -> str:
-    """Return the merge base of the current branch and a revision; without one, the revision."""
+    """Return the merge base of HEAD and a revision, or the revision if there is no merge base."""
     result = _git(project, "merge-base", revision, "HEAD")
     return result.stdout.decode().strip() if result.returncode == 0 else revision
 

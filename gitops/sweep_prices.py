@@ -25,7 +25,7 @@ def stack_prices(settings: StackSettings) -> dict[str, Price]:
     """Return the GPU-hour prices of a stack's sweeps, for use in its program.
 
     Raises:
-        RunError: If a price is unknown. Pulumi prints this error without a traceback.
+        RunError: If `sweep_prices` fails. Pulumi prints this error without a traceback.
     """
     try:
         return sweep_prices(settings, pulumi.get_stack())
@@ -41,7 +41,7 @@ def sweep_prices(
     The price includes the trials' CPUs and memory if the price table charges for them.
 
     Raises:
-        SettingsError: If a price is unknown.
+        SettingsError: If a price is unknown, or a money budget is too small or limits nothing.
         GitopsError: If the table cannot be read.
     """
     if not settings.training.has_money_budget:

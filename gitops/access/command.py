@@ -16,7 +16,8 @@ HELP = "print the Roles that pipelines need to preview or update a stack"
 DESCRIPTION = """\
 Prints Roles, bindings and an admission policy for the pipelines' groups. The Roles grant only the
 permissions that the stack's objects require. An administrator applies the output once, and again
-when objects of new kinds or in new namespaces are added to the stack.
+when objects of new kinds or in new namespaces, cluster-scoped objects, Secrets or RBAC objects are
+added to the stack.
 
 Previews are limited to dry runs: the admission policy rejects all other writes by previewers.
 Taking snapshots for simulations requires permission to list nodes, pods and runs, and to read pod
@@ -69,7 +70,10 @@ def run(options: argparse.Namespace) -> int:
         )
     for group in groups:
         if group.startswith("system:") or not _GROUP.fullmatch(group):
-            raise GitopsError(f"{group!r} is not a valid group for pipelines: use a custom group")
+            raise GitopsError(
+                f"{group!r} is not a valid group for pipelines: use a custom group without quotes "
+                "or backslashes in its name"
+            )
     if both := set(options.previewers) & set(options.updaters):
         raise GitopsError(
             f"{', '.join(sorted(both))} cannot be used for both previews and updates: use two "

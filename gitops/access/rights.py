@@ -1,7 +1,7 @@
 """Roles for previews and updates of a stack.
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
-from writing. An admission policy does: it rejects every write by a preview group except dry runs.
+from writing. An admission policy rejects every write by a preview group except dry runs.
 The API server applies no admission policies to admission policies and webhook configurations
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so previews
 may only read these.
@@ -139,7 +139,8 @@ def _resource_rules(
         yield _rule(group, [resource], verbs)
         return
     # The rules name the objects. Otherwise, the group could read other Secrets, extend other Roles
-    # and delete objects of other teams. RBAC cannot limit `create`, `list` and `watch` by name.
+    # and delete objects of other teams. RBAC cannot limit `create` by name, and limits `list` and
+    # `watch` only for requests that select a single name.
     unnamed = [verb for verb in verbs if verb in ({"create"} if secret else _VERBS_WITHOUT_NAMES)]
     yield _rule(group, [resource], [v for v in verbs if v not in _VERBS_WITHOUT_NAMES], names)
     if unnamed:

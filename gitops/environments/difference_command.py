@@ -15,7 +15,7 @@ EPILOG = """\
 example:
   python -m gitops diff staging prod
 
-exit status: 0 if they are equal, 2 if they differ, 1 if a file cannot be read.
+exit status: 0 if the settings are equal, 2 if they differ, 1 if a file is unreadable or invalid.
 """
 
 

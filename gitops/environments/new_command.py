@@ -243,6 +243,6 @@ Wrote {target.name} and {config.relative_to(target.parent)}. Next steps:
        python -m gitops preview --stack {name} --rendered
        python -m gitops preview --stack {name}
   4. Add the environment, with its GPU model, to `environments` in gitops/config/prices.yaml.
-  5. Commit both files. For pull requests, create the GitHub environments `{name}` and
+  5. Commit all changed files. For pull requests, create the GitHub environments `{name}` and
      `preview-{name}`: docs/pull-requests.md.
 """

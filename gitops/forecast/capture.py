@@ -43,7 +43,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
     """Read the scheduling state of a cluster.
 
     Raises:
-        GitopsError: If nodes or pods cannot be listed, or the cluster does not respond in time.
+        GitopsError: If pods cannot be listed, or the cluster does not respond in time.
     """
     snapshot = cluster.snapshot()
     notes: list[str] = []

@@ -38,7 +38,10 @@ class _Row:
 
 
 def svg(answer: Answer) -> str:
-    """Return a self-contained SVG image with a row for each gang, sorted by queue and start."""
+    """Return a self-contained SVG image with a row for each gang that is not suspended.
+
+    The rows are sorted by queue and start.
+    """
     gangs = sorted(
         (gang for gang in answer.gangs if gang.verdict != "suspended"),
         key=lambda g: (g.queue, _or_last(g.start_seconds), g.title),

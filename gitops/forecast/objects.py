@@ -18,7 +18,7 @@ Manifest = dict[str, Any]
 
 
 def cluster_objects(state: State) -> list[Manifest]:
-    """Return the namespace, the PriorityClasses and the queues of a snapshot."""
+    """Return the simulation's namespace, and the PriorityClasses and queues of a snapshot."""
     classes = {each.name: (each.value, each.preemption_policy) for each in state.priority_classes}
     for gang in state.gangs:
         if gang.priority_class:

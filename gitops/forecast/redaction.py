@@ -17,9 +17,9 @@ def redact(state: State) -> State:
     """Replace names of nodes, namespaces, gangs, queues and PriorityClasses with numbered ones.
 
     A name is replaced wherever a value equals it, so references stay intact. Node labels are kept
-    if a gang's constraint refers to them, or if NVIDIA or Kubernetes defines them. Pod labels are
-    kept only if a constraint refers to them. The values of kept labels are replaced only if they
-    equal a replaced name.
+    if a gang's constraint refers to them, if NVIDIA or Kubernetes defines them, or if their prefix
+    contains `topology`. Pod labels are kept only if a constraint refers to them. The values of kept
+    labels are replaced only if they equal a replaced name.
     """
     classes = (c.name for c in state.priority_classes if not c.name.startswith(_KEPT_CLASSES))
     hidden = {

@@ -22,9 +22,9 @@ _STABLE_SESSIONS: Final = 2
 """Number of sessions without a change after which a decision is final. The first session may have
 started before the last change."""
 _SESSIONS_PER_QUEUE: Final = 4
-"""Sessions per queue if a gang may preempt. In each session, Volcano 1.14 considers only one queue,
-chosen at random (https://github.com/volcano-sh/volcano/issues/5140). With this number, a decision
-misses a queue with a probability of about 2%."""
+"""Sessions per queue if a gang may preempt. In each session, Volcano 1.14 preempts in only one
+queue, chosen at random (https://github.com/volcano-sh/volcano/issues/5140). With this number, a
+decision misses a queue with a probability of about 2%."""
 _STABLE_LISTS: Final = 5
 """Minimum time without a change, as a multiple of the time needed to list the pods. On a busy
 machine, the next sessions may end before the API server has stored the scheduler's decisions."""
@@ -285,7 +285,10 @@ class Replay:
         return restarted
 
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
-        """Return the seconds since the last checkpoint of a running gang; None if unknown."""
+        """Return the work (s) that a running gang would lose; None if unknown.
+
+        For a gang that started in the simulation, this is the maximum.
+        """
         if run.started_before:
             return run.gang.unsaved_seconds(self.state.taken, self.now)
         every = run.gang.saves_every_seconds

@@ -192,7 +192,7 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     if endless:
         notes.append(f"{endless} gangs have no known end and run beyond the horizon")
     notes.append(
-        "all other gangs end at the times estimated from their logs, or at their deadlines"
+        "gangs with a known end finish at the time estimated from their logs, or at their deadline"
     )
     lost = {(victim.namespace, victim.name) for victim in replay.victims}
     if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
@@ -203,7 +203,8 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     notes.append("quotas, volumes, and new pods outside gangs are not simulated")
     if replay.evicts:
         notes.append(
-            "the scheduler chooses among equal gangs at random, so it may evict other gangs"
+            "the scheduler chooses among equal gangs at random, so it may evict other gangs in the "
+            "target"
         )
     if replay.unsettled:
         notes.append("the scheduler reached no stable placement: results may differ in the cluster")

@@ -43,7 +43,9 @@ class Changes:
             nodes += more
             model = more[0].allocatable
             text = ", ".join(f"{value} {name}" for name, value in model.items() if "/" in name)
-            assumptions.append(f"each added node has {text or 'no devices'}, like most nodes")
+            assumptions.append(
+                f"each added node has {text or 'no devices'}, like the most common node type"
+            )
         queues = _with_weights(state.queues, self.queues)
         return changed.model_copy(update={"nodes": nodes, "queues": queues}), assumptions
 

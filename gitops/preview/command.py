@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="SNAPSHOT",
-        help="simulate the scheduler on a snapshot; default: a new snapshot of the cluster",
+        help="simulate the scheduler on this snapshot or, without a value, on a new one",
     )
     add_repeat(parser)
     parser.add_argument(

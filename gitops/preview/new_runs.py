@@ -82,5 +82,6 @@ def waiting(
             older = f", {held:f} of them for earlier runs that may continue" if held else ""
             yield (
                 f"Queue `{queue}` allows {row.allowed:f} of `{row.resource}`, and "
-                f"{row.asked + held:f} are requested{older}: {names} will wait until others finish."
+                f"{row.asked + held:f} are requested{older}: {names} will wait until other runs "
+                "finish."
             )

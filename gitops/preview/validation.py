@@ -109,7 +109,7 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
 
 
 def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """Map the groups and resources that inference services are deployed as to a service each."""
+    """Map each workload type (group, resource) of the inference services to one such service."""
     services = section(configuration, "inference").get("services")
     found: dict[tuple[str, str], str] = {}
     for name, service in services.items() if isinstance(services, dict) else ():

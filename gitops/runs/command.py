@@ -39,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
     parser.add_argument("--kubeconfig", metavar="FILE", type=Path, help="default: as in kubectl")
     parser.add_argument(
-        "--stack", metavar="NAME", default="", help="stack whose GPU model unlabelled nodes have"
+        "--stack",
+        metavar="NAME",
+        default="",
+        help="stack whose GPU model is assumed for unlabelled nodes",
     )
     parser.add_argument("--prices", metavar="FILE", type=Path, help="price table to use")
     views = parser.add_mutually_exclusive_group()

@@ -51,7 +51,7 @@ class RunStatus:
     restarts: int
     created: datetime | None
     stage: str = ""
-    """Running or failed step of a run with steps."""
+    """Failed steps of a JobFlow or, if there are none, the unfinished ones."""
     progress: Progress | None = None
     position: int | None = None
     """Position in the queue, starting at 1; None if the run is not waiting."""
@@ -318,7 +318,7 @@ class Usage:
 def usage(
     pods: Iterable[Object], snapshot: Snapshot, prices: Prices, now: datetime, product: str = ""
 ) -> Usage:
-    """Return the GPU hours and the cost of pods, each counted from when the pod was scheduled.
+    """Return the GPU hours and the cost of pods, from the time at which each was scheduled.
 
     `product` is the GPU model of nodes without a label.
     """
@@ -358,7 +358,7 @@ def scheduled_at(pod: Object) -> datetime | None:
 
 
 def ended_at(pod: Object) -> datetime | None:
-    """Return the time at which a pod's last container terminated; None if the pod is running."""
+    """Return the time at which a pod's last container terminated; None before the pod finishes."""
     if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [

@@ -52,7 +52,7 @@ def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
     The PodGroups are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins
-    sort jobs without pods.
+    sort jobs that have not started.
     """
     priority: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():

@@ -34,7 +34,8 @@ def job_set_spec(
 ) -> Manifest:
     """Return the specification of a JobSet with one Indexed Job named `name`.
 
-    When a pod fails, the Job fails, and the JobSet restarts all pods unless the exit code is fatal.
+    When a pod fails without being evicted, the Job fails, and the JobSet restarts all pods unless
+    the exit code is fatal.
     """
     # The controller names pods <JobSet>-<job>-<replica>-<index>, and the Service <JobSet>.
     pod = indexed_pod(gang, f"{gang.name}-{name}-0-0.{gang.name}")

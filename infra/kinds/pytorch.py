@@ -29,7 +29,7 @@ _RESTART = "OnFailure"
 def build(gang: Gang) -> list[Manifest]:
     """Return the PodGroup and the PyTorchJob.
 
-    The operator sets RANK, MASTER_ADDR and MASTER_PORT.
+    Unless the gang is elastic, the operator sets RANK, MASTER_ADDR and MASTER_PORT.
     """
     job = {
         "apiVersion": JOB.api_version,

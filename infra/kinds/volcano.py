@@ -1,6 +1,7 @@
 """Kind `volcano`: a Volcano Job. The other kinds that are Volcano Jobs use this module as well.
 
-Volcano places all pods or none, and restarts them together.
+Volcano places all pods (of an elastic gang, at least the minimum) or none, and restarts them
+together.
 """
 
 from collections.abc import Mapping, Sequence

@@ -308,7 +308,7 @@ def _queues(limits: Thresholds) -> list[Alert]:
             minutes=limits.exhausted_minutes,
             severity="info",
             summary="{{ $labels.namespace }} has exhausted its {{ $labels.resource }} quota",
-            description="New pods are rejected: delete some, or raise tenancy.quota.",
+            description="New pods are rejected: delete existing pods, or raise tenancy.quota.",
         ),
     ]
 
@@ -355,8 +355,8 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             minutes=limits.serving_minutes,
             severity="critical",
             summary=f"No server of {_SERVICE} is ready",
-            description="Read /v2/health/ready for the reason, or kubectl describe pod if nothing "
-            "answers.",
+            description="Read /v2/health/ready for the reason, or run kubectl describe pod if "
+            "nothing answers.",
         ),
         Alert(
             name="AutoscalerAtMaximum",

@@ -44,7 +44,7 @@ def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
         metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if scaling.requests_in_flight is not None:
         target = {"type": "AverageValue", "averageValue": str(scaling.requests_in_flight)}
-        # For other runtimes, recording rules create this series from the runtime's own metrics.
+        # The runtime torch exports this series. For others, recording rules create it.
         metrics.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
     return metrics
 

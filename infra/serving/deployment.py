@@ -49,9 +49,8 @@ _STARTUP_PERIOD: Final = 2
 def workload(args: InferenceServiceArgs, version: Version, annotations: dict[str, str]) -> Manifest:
     """Return the Deployment, or a LeaderWorkerSet if a replica has several pods.
 
-    Pods are live at once, and ready when the export is loaded. By default, an update adds a replica
-    before it removes one; a Deployment waits until the new pod has been ready for
-    `min_ready_seconds`.
+    By default, an update adds a replica before it removes one; a Deployment waits until the new pod
+    has been ready for `min_ready_seconds`.
     """
     build = _leader_worker_set if version.runtime.nodes > 1 else _deployment
     # None if an autoscaler sets the number of replicas.

@@ -33,7 +33,7 @@ class Launch:
     model: str
     """Name of the model in requests."""
     path: str
-    """Directory of the model, or its name on the Hugging Face Hub."""
+    """Directory or URL of the model, or its name on the Hugging Face Hub."""
     port: int
     gpus: int = 0
     cpus: int = 1

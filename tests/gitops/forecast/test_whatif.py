@@ -34,7 +34,7 @@ def test_added_nodes_are_copies_of_the_most_frequent_kind() -> None:
     assert [node.name for node in added] == ["added-1", "added-2"]
     assert [node.allocatable for node in added] == [ALLOCATABLE] * 2
     assert added[0].labels["kubernetes.io/hostname"] == "added-1"
-    assert assumptions == [f"each added node has 8 {GPU}, like most nodes"]
+    assert assumptions == [f"each added node has 8 {GPU}, like the most common node type"]
 
 
 def test_weights_of_queues_change() -> None:

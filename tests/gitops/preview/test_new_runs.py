@@ -78,7 +78,7 @@ def test_a_run_waits_if_the_earlier_one_holds_the_queue() -> None:
     (text,) = report(*steps).waiting
     assert text == (
         "Queue `research` allows 16 of `nvidia.com/gpu`, and 32 are requested, 16 of them for "
-        "earlier runs that may continue: `run-11111111` will wait until others finish."
+        "earlier runs that may continue: `run-11111111` will wait until other runs finish."
     )
     steps[0] = plans.same(plans.queue(gpus=32))
     assert report(*steps).waiting == []

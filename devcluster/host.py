@@ -159,8 +159,9 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     for overlaid in ("/var", "/etc", "/opt", "/run", "/dev"):
         if layout.state.is_relative_to(overlaid) or layout.cache.is_relative_to(overlaid):
             raise DevclusterError(
-                f"the cluster's files cannot be in {overlaid}, which the nodes mount over: "
-                "set GPU_PLATFORM_CACHE to another directory"
+                f"the cluster's files cannot be in {overlaid}, where the nodes mount their "
+                "own files: set GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to another "
+                "directory"
             )
     ip = shutil.which("ip", path=system_path()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):

@@ -84,7 +84,7 @@ def choose_kind(requested: str) -> Choice:
         raise DevclusterError(f"NODES is {requested!r}: use NODES=real, NODES=simulated or neither")
     if obstacle:
         return Choice(Kind.SIMULATED, f"real nodes are not possible here: {obstacle}")
-    return Choice(Kind.REAL, "Linux, root, and all required packages")
+    return Choice(Kind.REAL, "Linux, root, and the required packages are installed or available")
 
 
 def _obstacle_to_real_nodes() -> str:

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: `{command}` exited with {error.returncode}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: `make up` will resume here", file=sys.stderr)
+        print("interrupted: `make up` resumes an interrupted start", file=sys.stderr)
         return 130
 
 
@@ -61,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
             "--nodes",
             default="auto",
             metavar="KIND",
-            help="real, simulated, or auto (default), which selects real if the host supports it",
+            help="real, simulated, or auto (default): up and deploy select real if the host "
+            "supports it; the other commands include both kinds",
         )
         if name in ("up", "deploy"):
             command.add_argument(

@@ -1,6 +1,6 @@
 """Environment in which pulumi, kubectl and docker use the embedded cluster.
 
-In this environment, they ignore ~/.kube, ~/.pulumi and the user's Docker.
+It hides ~/.kube, ~/.pulumi and, with real nodes, the user's Docker from these programs.
 """
 
 import os

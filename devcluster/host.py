@@ -84,7 +84,7 @@ def choose_kind(requested: str) -> Choice:
         raise DevclusterError(f"NODES is {requested!r}: use NODES=real, NODES=simulated or neither")
     if obstacle:
         return Choice(Kind.SIMULATED, f"real nodes are not possible here: {obstacle}")
-    return Choice(Kind.REAL, "Linux, root, and all required packages")
+    return Choice(Kind.REAL, "Linux, root, and the required packages are installed or available")
 
 
 def _obstacle_to_real_nodes() -> str:
@@ -159,8 +159,9 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
     for overlaid in ("/var", "/etc", "/opt", "/run", "/dev"):
         if layout.state.is_relative_to(overlaid) or layout.cache.is_relative_to(overlaid):
             raise DevclusterError(
-                f"the cluster's files cannot be in {overlaid}, which the nodes mount over: "
-                "set GPU_PLATFORM_CACHE to another directory"
+                f"the cluster's files cannot be in {overlaid}, where the nodes mount their "
+                "own files: set GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to another "
+                "directory"
             )
     ip = shutil.which("ip", path=system_path()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):

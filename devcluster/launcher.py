@@ -1,6 +1,6 @@
 """Functions that start, find and stop the cluster's process and all its children.
 
-Only one command at a time may use them. A second command reports the first one and fails.
+Only one command at a time may start or stop a cluster. A second one reports the first and fails.
 """
 
 import contextlib
@@ -179,7 +179,7 @@ def stop_orphans(kind: Kind) -> int:
     for process in _clusters(kind):
         with contextlib.suppress(psutil.Error):
             layout = Layout(Path(), _state(process) / kind)
-            # While another user's cluster is starting, its process exists before its record.
+            # While a cluster in another state directory starts, its process precedes its record.
             if layout.state != Layout.of(kind).state and is_held(layout.lock):
                 continue
             record = read_record(layout)

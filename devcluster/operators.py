@@ -37,8 +37,8 @@ class Demands:
 def of_stack(file: Path, registry: str) -> Demands:
     """Return the operators and images that a stack's configuration requires.
 
-    Unknown keys are ignored, because the stack reports them. Raise DevclusterError if the file is
-    not YAML.
+    Unknown keys are ignored, because the stack reports them. Raise DevclusterError if the file
+    cannot be read or is not YAML.
     """
     try:
         document = yaml.safe_load(file.read_text("utf-8"))

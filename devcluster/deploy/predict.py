@@ -1,4 +1,4 @@
-"""First prediction of an inference service (Open Inference Protocol V2), if a sample fits."""
+"""First prediction of an inference service (Open Inference Protocol V2) that accepts a sample."""
 
 import json
 import subprocess
@@ -51,11 +51,11 @@ class NoPredictionError(Exception):
 
 
 def check_callable(service: dict[str, Any]) -> None:
-    """Raise NoPredictionError unless the built-in server serves a service without TLS.
+    """Raise NoPredictionError unless a service uses the built-in server without TLS.
 
     The argument is an entry of the stack output `inference`.
     """
-    # A stack that an earlier version has updated last has no `runtime`.
+    # The entry has no `runtime` if an earlier version of this project updated the stack last.
     if (runtime := service.get("runtime", "torch")) != "torch":
         raise NoPredictionError(f"the runtime is {runtime}")
     if service["url"].startswith("https:"):
@@ -160,7 +160,8 @@ def predict(url: str, model: str, metadata: dict[str, Any]) -> Prediction:
     """Request a prediction for the first test sample of the digits data set.
 
     Raises:
-        NoPredictionError: If the model does not classify images, or the server requires a key.
+        NoPredictionError: If the model does not classify images of at least 8 x 8 pixels, or the
+            server requires an API key.
         DevclusterError: If the server responds with another error.
     """
     model_input = metadata["inputs"][0]

@@ -3,7 +3,7 @@
 The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted one
 created. It cannot adopt a Helm release: Helm refuses to install a release while an installation
 with the same name is pending. Therefore, the Secret in which Helm stores the pending release is
-deleted. Objects that Helm has already installed are labelled with the release's name, so the next
+deleted. Objects that Helm has already installed are annotated with the release's name, so the next
 installation adopts them.
 """
 

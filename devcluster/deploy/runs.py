@@ -56,7 +56,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
     """Wait until a run has succeeded or, if it is a notebook, until it is running or suspended.
 
     Raises:
-        DevclusterError: If the run fails, is suspended or is removed.
+        DevclusterError: If the run fails or is removed, or if it is suspended and not a notebook.
         GitopsError: If the cluster is unavailable for a minute.
     """
     cluster = Cluster(kubectl)

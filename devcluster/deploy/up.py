@@ -145,7 +145,10 @@ def _serve(cluster: Cluster, reporter: Reporter, summary: Summary) -> bool:
 def _first_prediction(
     kubectl: Sequence[str], service: dict[str, Any], step: Step
 ) -> tuple[str, dict[str, Any] | None, Prediction | NoPredictionError]:
-    """Wait for a service; return its address, and the metadata and prediction of its model."""
+    """Wait for a service; return its address, the metadata of its model and the prediction.
+
+    If there is no prediction, return the reason instead; the metadata may also be missing.
+    """
     model, metadata = service["model"], None
     try:
         predict.check_callable(service)

@@ -51,8 +51,8 @@ def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
     _write_launcher(plugin, python)
     return Plugin(
         False,
-        f"the project's stand-in for the Docker plugin {VERSION}, "
-        "which is neither installed nor available for download",
+        f"the project's stand-in, because the official Docker plugin {VERSION} "
+        "is neither installed nor available for download",
     )
 
 

@@ -147,7 +147,7 @@ async def docker_for(
     """Yield a Docker CLI for an image, logged in if there are credentials.
 
     With credentials, the CLI uses a temporary configuration directory with the user's contexts and
-    credentials for other registries, so the user's directory is not changed.
+    the other entries of config.json except `credsStore`, so the user's directory is not changed.
     """
     executable = find(os.environ.get("PATH", ""))
     environment = dict(os.environ) | settings

@@ -37,7 +37,7 @@ _DOCKER_HOME: Final = Path("/var/lib/docker")
 
 
 def free_space(layout: Layout) -> str:
-    """Empty the stores if the disk is nearly full or they contain layers of other base images.
+    """Empty the stores unless there is space and only the current base image is linked into them.
 
     Return a message if they were emptied, otherwise an empty string. While a cluster is running,
     all stores are kept.

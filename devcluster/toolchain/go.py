@@ -1,4 +1,4 @@
-"""The Go command, run with separate caches and without the user's settings."""
+"""The Go command, run without user settings that affect builds; `Go` also has separate caches."""
 
 import json
 import os

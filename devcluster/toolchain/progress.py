@@ -19,7 +19,7 @@ TRUST_SECONDS = 60.0
 
 def announcement(programs: Collection[str], installed: Collection[str], cpu_minutes: float) -> str:
     """Return the first line: the tools to build, the installed ones, and the estimated time."""
-    note = f"; found on PATH: {', '.join(sorted(installed))}" if installed else ""
+    note = f"; already installed: {', '.join(sorted(installed))}" if installed else ""
     left = duration(60 * (cpu_minutes / (os.cpu_count() or 1) + DOWNLOAD_MINUTES))
     return f"building {', '.join(programs)} from Go modules, about {left}{note}"
 

@@ -308,7 +308,7 @@ def test_the_first_line_names_what_is_built_what_was_found_and_the_time(world: W
     ensure("simulated", world.cache, world.said.append, announce=lines.append)
     (line,) = lines
     assert line.startswith("building pulumi-resource-kubernetes, kube-apiserver, ")
-    assert re.search(r"from Go modules, about \d+ min; found on PATH: etcd$", line)
+    assert re.search(r"from Go modules, about \d+ min; already installed: etcd$", line)
 
 
 def test_an_old_go_is_rejected(world: World):

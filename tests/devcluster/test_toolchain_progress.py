@@ -45,7 +45,9 @@ def test_no_time_is_left_when_everything_is_linked(seconds: list[float]):
 
 def test_the_announcement_names_tools_time_and_what_was_found(seconds: list[float]):
     line = announcement(["pulumi", "etcd"], ["kubectl"], cpu_minutes=20)
-    assert line == ("building pulumi, etcd from Go modules, about 11 min; found on PATH: kubectl")
+    assert line == (
+        "building pulumi, etcd from Go modules, about 11 min; already installed: kubectl"
+    )
 
 
 @pytest.mark.parametrize(

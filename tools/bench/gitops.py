@@ -1,6 +1,6 @@
 """Cost of the preview report: `make bench-gitops`.
 
-The stacks dev and prod are rendered into a temporary state. Then `pulumi preview` (alone, and with
+For dev and prod, a temporary state is created from HEAD. Then `pulumi preview` (alone, and with
 the policy pack) and `python -m gitops preview` run alternately, so that other load on the host
 affects all of them equally. CPU time is measured in addition to wall-clock time, because a busy
 host affects CPU time less.
@@ -60,7 +60,7 @@ def main() -> None:
     }
     goals = [
         Goal(
-            f"{name}: the complete command, relative to {other}",
+            f"{name}: gitops preview, relative to {other}",
             ratios[key]["median"],
             MAX_RATIO,
             at_most=True,
@@ -142,7 +142,7 @@ def _timed(run: Callable[[], Any]) -> float:
 
 
 def _ratio(samples: Samples, other: str, unit: str = "clock") -> dict[str, float]:
-    """Return the median, minimum and maximum ratio of runs in the same turn."""
+    """Return the median, minimum and maximum ratio of REPORT to `other` in the same turn."""
     pairs = zip(samples[REPORT][unit], samples[other][unit], strict=True)
     ratios = [first / second for first, second in pairs]
     return {"median": statistics.median(ratios), "minimum": min(ratios), "maximum": max(ratios)}

@@ -1,4 +1,4 @@
-"""Test runs against single mutants. Each runs in a fork of a warmed-up process.
+"""Test runs against single mutants, each in a fork of a process that has imported the packages.
 
 Tests run in a copy of the checkout. A first run records which test executes which line. For each
 mutant, only the tests that execute its lines then run, fastest first. Lines that gangs of training

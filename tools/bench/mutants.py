@@ -5,9 +5,9 @@ mathematics and the state of training.
 
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by the hash of their identity, so edits elsewhere do not change the sample. The
-command prints the survivors, and writes all mutants to .bench/mutants.json and pytest's output to
-.bench/mutants.log. To compare two commits, `--sample FILE` repeats the mutants of an earlier run;
-FILE is a copy of its .bench/mutants.json.
+command prints the survivors, and writes the outcomes to .bench/mutants.json and pytest's output to
+.bench/mutants.log (target `training`: training-mutants.json and training-mutants.log). To compare
+two commits, `--sample FILE` repeats the mutants of an earlier run; FILE is a copy of its JSON file.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def main() -> None:
         "gone": gone,
     }
     name = "training-mutants" if modules else "mutants"
-    conclude(name, samples, [Goal("killed share of the mutants", killed, MIN_KILLED)])
+    conclude(name, samples, [Goal("share of the mutants that are killed", killed, MIN_KILLED)])
 
 
 def _former(path: Path) -> list[Mutant]:

@@ -55,7 +55,7 @@ def main() -> None:
     growth = MANY / FEW
     goals = [
         Goal(
-            f"{need}, {start}: {MANY} processes to {FEW}",
+            f"{need}, {start}: ratio of {MANY} to {FEW} processes",
             found[MANY, SMALL][start][need] / max(found[FEW, SMALL][start][need], 1),
             growth / 2,
             at_most=True,

@@ -136,8 +136,8 @@ def _conclude(found: list[dict[str, Any]]) -> None:
             }
             if name == OURS:
                 goals += [
-                    Goal(f"{title}, of a second random search", again["expected"], GOAL, True),
-                    Goal(f"{title}, of all trials", whole["expected"], GOAL, True),
+                    Goal(f"{title}, relative to a second search", again["expected"], GOAL, True),
+                    Goal(f"{title}, relative to all trials", whole["expected"], GOAL, True),
                 ]
     conclude("sweeps", {"searches": found, "ratios": ratios}, goals)
 

@@ -122,7 +122,7 @@ def _until_step(lines: Any, count: int) -> None:
     while count:
         line = next(lines, None)
         if line is None:
-            sys.exit("the training finished before a worker could be killed")
+            sys.exit("the training exited before it reported enough steps")
         count -= isinstance(parse(line), Step)
 
 

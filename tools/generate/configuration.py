@@ -55,15 +55,15 @@ with `pulumi config set --secret {PASSWORD_KEY}`.
 `on_change: keep`, which are the defaults. It also keeps these claims, the volumes bound to them,
 and the runs of these jobs. The next `pulumi up` adopts all of these objects. To remove them, run
 `kubectl delete namespace`; the reclaim policy of the volumes then applies to their data. If the
-stack installs Volcano, `pulumi destroy` also deletes all Volcano Jobs.
+stack installs Volcano, however, `pulumi destroy` deletes all Volcano Jobs, including such runs.
 
 ## How a run is named
 
-The run of a training job is named `<key>-<8 digits>`. The digits are a hash of the job's settings,
-as written in the file, and of the identity of its image. If the specification stays the same,
-`pulumi up` therefore leaves the run unchanged; an edit creates exactly one new run. Settings of
-other sections, new defaults and template changes in this project do not start a new run. To choose
-the name yourself, set `run`.
+The run of a training job is named `<key>-<8 digits>`. The hexadecimal digits are a hash of the
+specification: the job's settings, as written in the file, and the identity of its image. If the
+specification stays the same, `pulumi up` leaves the run unchanged; an edit creates exactly one new
+run. Settings of other sections, new defaults and template changes in this project do not start a
+new run. To choose the name yourself, set `run`.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
 engine uses the value from the previous update, so set `on_change` at least one update before the

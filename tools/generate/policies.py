@@ -138,7 +138,7 @@ role:
 | `batch` | Jobs with a single GPU, and steps of pipelines | Nothing |
 | `serving` | Servers | Probes, graceful shutdown, availability |
 | `interactive` | Notebooks and similar pods with a single GPU | Nothing |
-| `system` | Pods without GPUs, unless a label assigns another role | Nothing |
+| `system` | Pods without GPUs, unless the kind or a label assigns another role | Nothing |
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an
@@ -217,8 +217,9 @@ The configuration file can exempt a workload from a rule by name, with a reason 
 | `wildcard` | `true` if `workload` intentionally contains `*`. Default: `false`. |
 
 An exemption that is incomplete, has expired, or names no existing rule is a mandatory violation of
-`exemptions` and has no effect. A rule does not remediate a workload that is exempt from it. Rules
-about the whole stack, such as its cost, do not support exemptions; raise the limit instead.
+`exemptions` and has no effect. A rule does not remediate a workload that is exempt from it.
+Violations that concern no single object, such as a cost that is too high, cannot be exempted; raise
+the limit instead.
 
 ## What the rules do not cover
 

@@ -122,7 +122,7 @@ def value_schema(hint: Any) -> Schema | None:
 
 
 def simple(schema: Schema) -> bool:
-    """Return whether values of a schema are numbers, strings, booleans, or a list of strings."""
+    """Return whether a schema describes scalars (or null) or a list of strings."""
     if schema.get("type") == "array":
         return schema.get("items") == {"type": "string"}
     return "enum" in schema or schema.get("type") in {

@@ -189,7 +189,7 @@ def goals(samples: dict[str, Any]) -> list[Goal]:
     results += [each for model in samples.get("serving", {}).values() for each in model.values()]
     rates, pauses = samples.get("throughput", {}), samples.get("pause", {})
     results += [each for each in (rates, pauses) if each]
-    found = [Goal("failed paths", sum(not each["passed"] for each in results), 0, at_most=True)]
+    found = [Goal("failures", sum(not each["passed"] for each in results), 0, at_most=True)]
     if rates.get("passed"):
         hand = spread(ratios(rates["ours"], rates["by hand"]))["median"]
         found.append(Goal("throughput relative to a hand-written loop", hand, 0.98))

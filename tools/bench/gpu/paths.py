@@ -30,7 +30,7 @@ from workload import exit_codes
 from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
 
 AT_ONCE: Final = 5
-"""Maximum number of concurrent runs on the GPU; the same number runs on the CPU."""
+"""Maximum number of concurrent runs on the GPU, and of concurrent runs on the CPU."""
 
 THREADS: Final = max(1, (os.cpu_count() or 1) // AT_ONCE // 2)
 """Number of threads per run. With more threads than cores, PyTorch is many times slower."""

@@ -151,7 +151,7 @@ def recovered(export: Path, directory: Path) -> dict[str, Any]:
         status, content, _ = Request.of(bad).send(connection)
         require(status >= 400, content)
         while (answer := Request.of(good).send(connection)[0]) != 200:
-            # Any other status is a server error.
+            # The server may respond only with these statuses while the worker restarts.
             waiting = answer in (429, 503, 504) and time.monotonic() < started + 60
             require(waiting, answer)
             time.sleep(0.05)

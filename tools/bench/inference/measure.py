@@ -28,7 +28,7 @@ DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
 """Factors for the duration of a level, because tail latencies need many requests."""
 
 FILLED: Final = MAX_QUEUE + 2 * MAX_BATCH
-"""Number of requests after which a server with a bounded queue begins to reject requests."""
+"""Number of requests beyond the capacity after which a bounded queue is full."""
 
 MAX_OVERLOAD_SECONDS: Final = 15.0
 """Maximum duration (s) of overload before a measurement."""

@@ -29,7 +29,7 @@ THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ServerError(Exception):
-    """A server did not start or responded incorrectly. The message contains the end of its log."""
+    """A server did not start (the message contains the end of its log) or responded incorrectly."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Running:
     def check(self, expected: Array) -> float:
         """Request every sample four times concurrently, and return the largest difference.
 
-        Raise ServerError if a response differs from `expected`, for example if it belongs to
-        another request.
+        Raise ServerError if a request fails, or if a response differs from `expected` by more than
+        the tolerance, for example because it belongs to another request.
         """
         target = self.target
         decode = self.contestant.decode[self.task.form]

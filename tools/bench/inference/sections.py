@@ -104,7 +104,7 @@ def http(bench: Bench, result: dict[str, Any]) -> None:
 
 
 def exported(workload: Workload) -> Path:
-    """Return the directory of the exported model. It is exported once per training code version."""
+    """Return the export of a model, which is written once per version of the training code."""
     directory = cache() / "exports" / code_version() / workload.model
     if not (directory / MANIFEST_FILE).exists():
         say(f"{workload.title}: exporting …")

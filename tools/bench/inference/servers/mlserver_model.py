@@ -12,7 +12,7 @@ class Model(MLModel):  # type: ignore[misc]
     """Model for V2 over REST. Raw tensors are base64, because MLServer has no binary tensors."""
 
     async def load(self) -> bool:
-        """Load the model in the worker process."""
+        """Load the model in the server process."""
         self.compute = load()
         return True
 

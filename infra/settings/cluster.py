@@ -220,7 +220,7 @@ class GpuSettings(Settings):
     mig_strategy: MigStrategy = Field(
         default="none",
         description="Resource names of MIG devices: single offers them as whole GPUs, mixed as "
-        "nvidia.com/mig-<profile>.",
+        "nvidia.com/mig-<profile>, none not at all.",
     )
     device_lists: Annotated[list[DeviceListStrategy], Field(min_length=1)] | None = Field(
         default=None,

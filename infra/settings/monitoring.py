@@ -200,14 +200,14 @@ class MonitoringSettings(Settings):
 
     prometheus: Literal["none", "operator", "plain"] = Field(
         default="none",
-        description="operator creates PodMonitors and a PrometheusRule for the Prometheus "
-        "operator; plain creates a ConfigMap with scrape configuration and rules for a "
+        description="operator creates PodMonitors, ServiceMonitors and a PrometheusRule for the "
+        "Prometheus operator; plain creates a ConfigMap with scrape configuration and rules for a "
         "Prometheus server without the operator.",
     )
     labels: dict[QualifiedName, LabelValue] = Field(
         default={"release": RELEASE},
-        description="Labels by which the Prometheus operator selects the PodMonitors and the "
-        "PrometheusRule.",
+        description="Labels by which the Prometheus operator selects the PodMonitors, the "
+        "ServiceMonitors and the PrometheusRule.",
     )
     scraped_from: tuple[DnsLabel, ...] = Field(
         default=("monitoring",),

@@ -38,8 +38,8 @@ class SlaSettings(Settings):
     )
     reserve: bool = Field(
         default=True,
-        description="After this time, reserve resources for the job as they become free, until its "
-        "gang fits.",
+        description="After longest_wait_seconds, reserve resources for the job as they become "
+        "free, until its gang fits.",
     )
 
 
@@ -74,7 +74,7 @@ class SchedulerSettings(Settings):
     enqueue: bool | None = Field(
         default=None,
         description="Keep jobs queued, without pods, while the cluster has no free capacity "
-        "for them. null enables it unless `preempt` or `reclaim` is set, because a queued job "
+        "for them. null enables it if `preempt` and `reclaim` are none, because a queued job "
         "neither preempts nor reclaims.",
     )
     overcommit: float | None = Field(
@@ -125,7 +125,7 @@ class SchedulerSettings(Settings):
         if self.overcommit is not None and not self.enqueues:
             yield (
                 f"overcommit is {self.overcommit:g}, but no job is queued (enqueue is false, or "
-                "preempt or reclaim is on): leave it out"
+                "preempt or reclaim is not none): leave it out"
             )
         if self.sla is not None and not self.sla.reserve and not self.enqueues:
             yield "sla has no effect if no job is queued and reserve is false: leave it out"

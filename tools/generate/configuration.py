@@ -41,7 +41,7 @@ To set a single value, use its path, for example
 | quantity | Kubernetes quantity, such as `500m`, `2` or `1.5Gi` |
 | size | quantity of at least `1Mi` |
 | CPU | cores in steps of `1m` |
-| name | lower-case letters, digits and `-` |
+| name | lower-case letters, digits and `-`; some names, such as host names, also allow `.` |
 | qualified name | name with an optional domain, such as `nvidia.com/gpu` |
 | image | image reference with a digest, or with a tag other than `latest` |
 | section | object with the keys in a table below |

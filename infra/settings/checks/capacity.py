@@ -109,7 +109,7 @@ def containers_are_admitted(
         if maximum is not None and parse_quantity(memory) > parse_quantity(maximum):
             yield (
                 f"{here} is {memory}, more than {full_key('tenancy', 'limits', 'max_memory')} "
-                f"({maximum}): its pods would be rejected."
+                f"({maximum}): the pods would be rejected."
             )
 
 
@@ -163,7 +163,7 @@ def shared_gpus_are_requested_singly(training: TrainingSettings, gpu: GpuSetting
 def node_ports_are_reachable(
     inference: InferenceSettings, tenancy: TenancySettings
 ) -> Iterator[str]:
-    """Check that an isolated namespace admits the callers of node ports, which are not pods."""
+    """Check that an isolated namespace admits callers of node ports, because they are not pods."""
     network = tenancy.network
     for key, service in inference.services.items():
         if service.service_type == "NodePort" and network.isolate and not network.inference_cidrs:

@@ -218,11 +218,14 @@ class TrainingJobSettings(Settings):
     queue: DnsName = Field(description="Volcano queue for the job.")
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     nodes: PositiveInt = Field(
-        default=1, le=4096, description="Number of pods. Either all of them are scheduled, or none."
+        default=1,
+        le=4096,
+        description="Number of pods. Without min_nodes, either all of them are scheduled, or none.",
     )
     min_nodes: PositiveInt | None = Field(
         default=None,
-        description="Minimum number of pods to start and to keep running. Makes the job elastic.",
+        description="Minimum number of pods of an elastic job, which starts with this number and "
+        "grows to `nodes`. null: the job is not elastic.",
     )
     gpus_per_node: PositiveInt = Field(
         default=1, le=64, description="Number of GPUs, and of processes, per pod."
@@ -364,7 +367,7 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Name of an existing run to keep, whatever else changes. null "
+        description="Fixed name of the run, with which no change of the job starts a new run. null "
         "derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(

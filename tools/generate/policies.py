@@ -93,7 +93,7 @@ others. In addition, every list of containers is treated as part of a pod spec, 
 kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
-manifests as text) are checked like all others. Values that are unknown during a preview are
+manifests as text) are checked like any other manifest. Values that are unknown during a preview are
 skipped; everything else is checked. If a rule itself fails, the failure is reported as a violation.
 
 ## Custom kinds
@@ -138,7 +138,7 @@ role:
 | `batch` | Jobs with a single GPU, and steps of pipelines | Nothing |
 | `serving` | Servers | Probes, graceful shutdown, availability |
 | `interactive` | Notebooks and similar pods with a single GPU | Nothing |
-| `system` | Pods without GPUs, unless a label assigns another role | Nothing |
+| `system` | Other pods without GPUs, unless a label assigns another role | Nothing |
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an

@@ -138,7 +138,7 @@ role:
 | `batch` | Jobs with a single GPU, and steps of pipelines | Nothing |
 | `serving` | Servers | Probes, graceful shutdown, availability |
 | `interactive` | Notebooks and similar pods with a single GPU | Nothing |
-| `system` | Other pods without GPUs, unless a label assigns another role | Nothing |
+| `system` | Pods without GPUs, unless a label assigns another role | Nothing |
 
 The kind determines which roles are possible and which one is the default. For example, a Job is
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an

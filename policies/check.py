@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=FAIL_ON,
         default="mandatory",
         metavar="LEVEL|SEVERITY",
-        help="exit with status 1 for violations of this level or of at least this severity: "
+        help="exit with status 1 for violations of at least this level or severity: "
         f"{', '.join(FAIL_ON)} (default: mandatory)",
     )
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Archive the last log lines and events of failed pods next to the checkpoints of their runs.
 
-    python3 -m recorder watch --claims /claims     archive the failures in the pod's namespace
+    python3 -m recorder watch --claims /claims     archive the failures in the recorder's namespace
     python3 -m recorder show RUN                   print the archived record of a run's last failure
     python3 -m recorder rollback PLAN              roll back a canary that exceeds its limits
     python3 -m recorder attempt PLAN               start a scheduled run and wait until it finishes
@@ -58,9 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     watching = commands.add_parser("watch", help="archive failures until terminated")
     watching.add_argument(
-        "--lines", type=_positive, default=500, help="maximum number of last lines per container"
+        "--lines", type=_positive, default=500, help="maximum number of log lines per container"
     )
-    watching.add_argument("--kib", type=_positive, default=64, help="maximum KiB per container")
+    watching.add_argument(
+        "--kib", type=_positive, default=64, help="maximum KiB of log per container"
+    )
     watching.add_argument(
         "--failures", type=_positive, default=10, help="number of latest failures to keep per run"
     )

@@ -20,7 +20,7 @@ from recorder.pods import Termination
 
 DIRECTORY: Final = "failures"
 SAME_FAILURE: Final = timedelta(minutes=10)
-"""Containers that terminate within this time of a failure's start belong to the failure."""
+"""Containers that were running when a failure began belong to it if they end within this time."""
 
 RESERVE: Final = 64 * 2**20
 """Number of bytes of a claim that are kept free for checkpoints."""

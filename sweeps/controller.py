@@ -128,7 +128,7 @@ class Controller:
         return any(action.kind == "ask" for action in actions)
 
     def _pause_earlier(self, jobs: Mapping[str, Object]) -> bool:
-        """Pause trials of earlier specifications. Return whether any of them still uses GPUs."""
+        """Pause trials of earlier specifications. Return whether any of them is still active."""
         active = [run for run in self._study.earlier if run in jobs and _is_active(jobs[run])]
         for run in active:
             if _phase(jobs[run]) != "pausing":

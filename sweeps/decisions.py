@@ -42,7 +42,7 @@ class Trial:
         return sum(self.at(rung) is not None for rung in rungs)
 
     def occupies_slot(self, rungs: Sequence[int]) -> bool:
-        """Return whether the trial occupies one of the parallel slots, now or when it resumes."""
+        """Return whether the trial occupies a parallel slot, or has one reserved to resume."""
         resuming = self.phase == "paused" and self.granted >= self.reached(rungs)
         return resuming or self.phase in ("asked", "waiting", "placed", "pausing")
 
@@ -79,8 +79,8 @@ class Budget:
 class Action:
     """A step of the controller.
 
-    `ask` chooses the hyperparameters of another trial, `create` starts it, `grant` lets it pass the
-    rungs that it has reached, and `pause` and `resume` act on its run.
+    `ask` chooses the hyperparameters of a new trial. `create` starts a trial, `grant` lets it pass
+    the rungs that it has reached, and `pause` and `resume` act on its run.
     """
 
     kind: Literal["ask", "create", "grant", "pause", "resume"]
@@ -173,7 +173,7 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 
 
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the best paused trial if no trial has succeeded.
+    """Return the best of the trials paused at the highest rung if no trial has succeeded.
 
     A rung with fewer than `factor` trials promotes no trial, so the sweep would otherwise end
     without a result.

@@ -84,7 +84,7 @@ class Study:
 
     @property
     def earlier(self) -> list[str]:
-        """Unfinished runs from earlier specifications of the sweep, which no controller manages."""
+        """Unfinished runs from earlier specifications of the sweep."""
         storage = self._study._storage
         return [
             trial.user_attrs[_RUN]
@@ -101,7 +101,7 @@ class Study:
         return None if value is None else float(value)
 
     def trials(self) -> dict[str, FrozenTrial]:
-        """Map the names of runs to their trials, in the order in which these were chosen."""
+        """Map the names of runs to their trials, in the order in which the trials were chosen."""
         found = self._study.get_trials(deepcopy=False)
         return {trial.user_attrs[_RUN]: trial for trial in found if _RUN in trial.user_attrs}
 
@@ -125,7 +125,7 @@ class Study:
         return duplicates >= _DUPLICATES_PER_TRIAL * self._sweep.settings.trials
 
     def ask(self) -> str | None:
-        """Choose hyperparameters and return the name of the run; None if it is a known trial."""
+        """Choose hyperparameters and return the run's name; None if it is already recorded."""
         before = self._study.get_trials(deepcopy=False)
         # Unfinished trials with values count as pruned, with their last value. Those without values
         # make the sampler avoid their hyperparameters (constant liar).
@@ -196,7 +196,7 @@ class Study:
         self._study.tell(self.trials()[run].number, state=TrialState.FAIL)
 
     def parameters(self, texts: Mapping[str, str]) -> dict[str, Any] | None:
-        """Parse a run's values of the search space; return None if one is not in the space."""
+        """Parse the hyperparameters that the space varies; return None if a value is outside it."""
         values = {}
         for name, parameter in self._sweep.settings.space.items():
             default = written(TrainingConfig.model_fields[name].get_default())
@@ -208,7 +208,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once existing runs have been added to the journal, in case an older one was lost."""
+        """True once existing runs have been added, in case an earlier journal was lost."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]]) -> None:

@@ -113,7 +113,7 @@ def _gpus(maximum: Decimal, usual: Decimal) -> str:
 
 
 def _number(total: Decimal) -> str:
-    """Return what goes before `GPUs`."""
+    """Return the number of GPUs as the text that goes before `GPUs`."""
     return f"{total.normalize():f}" if total.is_finite() else "an unlimited number of"
 
 

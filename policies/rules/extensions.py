@@ -54,7 +54,7 @@ def _remote(client: Node) -> Iterator[Violation]:
 
 @resource_rule(
     name="device-names-kept",
-    description="No object offers accelerators under a different name or without a limit.",
+    description="No object offers accelerators under a different name, or without a GPU limit.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Use the usual names: rules, quotas and queues count devices by name.",

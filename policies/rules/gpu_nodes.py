@@ -28,7 +28,7 @@ class NodeConfig(RoleConfig):
     )
     partial_resources: list[str] = Field(
         default=["*mig-*", "*.shared", "*vgpu*", "*mem*", "*core*", "*percentage*"],
-        description="Names of resources that are parts of a GPU, which the rule does not count.",
+        description="Names of resources that are parts of a GPU. The rule does not count them.",
     )
 
 

@@ -53,7 +53,7 @@ class UnseenConfig(RuleConfig):
     description="Manifests that Helm, Argo CD and Flux deploy from other sources are also checked.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Check the rendered manifests, then list the object in checkedElsewhere.",
+    remediation="Check the rendered manifests, then list the deploying object in checkedElsewhere.",
     config=UnseenConfig,
 )
 def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Violation]:

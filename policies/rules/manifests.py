@@ -23,8 +23,9 @@ class ReadableConfig(RuleConfig):
     existing_objects: list[str] = Field(
         default=[],
         description="Objects that exist outside of this stack, each as `namespace/Kind/name`; "
-        "`*` matches anything. Rules evaluate only the patched fields of these objects. Any other "
-        "patch is evaluated as a whole object, because it creates the object if it is absent.",
+        "`*` matches anything. If a resource patches one of them, such as a DeploymentPatch, rules "
+        "evaluate only the patched fields. A patch of any other object is evaluated as a whole "
+        "object, because it creates the object if it is absent.",
     )
 
 

@@ -248,7 +248,7 @@ def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
 
 @resource_rule(
     name="model-lineage-complete",
-    description="Entries of promoted models state run, code, data, metrics and policy result.",
+    description="A promoted model's entry states run, code, data, metrics and policy result.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Add entries with `python -m gpu_platform models promote`, which verifies them.",

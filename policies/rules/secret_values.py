@@ -73,7 +73,7 @@ _CEL_LINE: Final = (
 
 @pod_rule(
     name="no-literal-secrets",
-    description="Secrets are not written into environment, arguments or annotations of pods.",
+    description="Secrets are not written into the environment, arguments or annotations of pods.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Keep the value in a Secret and refer to it with valueFrom.secretKeyRef.",

@@ -81,7 +81,7 @@ def _lacking_shm(pod: Pod, config: TaskConfig) -> Iterator[Container]:
 
 
 def _is_writable_volume(mount: Node) -> bool:
-    """Return whether all of a volume is mounted for writing."""
+    """Return whether a mount contains the whole volume and is writable."""
     entire_volume = not mount["subPath"].present and not mount["subPathExpr"].present
     return entire_volume and mount["readOnly"].value in (None, False, UNKNOWN)
 

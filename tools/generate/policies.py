@@ -93,7 +93,7 @@ others. In addition, every list of containers is treated as part of a pod spec, 
 kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
-manifests as text) are checked like all others. Values that are unknown during a preview are
+manifests as text) are checked like any other manifest. Values that are unknown during a preview are
 skipped; everything else is checked. If a rule itself fails, the failure is reported as a violation.
 
 ## Custom kinds

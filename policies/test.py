@@ -133,7 +133,8 @@ def _violated_rules(
     ran = {rule.name for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)}
     if missing := case.expected - ran:
         raise UnusableInputError(
-            f"{case.path}: expects {', '.join(sorted(missing))}, which these options skip"
+            f"{case.path}: expects {', '.join(sorted(missing))}, which the options or the "
+            "configuration skip"
         )
     findings = evaluate(documents, configuration, whole_stack=whole_stack)
     mandatory = {finding.rule for finding in findings if finding.mandatory}

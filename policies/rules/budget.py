@@ -113,7 +113,7 @@ def _gpus(maximum: Decimal, usual: Decimal) -> str:
 
 
 def _number(total: Decimal) -> str:
-    """Return what goes before `GPUs`."""
+    """Return the words before `GPUs`: a number, or `an unlimited number of`."""
     return f"{total.normalize():f}" if total.is_finite() else "an unlimited number of"
 
 

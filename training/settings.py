@@ -229,7 +229,8 @@ class TrainingSettings(BaseModel):
     export_formats: tuple[ExportFormat, ...] = ()
     """Programs to export in addition to the weights: pt2 (torch.export)."""
     prune: float = Field(default=0, ge=0, lt=1)
-    """Fraction of the weights (the smallest ones) to prune in a second export. 0 disables it."""
+    """Fraction of the weights of linear layers and convolutions (the smallest ones) to set to 0 in
+    an additional, pruned form of the model. 0 disables this form."""
     quantize: Literal["none", "static", "dynamic", "weight-only"] = "none"
     """Also export an int8-quantized model: static for CNNs, dynamic or weight-only for linear
     layers."""

@@ -184,15 +184,16 @@ def _parser() -> argparse.ArgumentParser:
         "images",
         help="pack labelled images into shards (--dataset=shards)",
         description="Pack labelled images into WebDataset shards. To train on them, call the "
-        "target directory `shards`, and pass --dataset=shards and its parent as --data-dir.",
+        "target directory `shards`, pass --dataset=shards, and pass the directory that contains "
+        "the target as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     _add_text(kinds.add_parser(
         "text",
         help="convert text files to tokens (--dataset=tokens)",
         description="Convert all *.txt, *.jsonl and *.parquet files of a directory to tokens. To "
-        "train on them, call the target directory `tokens`, and pass --dataset=tokens and its "
-        "parent as --data-dir.",
+        "train on them, call the target directory `tokens`, pass --dataset=tokens, and pass the "
+        "directory that contains the target as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     check = commands.add_parser(

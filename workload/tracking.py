@@ -105,7 +105,7 @@ class Service(ABC):
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Write lines in their order. After a failure, it is called again with the same lines."""
+        """Write lines in order. Raise RefusedError to drop them; other errors cause a retry."""
 
     def _step_of(self, line: Line) -> int:
         """Return the step of a line, or of the previous line if the line has no step."""

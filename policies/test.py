@@ -22,8 +22,8 @@ _PASSED, _FAILED, _UNUSABLE = 0, 1, 2
 _EXPECTED = re.compile(r"^# expect:(.*)$", re.MULTILINE)
 _NOTHING, _OTHERS = "nothing", "..."
 _EPILOG = """\
-Every manifest in DIRECTORY is one case and is evaluated as a separate stack. A comment in it states
-the rules that it violates:
+Every manifest in DIRECTORY is one case and is evaluated as a separate stack. A comment in the
+manifest states the rules that the manifest violates:
 
   # expect: not-privileged                  exactly this mandatory rule
   # expect: not-privileged, no-host-path    exactly these

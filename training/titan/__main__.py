@@ -146,7 +146,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--hang-timeout",
         type=float,
         default=1800,
-        help="seconds without a step before the process exits with code 76",
+        help="seconds without a step before the process exits with code 76; 0 disables this",
     )
     ours, options = parser.parse_known_args(arguments)
     if not ours.module and {"-h", "--help"} & set(options):

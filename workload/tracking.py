@@ -1,4 +1,4 @@
-"""Copies of a run's progress lines in MLflow or W&B, written by a thread of rank 0.
+"""Copies of a run's progress lines in MLflow or W&B, each written by a thread of rank 0.
 
 A slow or unavailable service never delays a step: lines wait in a queue of limited size, and lines
 that do not fit are dropped and counted. Both packages are imported only if a run uses them.

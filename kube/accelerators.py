@@ -102,7 +102,7 @@ It matches their names as kube-state-metrics spells them.
 class Accelerators:
     """Definition of accelerators: all extended resources and device classes, with exceptions.
 
-    `other_devices` adds exceptions to `OTHER_DEVICES`. `claims` maps patterns of `namespace/name`
+    `other_devices` extends `OTHER_DEVICES`. `claims` maps patterns of `namespace/name`
     to the number of accelerators in each matching ResourceClaim or ResourceClaimTemplate.
     """
 

@@ -45,11 +45,12 @@ modes:
   audit  nothing is denied; violations are counted in the API server's metrics and written to its
          audit log, if it has one
   warn   like audit, but clients such as kubectl also print the violations as warnings
-  deny   violations of mandatory rules are denied; those of advisory rules are warnings
+  deny   requests that violate mandatory rules are denied; violations of advisory rules are
+         warnings
 
 Start with audit, fix or exempt the violations, then use deny. The rules about one kind
 of object form one policy with a binding of the same name, such as gpu-platform-pods, and
-advisory rules are separate policies (gpu-platform-pods-advisory). Settings, levels and
+advisory rules form a separate one (gpu-platform-pods-advisory). Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
 change to the file.
 
@@ -270,8 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="USER",
-        help="a controller whose ownerReferences are trusted, so that exemptions apply to its "
-        "pods, such as system:serviceaccount:volcano-system:volcano-controllers; may be repeated",
+        help="a controller, such as system:serviceaccount:volcano-system:volcano-controllers, "
+        "whose ownerReferences are trusted, so that exemptions apply to its pods; may be repeated",
     )
     options = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Effects of labels, disruption budgets and spread constraints on replicas."""
+"""Label selectors, and the effects of disruption budgets and spread constraints on replicas."""
 
 from __future__ import annotations
 

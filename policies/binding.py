@@ -85,7 +85,7 @@ class Binding:
         self._problems = {REJECTED.name: self._exemptions.rejected}
 
     def configure(self, config: Mapping[str, Any], disabled: Collection[str] = ()) -> None:
-        """Read exemptions, unknown rule names and existing objects from the whole configuration.
+        """Read the pack-wide settings and the exemptions, and find unknown rule names.
 
         Raise `ConfigurationError` if every rule is among the disabled policies.
         """

@@ -45,8 +45,8 @@ exit status:
   1  at least one violation that --fail-on selects
   2  the input or the configuration is not valid; nothing was checked
 
-Pass everything that is deployed together in one call: some rules check that the queue, the claim or
-the NetworkPolicy that a workload needs is declared. In the configuration, list the objects that
+In one call, pass everything that is deployed together: some rules check that the queue, the claim
+or the NetworkPolicy that a workload needs is declared. In the configuration, list the objects that
 exist elsewhere (existingQueues, existingNamespaces, existingPriorityClasses, existingServices). The
 file is the same as for Pulumi's --policy-pack-config:
 

@@ -74,7 +74,7 @@ def _adjusted(root: Node, count: Count, pod: Sequence[Key], number: Decimal) -> 
 
 
 def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
-    """Return the maximum number of replicas during an update of `number` replicas."""
+    """Return the maximum number of replicas during an update, without the factor of `copies`."""
     strategy = root.at(rollout.type) if rollout.type else Node(None)
     if strategy.value in rollout.stopping or _is_double(root, rollout):
         return number

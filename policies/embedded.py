@@ -15,7 +15,7 @@ _NAMES = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
-    """Yield the objects inside a resource, at the paths in the record of its kind."""
+    """Yield the items of a list, and the objects at the paths in the record of the kind."""
     for node in resource.listed:
         yield resource.inside(node)
     record = resource.record

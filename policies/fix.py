@@ -1,7 +1,7 @@
 """Application of rule remediations to manifest files.
 
-Comments, order and all other text are kept. A file is written only if parsing it yields exactly the
-remediated objects.
+Comments and the order are kept, and as few lines as possible are changed. JSON is reformatted. A
+file is written only if parsing it yields exactly the remediated objects.
 """
 
 from __future__ import annotations

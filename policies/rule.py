@@ -206,7 +206,7 @@ def _merge(shared: Any, own: Any, is_set: bool) -> Any:
 def failure(rule: Rule[Any], error: Exception) -> str:
     """Return the message that is reported if a rule itself fails."""
     return (
-        f"the rule {rule.name} itself failed and could not check the resource "
+        f"the rule {rule.name} itself failed and could not complete its check "
         f"({type(error).__name__}: {error}); this counts as a violation"
     )
 

@@ -1,6 +1,6 @@
 """SDK servicer that reads each resource once for all policies.
 
-For every policy, the SDK converts the same protobuf message again to the same proxy objects. With
+For every policy, the SDK converts the same protobuf message to proxy objects again. With
 sixty rules, that costs as much as the rules themselves. Here a resource is passed on as
 `Properties`, which `policies.binding` converts to plain data once for all rules; resources that
 have already been checked are not converted again.

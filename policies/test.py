@@ -22,8 +22,8 @@ _PASSED, _FAILED, _UNUSABLE = 0, 1, 2
 _EXPECTED = re.compile(r"^# expect:(.*)$", re.MULTILINE)
 _NOTHING, _OTHERS = "nothing", "..."
 _EPILOG = """\
-Every manifest in DIRECTORY is one case and is evaluated as a separate stack. A comment in it states
-the rules that it violates:
+Every manifest in DIRECTORY is one case and is evaluated as a separate stack. A comment in the
+manifest states the rules that the manifest violates:
 
   # expect: not-privileged                  exactly this mandatory rule
   # expect: not-privileged, no-host-path    exactly these
@@ -133,7 +133,8 @@ def _violated_rules(
     ran = {rule.name for rule, _, _ in applicable_rules(configuration, whole_stack=whole_stack)}
     if missing := case.expected - ran:
         raise UnusableInputError(
-            f"{case.path}: expects {', '.join(sorted(missing))}, which these options skip"
+            f"{case.path}: expects {', '.join(sorted(missing))}, which the options or the "
+            "configuration skip"
         )
     findings = evaluate(documents, configuration, whole_stack=whole_stack)
     mandatory = {finding.rule for finding in findings if finding.mandatory}

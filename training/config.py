@@ -21,7 +21,7 @@ DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
     "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
     "gpt": TEXTS,
 }
-"""Maps a model to its possible data sets; models that are not listed accept all image data sets."""
+"""Maps a model to its possible data sets. The project's other models accept any of `IMAGES`."""
 
 REPORTED: Final = ("accuracy", "loss", "held_out_loss", "seconds")
 """Values reported for an epoch; custom metrics must have other names."""

@@ -80,7 +80,7 @@ def run_launcher(launch: Callable[[], object]) -> int:
 def recorded_exit_codes() -> Iterator[list[int]]:
     """Yield a list that receives the exit codes of the processes when torchrun closes them.
 
-    torchrun does not report them after SIGTERM.
+    torchrun does not report the exit codes after SIGTERM.
     """
     codes: list[int] = []
     close = SubprocessContext._close

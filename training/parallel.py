@@ -97,8 +97,8 @@ class Parallel:
     def averaged_buffers(self) -> Iterator[None]:
         """Within the context, replace the saved buffers with their means over all processes.
 
-        Batch norm statistics differ between processes, but only one model is evaluated and
-        exported. All processes must enter the context together.
+        Integer buffers are copied from rank 0. Batch norm statistics differ between processes, but
+        only one model is evaluated and exported. All processes must enter the context together.
         """
         buffers = self.saved_buffers() if dist.get_world_size() > 1 else {}
         saved = {name: buffer.clone() for name, buffer in buffers.items()}

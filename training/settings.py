@@ -164,7 +164,7 @@ class TrainingSettings(BaseModel):
     betas: tuple[Beta, ...] = Field(default=(0.9, 0.999), min_length=2, max_length=2)
     """Decay rates of the moving averages of the gradient and of its square (adamw)."""
     ema_decay: float = Field(default=0, ge=0, lt=1)
-    """Decay per step of an exponential moving average of the weights, such as 0.999, which is
+    """Decay per step, such as 0.999, of an exponential moving average of the weights, which is
     evaluated and exported in their place. 0 disables it."""
     clip_norm: float = Field(default=0, ge=0)
     """Maximum global gradient norm (clipping). 0 disables clipping."""
@@ -229,7 +229,8 @@ class TrainingSettings(BaseModel):
     export_formats: tuple[ExportFormat, ...] = ()
     """Programs to export in addition to the weights: pt2 (torch.export)."""
     prune: float = Field(default=0, ge=0, lt=1)
-    """Fraction of the weights (the smallest ones) to prune in a second export. 0 disables it."""
+    """Fraction of the weights of linear layers and convolutions (the smallest ones) to set to 0 in
+    an additional, pruned form of the model. 0 disables this form."""
     quantize: Literal["none", "static", "dynamic", "weight-only"] = "none"
     """Also export an int8-quantized model: static for CNNs, dynamic or weight-only for linear
     layers."""

@@ -25,7 +25,7 @@ from workload.models.gpt import Gpt
 from workload.run import on_rank0
 
 Report = dict[str, Any]
-"""SHA-256 of the weights, number of loaded tensors, and names of tensors that did not fit.
+"""SHA-256 of the weights, number of loaded tensors, and names of missing and ignored tensors.
 
 It also contains the differences between the models and the SHA-256 of the adapter, if any.
 """

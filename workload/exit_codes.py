@@ -15,7 +15,7 @@ FAILED: Final = 1
 """A failure, often of another process in the gang: restart from the last checkpoint."""
 
 BAD_INPUT: Final = 64
-"""The configuration, data or environment is invalid, or the loss is not finite.
+"""The configuration, data, code or environment is invalid, or the loss is not finite.
 
 A restart would fail in the same way (EX_USAGE).
 """

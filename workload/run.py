@@ -70,7 +70,10 @@ class Vote:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def cast(self, stop: bool = False) -> bool:
-        """Cast this step's vote; return True if a process voted to stop in the previous step."""
+        """Cast this step's vote; return True if a process voted to stop in the previous step.
+
+        Without a process group, the vote takes effect immediately.
+        """
         if not dist.is_initialized():
             return stop or self._requested
         if self.result():

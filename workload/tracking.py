@@ -1,4 +1,4 @@
-"""Copies of a run's progress lines in MLflow or W&B, written by a thread of rank 0.
+"""Copies of a run's progress lines in MLflow or W&B, each written by a thread of rank 0.
 
 A slow or unavailable service never delays a step: lines wait in a queue of limited size, and lines
 that do not fit are dropped and counted. Both packages are imported only if a run uses them.
@@ -105,7 +105,7 @@ class Service(ABC):
 
     @abstractmethod
     def write(self, lines: list[Line]) -> None:
-        """Write lines in their order. After a failure, it is called again with the same lines."""
+        """Write lines in order. Raise RefusedError to drop them; other errors cause a retry."""
 
     def _step_of(self, line: Line) -> int:
         """Return the step of a line, or of the previous line if the line has no step."""

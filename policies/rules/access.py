@@ -37,7 +37,7 @@ _CONTROL_RESOURCES: Final = {
 }
 """Resources whose writers can reach the files of nodes, or every team's pods.
 
-Nodes, devices and storage drivers are not included, because autoscalers, feature discovery and
+Nodes, ResourceSlices and CSIDrivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.
 """
 _SIGNERS: Final = "signers"
@@ -163,7 +163,7 @@ def _aggregation_violations(role: Node) -> Iterator[Violation]:
         for rule in role["rules"].items():
             for verb in rule["verbs"].items():
                 if verb.value not in _READ_VERBS:
-                    yield Violation(verb, "get, list or watch: every reader would get this verb")
+                    yield Violation(verb, "get, list or watch: the role view would grant this verb")
 
 
 def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
@@ -198,7 +198,7 @@ def _excess(rule: Node, *, cluster_wide: bool) -> Iterator[Violation]:
 
 
 def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
-    """Return whether a resource, or a subresource of every resource (`*/exec`), is forbidden."""
+    """Return whether a resource, or a pattern (`pods/*`, `*/exec`), includes a forbidden one."""
     name = resource.text or ""
     if name.endswith("/*"):
         return any(each.startswith(name.removesuffix("*")) for each in forbidden)

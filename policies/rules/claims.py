@@ -119,7 +119,8 @@ def _uncounted(device: Node, accelerators: Accelerators) -> Iterator[Violation]:
     description="The ResourceClaims of pods are declared in the stack and used by a container.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Declare the ResourceClaimTemplate, or set its accelerators in claimDevices.",
+    remediation="Declare the ResourceClaimTemplate, or set its number of accelerators"
+    " in claimDevices.",
     config=GpuConfig,
 )
 def claim_declared(stack: Stack, config: GpuConfig) -> Iterator[Violation]:

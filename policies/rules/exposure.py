@@ -29,7 +29,7 @@ _TLS: Final = {
 }
 """Maps kinds of entry points to the path of their TLS settings below `spec`."""
 _NODE_NAME: Final = re.compile(r"^(127|169\.254)\.[0-9.]+$|(^|\.)metadata\.google\.internal\.?$")
-"""External names of a node or of its cloud's metadata server."""
+"""Values of externalName that refer to a node or to its cloud's metadata server."""
 _CERTIFICATE: Final = "alb.ingress.kubernetes.io/certificate-arn"
 _OWN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io")
 

@@ -30,7 +30,7 @@ _MOUNTED_DEVICES = "/var/run/nvidia-container-devices"
 
 
 class LimitConfig(TaskConfig, SystemConfig):
-    """Configuration of `gpu-limit-present`."""
+    """Configuration of `gpu-limit-present` and `device-names-kept`."""
 
     components: list[str] = Field(
         default=["training", "serving"],

@@ -65,7 +65,7 @@ def helm_release_judged(resource: Resource, config: UnseenConfig) -> Iterator[Vi
         yield Violation(
             resource.root["spec"],
             "its rendered manifests to the input of the check: … | python -m policies.check -",
-            found=f"a {resource.kind}: {resource.unseen}, and no rule has checked its objects",
+            found=f"kind {resource.kind}: {resource.unseen}, and no rule has checked its objects",
         )
         return
     yield Violation(

@@ -27,7 +27,7 @@ _CLUSTER_SCOPED: Final = (
 
 
 def _denies_by_default(policy: Resource) -> bool:
-    """Return whether a policy selects every pod and allows no ingress itself."""
+    """Return whether a policy denies ingress to every pod; if unknown, assume that it does."""
     spec = policy.root["spec"]
     selector, types = spec["podSelector"], spec["policyTypes"]
     if UNKNOWN in (spec.value, selector.value, types.value):
@@ -69,13 +69,13 @@ def _is_everywhere(block: Node) -> bool:
 
 
 def _prefix(cidr: Node) -> int:
-    """Return the prefix length of an address block."""
+    """Return the prefix length of an address block, or 128 if it has none."""
     length = str(cidr.value).rpartition("/")[2]
     return int(length) if length.isdecimal() else 128
 
 
 def _open_cluster_peers(policy: Resource) -> Iterator[Node]:
-    """Yield the rules of an AdminNetworkPolicy that admit every namespace."""
+    """Yield the peers that an AdminNetworkPolicy allows and that match every namespace."""
     for rule in policy.root["spec"]["ingress"].items():
         allows = rule["action"].value in ("Allow", "Accept")
         for peer in rule["from"].items() if allows else ():

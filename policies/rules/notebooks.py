@@ -1,4 +1,4 @@
-"""Rules about notebooks, whose servers run any code that a request contains."""
+"""The rule about notebooks, whose servers run any code that a request contains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPEN: Final = re.compile(
 """Arguments that disable authentication."""
 _FILE: Final = re.compile(r"--token-file[=\s]([^\s]+)")
 _NAME: Final = "JUPYTER_TOKEN"
-_TOKEN: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE in the volume of a Secret"
+_TOKEN: Final = f"{_NAME} as valueFrom.secretKeyRef, or {_NAME}_FILE with a path in a Secret volume"
 
 
 def is_notebook(workload: Workload) -> bool:

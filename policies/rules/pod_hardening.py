@@ -107,7 +107,7 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
 
 @pod_rule(
     name="capabilities-dropped",
-    description="Containers drop all capabilities and add none.",
+    description="Containers drop all capabilities and add only allowed ones.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation='Set capabilities: {drop: ["ALL"]} without add. RDMA needs no capability.',
@@ -192,7 +192,7 @@ def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Containers cannot write to their own image.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
-    remediation="Set readOnlyRootFilesystem: true, and mount an emptyDir for files.",
+    remediation="Set readOnlyRootFilesystem: true, and mount an emptyDir for written files.",
     config=SystemConfig,
     references=["NSA Immutable container file systems"],
     admission=cel.containers("!c.?securityContext.?readOnlyRootFilesystem.orValue(false)"),

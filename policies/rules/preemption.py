@@ -54,7 +54,7 @@ def _is_sweep(workload: Workload) -> bool:
 def _not_below_others(
     stack: Stack, config: SystemsConfig, is_low: Callable[[Workload], bool]
 ) -> Iterator[Violation]:
-    """Yield a violation for each workload that satisfies `is_low` and has too high a priority.
+    """Yield a violation for each `is_low` workload whose priority class is missing or too high.
 
     The priority must be below that of all training in the same queue. Trials that are copied to
     jobs do not count as training.
@@ -82,8 +82,8 @@ def _not_below_others(
             value, lowest = classes.get(name.text or ""), others.get(queue)
             above = isinstance(value, int) and lowest is not None and value >= lowest
             if name.known and (not name.text or above):
-                limit = f" below {lowest}" if lowest is not None else ""
-                expected = f"a priority class of this stack with a value{limit}"
+                limit = f" with a value below {lowest}" if lowest is not None else ""
+                expected = f"a priority class of this stack{limit}"
                 yield Violation(name, expected, resource=workload.resource)
                 break
 

@@ -74,7 +74,7 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
     references=["NSA Resource policies"],
 )
 def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterator[Violation]:
-    """Any team can use any class, and a class with a large value evicts other teams' pods."""
+    """Any team can use any class, and pods with a large value preempt other teams' pods."""
     name = resource.root["spec"]["priorityClassName"]
     has_pods = resource.record is None or resource.record.pods
     if name.value in _SYSTEM_CLASSES and not has_pods:
@@ -121,7 +121,7 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     config=SystemConfig,
 )
 def node_not_chosen(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A pod with a nodeName ignores the node's taints and free GPUs, and bypasses queues."""
+    """With a nodeName, a pod bypasses queues, taints and the scheduler's check for free GPUs."""
     name = pod.spec["nodeName"]
     if name.present and not pod.resource.is_named(config.system_workloads):
         yield Violation(name, "nothing: the scheduler chooses the node")

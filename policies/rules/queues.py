@@ -54,8 +54,9 @@ class QuotaConfig(GpuConfig):
     description="Training names the queue that it is charged to.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Set the queue: spec.queue on a Volcano Job, an annotation on the pod template of "
-    "other kinds, or, for Kueue, the label kueue.x-k8s.io/queue-name on the workload.",
+    remediation="Set the queue: spec.queue on a Volcano Job, the annotation "
+    "scheduling.volcano.sh/queue-name on the pod template of other kinds, or, for Kueue, the label "
+    "kueue.x-k8s.io/queue-name on the workload.",
     config=SystemsConfig,
 )
 def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[Violation]:

@@ -36,7 +36,8 @@ _LIMITS = (*_COUNTED_BY_POD, "maxRetry", "maxRestarts")
     description="Training pods are not restarted in place forever, and retries are limited.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Set restartPolicy Never (or OnFailure) and a retry limit.",
+    remediation="Set restartPolicy Never (or OnFailure, but not in Volcano Jobs) and a retry "
+    "limit.",
     config=RetryConfig,
 )
 def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterator[Violation]:

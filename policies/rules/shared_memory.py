@@ -229,7 +229,7 @@ def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
 
 
 def _volumes_with_shm(pod: Pod) -> Iterator[Node]:
-    """Yield the hostPath volumes that contain /dev/shm and are mounted at the same path."""
+    """Yield the hostPath volumes with /dev/shm that are mounted at their path on the node."""
     for container in pod.containers:
         for mount in container.node["volumeMounts"].items():
             target = normal_path(mount["mountPath"].text or "")

@@ -86,7 +86,7 @@ def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
 
 
 def is_retained(stack: Stack, claim: Resource) -> bool:
-    """Return whether the volume outlives the claim, or may do so because of unknown values."""
+    """Return whether the claim or its volume is kept; if unknown, assume that it is."""
     spec = claim.root["spec"]
     if claim.protected or UNKNOWN in (spec["storageClassName"].value, spec["volumeName"].value):
         return True

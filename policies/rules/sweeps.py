@@ -32,7 +32,9 @@ class SweepConfig(RuleConfig):
     max_trials: int = Field(default=1000, ge=1, description="Maximum number of trials of a sweep.")
     max_parallel: int = Field(default=64, ge=1, description="Maximum number of concurrent trials.")
     max_gpu_hours: float | None = Field(
-        default=None, gt=0, description="Maximum budget of a sweep in GPU-hours."
+        default=None,
+        gt=0,
+        description="Maximum budget of a sweep in GPU-hours; null for no maximum.",
     )
     max_money: float | None = Field(
         default=None,

@@ -81,7 +81,7 @@ class Mirror:
                         lambda _: beat(),
                     )
             except DamagedError as error:
-                emit(Message(event="warning", message=f"{error}; an older checkpoint is used"))
+                emit(Message(event="warning", message=f"{error}; looking for an older checkpoint"))
                 continue
             storage.seal_checkpoint(folder, seal)
             emit(Message(event="data", message=f"{target} was restored from {self._store.url}"))

@@ -97,7 +97,7 @@ class Saver:
         `seal` does not list the files yet. The background thread calls `check` with the copies; if
         the check fails in one process, nothing is written. When everything is on disk, `done` is
         called with the elapsed seconds. If the previous checkpoint failed, raise its error: the
-        error from its check, or OSError.
+        error from its check, or OSError. If this step has already been saved, nothing is copied.
         """
         started = time.monotonic()
         self.wait()

@@ -79,7 +79,7 @@ def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
     If none is on disk, look for one in the object store. Raise ConfigurationError if the checkpoint
-    belongs to a different model or data set, and StoreError if the store fails.
+    belongs to a different model, data set, optimizer or seed, and StoreError if the store fails.
     """
     return _resume(run) or (_restore_copy(run) and _resume(run))
 

@@ -91,7 +91,10 @@ def amend_checkpoint(path: Path, position: Position, seconds: float, held_out_lo
 
 
 def rotate(newest: Path, keep: int, keep_best: bool, held: Path | None = None) -> None:
-    """Remove the checkpoints that are neither retained nor `held`. Raise OSError on failure."""
+    """Remove all checkpoints except the retained ones and `held`, which is being copied.
+
+    Raise OSError on failure.
+    """
     paths = {files.step_of(path): path for path in files.list_checkpoints(newest.parent)}
     losses: dict[int, float | None] = dict.fromkeys(paths)
     if keep_best:

@@ -174,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     prepare = commands.add_parser(
         "prepare",
         help="clean, split and pack images or text",
-        description="Clean, split and pack images or text. Unreadable, small and duplicate files "
+        description="Clean, split and pack images or text. Unreadable, small and duplicate ones "
         "are dropped and counted. The manifest, with the digests of all files, is written last. "
         "Until then, nothing in the target changes, and an interrupted command can be run again.",
         allow_abbrev=False,
@@ -184,15 +184,16 @@ def _parser() -> argparse.ArgumentParser:
         "images",
         help="pack labelled images into shards (--dataset=shards)",
         description="Pack labelled images into WebDataset shards. To train on them, call the "
-        "target directory `shards`, and pass --dataset=shards and its parent as --data-dir.",
+        "target directory `shards`, pass --dataset=shards, and pass the directory that contains "
+        "the target as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     _add_text(kinds.add_parser(
         "text",
         help="convert text files to tokens (--dataset=tokens)",
         description="Convert all *.txt, *.jsonl and *.parquet files of a directory to tokens. To "
-        "train on them, call the target directory `tokens`, and pass --dataset=tokens and its "
-        "parent as --data-dir.",
+        "train on them, call the target directory `tokens`, pass --dataset=tokens, and pass the "
+        "directory that contains the target as --data-dir.",
         allow_abbrev=False,
     ))  # fmt: skip
     check = commands.add_parser(
@@ -208,8 +209,9 @@ def _parser() -> argparse.ArgumentParser:
             "validate",
             help="check schema, ranges, class balance and drift of a data set",
             description="Examine samples of a data set, and write a report with their statistics. "
-            "The command fails if a value or a class is out of range, if a class has too few "
-            "samples, or if the data differ from the data of an earlier report.",
+            "The command fails if values are not finite or all equal, if a class number is "
+            "invalid, if a class has too few samples, or if the data differ from the data of an "
+            "earlier report.",
             allow_abbrev=False,
         )
     )

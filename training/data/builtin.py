@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DIGITS_HELD_OUT_SHARE: Final = 0.2
 DIGITS_SPLIT_SEED: Final = 20
-"""Fixed and independent of a run's seed, so that all runs and clients hold out the same images."""
+"""Fixed and independent of a run's seed, so that the held-out images are the same everywhere."""
 
 TEN_DIGITS: Final = tuple("0123456789")
 

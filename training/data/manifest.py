@@ -167,7 +167,7 @@ def download(url: str, folder: Path, report: Report) -> None:
     path = folder / MANIFEST_FILE
     if path.exists() and path.read_bytes() != text:
         raise DataError(
-            f"{folder} contains a different data set from {url}: choose another data_dir"
+            f"{folder} contains a data set that differs from {url}: choose another data_dir"
         )
     progress = Progress(f"bytes of {url} fetched", sum(part.size for part in parts), report)
     try:

@@ -179,7 +179,8 @@ def _label(shard: tarfile.TarFile, image: tarfile.TarInfo, label: tarfile.TarInf
     key, _, extension = image.name.partition(".")
     if extension not in IMAGE_FORMATS or label.name != f"{key}.{LABEL}":
         raise ValueError(
-            f"members {image.name} and {label.name} are not KEY.png or KEY.jpg, and KEY.{LABEL}"
+            f"members {image.name} and {label.name} are not an image (KEY.png, KEY.jpg) and its "
+            f"label (KEY.{LABEL})"
         )
     content = shard.extractfile(label) if label.isreg() and label.size <= 20 else None
     if content is None or not image.isreg():

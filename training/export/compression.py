@@ -39,9 +39,9 @@ def write_program(path: Path, program: ExportedProgram) -> None:
 def pruned(model: nn.Module, share: float) -> nn.Module:
     """Return a copy in which the smallest weights of linear layers and convolutions are set to 0.
 
-    `share` is the fraction of these weights to prune, ranked over the whole model (magnitude
-    pruning, Han et al. 2015, arXiv:1506.02626). Biases and norms are not pruned. Raise ValueError
-    if there are no such weights.
+    `share` is the fraction of these weights to prune. The weights of all layers are ranked together
+    (magnitude pruning, Han et al. 2015, arXiv:1506.02626). Biases and norms are not pruned. Raise
+    ValueError if there are no such weights.
     """
     result = copy.deepcopy(model)
     weights = _prunable_weights(result)

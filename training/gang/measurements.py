@@ -184,7 +184,7 @@ ROUNDS: Final = 4
 """Maximum number of other nodes with which a node exchanges data."""
 
 ROUND_TRIPS: Final = 20
-"""Number of messages of a latency measurement; the fastest counts."""
+"""Number of round trips of a latency measurement; the fastest counts."""
 
 CHUNKS: Final = 33
 """Maximum number of chunks of a bandwidth measurement; the median counts."""

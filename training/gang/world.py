@@ -96,8 +96,8 @@ def _check_processes_of_pod(environment: Mapping[str, str]) -> None:
     if "LOCAL_RANK" in environment or (processes in {"1", "auto"} and nodes.isdecimal()):
         return
     raise ConfigurationError(
-        f"PET_NPROC_PER_NODE is {processes} and PET_NNODES is {nodes}, which are for torchrun, but "
-        "this process was started without it: start it with python -m training.launch -m training"
+        f"PET_NPROC_PER_NODE is {processes} and PET_NNODES is {nodes}, but this process was "
+        "started without torchrun: start it with python -m training.launch -m training"
     )
 
 

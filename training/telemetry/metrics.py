@@ -123,11 +123,11 @@ class Metrics(contextlib.ExitStack):
         self._scale.set(1)
         self._epoch = gauge("epoch", "Completed epochs")
         self._step = gauge("step", "Completed steps")
-        self._accuracy = gauge("accuracy", "Accuracy on held-out data after the last epoch")
-        self._held_out_loss = gauge("held_out_loss", "Loss on held-out data after the last epoch")
+        self._accuracy = gauge("accuracy", "Accuracy on held-out data in the last evaluation")
+        self._held_out_loss = gauge("held_out_loss", "Loss on held-out data in the last evaluation")
         self._custom = gauge(
             "custom_metric",
-            "Custom metric on held-out data after the last epoch, by name",
+            "Custom metric on held-out data in the last evaluation, by name",
             ["metric"],
         )
         self._learning_rate = gauge("learning_rate", "Learning rate of the last step")

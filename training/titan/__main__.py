@@ -71,7 +71,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             raise
 
     def export(self, folder: Path) -> None:
-        """Write the weights from all ranks, in Hugging Face's format if there is an adapter."""
+        """Write the weights from all ranks, in Hugging Face's format if torchtitan supports it."""
         manager, adapter = self.checkpointer, self.config.model_spec.state_dict_adapter
         dtype = TORCH_DTYPE_MAP[self.config.checkpoint.export_dtype]
         weights = {
@@ -146,7 +146,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         "--hang-timeout",
         type=float,
         default=1800,
-        help="seconds without a step before the process exits with code 76",
+        help="seconds without a step before the process exits with code 76; 0 disables this",
     )
     ours, options = parser.parse_known_args(arguments)
     if not ours.module and {"-h", "--help"} & set(options):

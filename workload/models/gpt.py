@@ -129,7 +129,8 @@ def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
 def rotated(x: Tensor, rotation: Rotation) -> Tensor:
     """Rotate each pair of features of `x`, which has the shape N x heads x T x head width.
 
-    Dot products of rotated queries and keys depend only on their relative positions.
+    The dot product of a rotated query and a rotated key depends on their relative position, not on
+    their absolute positions.
     """
     cos, sin = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)

@@ -296,6 +296,6 @@ def test_another_data_set_is_not_overwritten(bucket: object, tmp_path: Path) -> 
         Body=(tmp_path / "tokens/manifest.json").read_bytes() + b"\n"
     )
     with pytest.raises(
-        DataError, match=r"tokens contains a different data set from s3://models/books"
+        DataError, match=r"tokens contains a data set that differs from s3://models/books"
     ):
         download("s3://models/books", tmp_path / "tokens", print)

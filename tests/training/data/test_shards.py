@@ -231,7 +231,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Me
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([member("1.pickle"), member("1.cls")], "members 1.pickle and 1.cls are not KEY.png"),
+        ([member("1.pickle"), member("1.cls")], "members 1.pickle and 1.cls are not an image"),
         ([member("1.png"), member("2.cls")], "members 1.png and 2.cls are not"),
         ([member("1.png")], "is not a shard of images: 1.png has no image or no label"),
         ([member("1.png"), member("1.cls", b"cat")], "invalid literal"),

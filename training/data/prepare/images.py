@@ -171,7 +171,7 @@ def prepare_images(
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
     Raise DataError if there are no images for training or for the held-out set, or if `target` is
-    not empty. After an error, `target` is unchanged.
+    not empty and `force` is false. After an error, `target` is unchanged.
     """
     dropped: Counter[str] = Counter()
     progress = Progress("images prepared", source.total, report)

@@ -113,11 +113,7 @@ def _gpus(maximum: Decimal, usual: Decimal) -> str:
 
 
 def _number(total: Decimal) -> str:
-<<<<<<< HEAD
-    """Return the number of GPUs as the text that goes before `GPUs`."""
-=======
     """Return the words before `GPUs`: a number, or `an unlimited number of`."""
->>>>>>> p9d
     return f"{total.normalize():f}" if total.is_finite() else "an unlimited number of"
 
 

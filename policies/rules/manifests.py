@@ -23,14 +23,9 @@ class ReadableConfig(RuleConfig):
     existing_objects: list[str] = Field(
         default=[],
         description="Objects that exist outside of this stack, each as `namespace/Kind/name`; "
-<<<<<<< HEAD
         "`*` matches anything. If a resource patches one of them, such as a DeploymentPatch, rules "
         "evaluate only the patched fields. A patch of any other object is evaluated as a whole "
         "object, because it creates the object if it is absent.",
-=======
-        "`*` matches anything. Rules evaluate only the patched fields of these objects. Patches "
-        "of other objects are evaluated as whole objects, because they create missing objects.",
->>>>>>> p9d
     )
 
 

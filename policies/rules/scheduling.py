@@ -178,11 +178,7 @@ def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Viola
 
 
 def _gang_size(stack: Stack, workload: Workload, config: GangConfig) -> Decimal | None:
-<<<<<<< HEAD
     """Return the number of pods. For a Kubeflow runtime, its TrainJobs set the number."""
-=======
-    """Return the number of pods. Kubeflow runtimes get it from the objects that refer to them."""
->>>>>>> p9d
     runtime = workload.resource
     if runtime.is_named(config.elastic_workloads):
         return None

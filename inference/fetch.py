@@ -105,8 +105,9 @@ def _open(url: str, cache: Cache | None) -> Read:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or parts.username is not None or parts.query:
         raise FetchError(
-            f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: use a URL with "
-            f"{', '.join(SCHEMES)}, without a user, a password or a query"
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: use a URL "
+            "without a user, a password or a query, and with one of the schemes "
+            f"{', '.join(SCHEMES)}"
         )
     if parts.scheme == SCHEME:
         with _fetch_errors(f"{url} cannot be used"):

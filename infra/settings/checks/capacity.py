@@ -109,7 +109,7 @@ def containers_are_admitted(
         if maximum is not None and parse_quantity(memory) > parse_quantity(maximum):
             yield (
                 f"{here} is {memory}, more than {full_key('tenancy', 'limits', 'max_memory')} "
-                f"({maximum}): its pods would be rejected."
+                f"({maximum}): the pods would be rejected."
             )
 
 

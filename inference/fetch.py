@@ -237,7 +237,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="also download this form of the model: pt2, pruned or int8",
     )
     parser.add_argument("--cache", type=Path, help="directory of files that several pods share")
-    parser.add_argument("--cache-bytes", type=int, default=0, help="maximum size of the cache")
+    parser.add_argument(
+        "--cache-bytes",
+        type=int,
+        default=0,
+        help="maximum size (bytes) of the cache; 0 adds no files to it",
+    )
     options = parser.parse_args(arguments)
     cache = Cache(options.cache, options.cache_bytes) if options.cache is not None else None
     url = options.url.rstrip("/")

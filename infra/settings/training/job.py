@@ -218,7 +218,9 @@ class TrainingJobSettings(Settings):
     queue: DnsName = Field(description="Volcano queue for the job.")
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     nodes: PositiveInt = Field(
-        default=1, le=4096, description="Number of pods. Either all of them are scheduled, or none."
+        default=1,
+        le=4096,
+        description="Number of pods. Without min_nodes, either all of them are scheduled, or none.",
     )
     min_nodes: PositiveInt | None = Field(
         default=None,

@@ -88,7 +88,7 @@ class Platform:
         platform = cls.of(stack, values)
         if check_cluster and platform.cluster_uid is not None:
             found_uid = await _cluster_of(name or stack, opts, provider)
-            # In a preview, the UID is unknown if the provider is unknown.
+            # In a preview, the UID is unknown if the provider's configuration is unknown.
             if found_uid not in (None, platform.cluster_uid):
                 raise PlatformError(
                     f"Stack {stack!r} is the platform of the cluster {platform.cluster_uid}, but "

@@ -33,7 +33,7 @@ class Key:
     def take(self) -> bool:
         """Count a request; return False if the quota is exhausted.
 
-        The token bucket holds the tokens of one second, and at least one token.
+        The capacity of the token bucket is the quota of one second, but at least one token.
         """
         if not self.quota:
             return True
@@ -51,7 +51,7 @@ class Access:
     """API keys from a file, such as a mounted Secret. `refresh` reads the file again on changes."""
 
     def __init__(self, file: str) -> None:
-        """Raise ConfigurationError if the file has no valid keys."""
+        """Raise ConfigurationError if the file is unreadable, invalid or without keys."""
         self._path = Path(file)
         try:
             self._read()

@@ -112,7 +112,8 @@ class InferenceConfig(BaseModel):
     """Handler that decodes requests and encodes outputs: package.module:Class, or auto for the
     built-in one that suits the export."""
     own_model: str = Field(default="", pattern=rf"^({CUSTOM})?$")
-    """The only package.module:factory that a manifest may name as its model."""
+    """The only package.module:factory that a manifest may name as its model. Empty allows
+    none."""
     workers: int = Field(default=1, ge=1, le=64)
     """Number of worker processes per device."""
     threads: int = Field(default=0, ge=0, le=1024)

@@ -105,8 +105,9 @@ def _open(url: str, cache: Cache | None) -> Read:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or parts.username is not None or parts.query:
         raise FetchError(
-            f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: use a URL with "
-            f"{', '.join(SCHEMES)}, without a user, a password or a query"
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path} cannot be used: use a URL "
+            "without a user, a password or a query, and with one of the schemes "
+            f"{', '.join(SCHEMES)}"
         )
     if parts.scheme == SCHEME:
         with _fetch_errors(f"{url} cannot be used"):
@@ -236,7 +237,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="also download this form of the model: pt2, pruned or int8",
     )
     parser.add_argument("--cache", type=Path, help="directory of files that several pods share")
-    parser.add_argument("--cache-bytes", type=int, default=0, help="maximum size of the cache")
+    parser.add_argument(
+        "--cache-bytes",
+        type=int,
+        default=0,
+        help="maximum size (bytes) of the cache; 0 adds no files to it",
+    )
     options = parser.parse_args(arguments)
     cache = Cache(options.cache, options.cache_bytes) if options.cache is not None else None
     url = options.url.rstrip("/")

@@ -132,7 +132,7 @@ class RegistryFiles:
         headers = {"Accept": f"{_MANIFEST_TYPE}, application/octet-stream"}
         if self._authorization:
             headers["Authorization"] = self._authorization
-        return urllib.request.Request(url, headers=headers)  # noqa: S310  https, or this machine
+        return urllib.request.Request(url, headers=headers)  # noqa: S310  https, or OCI_PLAIN_HTTP
 
 
 def _layers(url: str, text: bytes) -> dict[str, tuple[str, int]]:

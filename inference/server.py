@@ -26,7 +26,8 @@ _GC_THRESHOLDS: Final = (10_000, 20, 100)
 def run(config: InferenceConfig) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight.
 
-    On a second signal, exit at once. Raise ConfigurationError if the server cannot listen.
+    On a second signal, exit at once. Raise ConfigurationError if the server cannot listen, or if
+    its API keys or its certificate cannot be used.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config))

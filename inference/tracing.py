@@ -19,7 +19,7 @@ from inference.protocol.v2_json import SERVER_NAME, SERVER_VERSION
 
 
 class Tracing:
-    """Tracer with one span per request: a child of the caller's span if the caller sends one."""
+    """Tracer with one server span per request: a child of the caller's span, if there is one."""
 
     def __init__(self, endpoint: str, ratio: float, model: str) -> None:
         """Export spans to the URL `endpoint`, in a separate thread."""

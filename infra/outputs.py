@@ -81,9 +81,17 @@ class VersionOutput(TypedDict):
     """A version of a served model. `GET /v2/models/<model>` returns its metadata."""
 
     run: NotRequired[
-        Annotated[str, Field(description="Run whose export is served. Absent if `export` is set.")]
+        Annotated[
+            str,
+            Field(
+                description="Run whose export is served. Absent if the model comes from a sweep, a "
+                "URL or another source."
+            ),
+        ]
     ]
-    export: NotRequired[Annotated[str, Field(description="URL of the export in an object store.")]]
+    export: NotRequired[
+        Annotated[str, Field(description="URL of the export, if one is configured.")]
+    ]
     digest: NotRequired[
         Annotated[
             str,

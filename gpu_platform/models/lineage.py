@@ -28,7 +28,7 @@ class Verdict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     passed: bool = Field(description="No mandatory rule is violated.")
-    rules: int = Field(ge=0, description="Number of evaluated rules.")
+    rules: int = Field(ge=0, description="Number of rules in the policy pack.")
     refused: tuple[str, ...] = Field(default=(), description="Violated mandatory rules.")
     advice: tuple[str, ...] = Field(default=(), description="Violated advisory rules.")
 
@@ -57,11 +57,11 @@ class Lineage(BaseModel):
     def missing(self) -> Iterator[str]:
         """Yield a sentence for each reason why the lineage does not permit a promotion."""
         if not self.specification or not self.run.endswith(f"-{self.specification}"):
-            yield "run is not named <job>-<8 digits>, so its specification is unknown"
+            yield "run is not named <job>-<8 hex digits>, so its specification is unknown"
         if "@sha256:" not in self.code:
             yield f"code is {self.code or 'unknown'}: an image with its digest is required"
         if not self.data_sha256:
-            yield "data_sha256 is empty: the export was written by an earlier version"
+            yield "data_sha256 is empty: an earlier version of the program wrote the export"
         if not self.metrics:
             yield "metrics are empty"
         if self.policies is None:

@@ -105,7 +105,7 @@ class TrainingJob(Deferred):
 
 
 class InferenceService(Deferred):
-    """A model served over HTTP. Its pods are ready once the run's export exists."""
+    """A model served over HTTP. Its pods become ready once the model exists."""
 
     url: pulumi.Output[str]
     """URL for clients in the cluster."""

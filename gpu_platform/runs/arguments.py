@@ -81,7 +81,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="configuration of the policy pack; default: policies/config/STACK.json, if it exists",
     )
-    run.add_argument("--prices", type=Path, metavar="FILE", help="price table to use")
+    run.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="price table; default: gitops/config/prices.yaml",
+    )
     instead = run.add_mutually_exclusive_group()
     instead.add_argument(
         "--dry-run", action="store_true", help="print the manifests and create nothing"

@@ -37,7 +37,7 @@ class Member:
     namespace: str
 
     def description(self) -> str:
-        """Return the description of the platform that the stack wrote.
+        """Return the stack's description of the platform.
 
         Raises:
             GitopsError: If it cannot be read or does not exist.

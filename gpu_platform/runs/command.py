@@ -157,8 +157,8 @@ def _report_cost(
         left = (quantity_or_none(hard) or 0) - (quantity_or_none(used) or 0)
         if left < row.gpus:
             sys.stderr.write(
-                f"{run.name}: {left:f} of {hard} {resource} are left in quota {name}, so its pods "
-                "wait until other runs finish\n"
+                f"{run.name}: {left:f} of {hard} {resource} are left in quota {name}, so the "
+                "run's pods wait until other runs finish\n"
             )
     sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, row.gpus)}\n")
 

@@ -100,7 +100,9 @@ def submissions(
         image = platform.images.get(job.image)
         if image is None:
             known = ", ".join(sorted(platform.images))
-            raise GitopsError(f"{key}.image is {job.image!r}, but the platform has only: {known}")
+            raise GitopsError(
+                f"{key}.image is {job.image!r}, but the platform has only the images {known}"
+            )
         try:
             args = platform.training_job(key, job, image=image)
         except PlatformError as error:

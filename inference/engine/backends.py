@@ -273,6 +273,6 @@ def _not_compiled(backend: str, error: Exception) -> ExportError:
     lines = str(error).strip().splitlines() or ["no reason given"]
     return ExportError(
         f"backend {backend} cannot compile this model here: {type(error).__name__}: "
-        f"{lines[0][:500]}; the image needs a C++ compiler (g++) for it: install "
+        f"{lines[0][:500]}; this backend needs a C++ compiler (g++) in the image: install "
         "one, or configure the backend eager"
     )

@@ -10,7 +10,7 @@ RESET_SECONDS: Final = 60.0
 """Time (s) without a death after which earlier deaths no longer count."""
 
 MAX_DELAY: Final = 30.0
-"""Maximum delay (s) of a replacement. The first delay is 1 s and doubles with each death."""
+"""Maximum delay (s) of a replacement. The delay is 1 s at first and doubles with each death."""
 
 
 class Backoff:

@@ -154,7 +154,7 @@ class Queue:
     """Queue that serves clients in turn, with limits on the total number of samples and bytes.
 
     If the queue is full, a new request evicts the newest requests of the client with the most
-    queued samples or bytes.
+    queued samples or bytes. It is rejected if its own client would then have as many or more.
     """
 
     def __init__(self, max_batch: int, max_samples: int, max_bytes: int) -> None:
@@ -191,7 +191,7 @@ class Queue:
     def put(self, request: Request, retry_after: float) -> None:
         """Append a request.
 
-        Raise OverloadedError if the queue is full, and InputError if the request could never fit.
+        Raise OverloadedError if no space can be freed, and InputError if the request can never fit.
         """
         samples = request.samples
         if samples > self._max_samples or request.size > self._max_bytes:
@@ -259,7 +259,7 @@ class Queue:
             self._lanes[peer] = lane
 
     def put_back(self, batch: Batch) -> None:
-        """Return a batch that was not computed to the front of the queue."""
+        """Put a batch that was not computed back at the front of the queue."""
         for piece in reversed(batch.pieces):
             if not piece.request.future.done():
                 lane = self._lanes.setdefault(piece.request.peer, Lane())

@@ -108,7 +108,7 @@ class Plain(Handler):
                 outputs = self.predict(zeros)
         except Exception as error:
             raise ExportError(
-                f"model {manifest.model} cannot compute inputs of {list(zeros.shape)}: "
+                f"model {manifest.model} cannot process inputs of shape {list(zeros.shape)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != 1:

@@ -81,7 +81,7 @@ class RefusedError(Exception):
 
 
 class OverloadedError(RefusedError):
-    """The queue is full. HTTP 429."""
+    """The queue or the memory is full, or the wait would exceed the deadline. HTTP 429."""
 
 
 class DeadlineError(RefusedError):
@@ -89,7 +89,7 @@ class DeadlineError(RefusedError):
 
 
 class UnavailableError(RefusedError):
-    """No model is loaded, or the worker died while it was processing the request. HTTP 503."""
+    """The server cannot compute the request, for example without a loaded model. HTTP 503."""
 
 
 class Observer:

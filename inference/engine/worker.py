@@ -211,7 +211,9 @@ def _compute(
             outputs = handler.compute(rows)
             for name, array in outputs.items():
                 if len(array) != size:
-                    raise ValueError(f"the handler returned {len(array)} rows of {name} for {size}")
+                    raise ValueError(
+                        f"the handler returned {len(array)} rows of {name} for {size} samples"
+                    )
             parts.append(outputs)
         except Exception as error:
             errors[index] = error
@@ -230,4 +232,4 @@ def _describe(error: Exception) -> tuple[str, str]:
     if cuda or isinstance(error, torch.AcceleratorError):
         # Exit, because all later batches would fail as well. A new process has a new CUDA context.
         os._exit(exit_codes.FAILED)
-    return "input", "the model cannot compute this input; see compute_failed in the server log"
+    return "input", "the model cannot process this input; see compute_failed in the server log"

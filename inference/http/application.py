@@ -104,9 +104,12 @@ class Application:
 
     @property
     def busy(self) -> OverloadedError:
-        """Error for a request that does not fit into the memory for all requests."""
+        """Error for a request that exceeds the memory limit of its client or of all clients."""
         limit = self._service.config.max_buffered_bytes
-        return OverloadedError(f"requests and responses in memory exceed {limit} bytes: try again")
+        return OverloadedError(
+            f"requests and responses in memory exceed {limit} bytes, or the share of this client: "
+            "try again"
+        )
 
     def assign_id(self, request: Request) -> None:
         """Assign the client's request ID, or a new unique one."""
@@ -124,7 +127,8 @@ class Application:
             route, model = self._find(request)
             if route.scope is not None and self._service.access is not None:
                 self._check_access(request, route.scope, self._service.access)
-            # Check the model after the key, so that callers without a key do not learn its name.
+            # Check the model after the key, so that callers without a key do not learn
+            # the model's name.
             if model != self._model:
                 text = f"model {model[:80]!r} is not served here, only {self._model!r}"
                 raise HttpError(404, text)
@@ -234,10 +238,10 @@ class Application:
             raise request.too_large
 
     def _check_capacity(self, request: Request) -> None:
-        """Raise OverloadedError if the engine could not hold this many requests of one sample each.
+        """Raise OverloadedError if as many requests are in flight as the engine can hold.
 
-        A client with less than its equal share of the requests is not rejected, because its
-        request may displace queued ones.
+        Each request counts as one sample. A client with less than its equal share of the requests
+        is not rejected, because its request may displace queued ones.
         """
         pool = self._service.engine.pool
         if self._computing <= self._service.config.max_queue or pool is None:

@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
             if not self._input_ended:
                 self._refuse(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
         if self._reading is not None and not self._input_ended:
-            # Trailers and chunk extensions after the last byte of a body count as headers.
+            # Trailers and chunk extensions count as headers, until the next part of a body arrives.
             self._head_bytes += min(len(data), PIECE_BYTES)
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
                 self._refuse(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))

@@ -184,7 +184,7 @@ class AdminListener:
     def __init__(self, service: Service, routes: Routes) -> None:
         port = service.config.admin_port
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # With a low limit on open files, leave most of them to workers and closing connections.
+        # With a low limit on open files, leave most of them to workers and clients.
         few = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
         allowed = min(ADMIN_CONNECTIONS, few)
         self._listener = Listener(service, routes, "INFERENCE_ADMIN_PORT", port, allowed)
@@ -204,7 +204,7 @@ class AdminListener:
 
 
 def allow_connections(wanted: int) -> int:
-    """Raise the limit on open files as far as possible; return the number of connections it allows.
+    """Raise the limit on open files as needed; return the number of client connections it allows.
 
     At most half of the files are reserved for other uses. If no file is free, new connections are
     closed immediately, including connections to the administration port.

@@ -1,4 +1,4 @@
-"""GET /openapi.json: all paths and responses of this server, as OpenAPI 3.1."""
+"""GET /openapi.json: all paths and responses of one port, as OpenAPI 3.1."""
 
 from http import HTTPStatus
 from typing import Any, Final

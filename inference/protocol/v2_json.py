@@ -387,5 +387,7 @@ def _timeout(parameters: Object | None) -> float | None:
     if value is None or value == 0:
         return None
     if type(value) is not int or not 0 < value < 2**53:
-        raise InputError(f"parameters.timeout is {show(value)}: it must be in microseconds")
+        raise InputError(
+            f"parameters.timeout is {show(value)}: it must be a positive integer (microseconds)"
+        )
     return value / 1e6

@@ -200,9 +200,9 @@ class MonitoringSettings(Settings):
 
     prometheus: Literal["none", "operator", "plain"] = Field(
         default="none",
-        description="operator creates PodMonitors, ServiceMonitors and a PrometheusRule for the "
-        "Prometheus operator; plain creates a ConfigMap with scrape configuration and rules for a "
-        "Prometheus server without the operator.",
+        description="none creates nothing; operator creates PodMonitors, ServiceMonitors and a "
+        "PrometheusRule for the Prometheus operator; plain creates a ConfigMap with scrape "
+        "configuration and rules for a Prometheus server without the operator.",
     )
     labels: dict[QualifiedName, LabelValue] = Field(
         default={"release": RELEASE},

@@ -30,7 +30,7 @@ def _cidr(text: str) -> str:
 def _own_namespace(text: str) -> str:
     if text in _SYSTEM:
         raise ValueError(
-            "must be a namespace that only the stack uses, because its limits apply to all pods"
+            "must be a namespace that only the stack uses, because the stack limits all pods in it"
         )
     return text
 
@@ -197,5 +197,6 @@ class TenancySettings(Settings):
     admission_excluded_namespaces: list[DnsLabel] = Field(
         default=[],
         description="Namespaces without admission policies, in addition to kube-system and, if the "
-        "stack installs them, the namespaces of the device plugin, Volcano and monitoring.",
+        "stack installs them, the namespaces of the device plugin or GPU Operator, Volcano and "
+        "monitoring.",
     )

@@ -81,7 +81,8 @@ class SchedulerSettings(Settings):
         default=None,
         ge=1,
         description="Limit on the total requests of admitted jobs, as a multiple of the cluster's "
-        f"resources. null uses {OVERCOMMIT} while jobs are queued (`enqueue`).",
+        f"resources. null uses {OVERCOMMIT} if jobs are queued (`enqueue`), and no limit "
+        "otherwise.",
     )
     priority: bool = Field(default=True, description="Order the jobs of a queue by priority.")
     drf: bool = Field(
@@ -224,7 +225,7 @@ class PriorityClassSettings(Settings):
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
-        description="Preemption policy for pods with a lower priority.",
+        description="Policy for preempting pods with a lower priority.",
     )
     description: str = Field(
         default="", description="Description of the class, such as its intended users."

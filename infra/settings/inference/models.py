@@ -16,7 +16,7 @@ _URL: Final = re.compile(r"(s3|gs|az|https?)://[^\s?#@]+")
 def _run_name(text: str) -> str:
     if not _RUN.fullmatch(text):
         raise ValueError(
-            "must be the full name of a run, <job>-<8 digits>, as in the output `runs`"
+            "must be the full name of a run, <job>-<8 hex digits>, as in the output `runs`"
         )
     return text
 
@@ -31,7 +31,7 @@ def _export_url(text: str) -> str:
 
 
 RunName = Annotated[str, AfterValidator(_run_name)]
-"""Full name of a run, including its eight digits."""
+"""Full name of a run, including its eight hex digits."""
 
 ExportUrl = Annotated[str, AfterValidator(_export_url)]
 """URL of an export in an object store or behind a web server."""
@@ -57,8 +57,8 @@ class FetchSettings(Settings):
 
     size: MemoryQuantity = Field(
         default="2Gi",
-        description="Size limit for the export on the node's disk. A pod that needs more is "
-        "evicted.",
+        description="Size limit for the downloaded model on the node's disk. A pod that needs "
+        "more is evicted.",
     )
     env: dict[EnvironmentName, str] = Field(
         default={},
@@ -112,7 +112,7 @@ class HubSourceSettings(Settings):
 
 
 class SourceSettings(Settings):
-    """A model that is neither a run of this stack nor an export behind a URL."""
+    """A source of a model other than a run or the URL of an export."""
 
     claim: ClaimSourceSettings | None = Field(default=None, description="A directory in a claim.")
     hub: HubSourceSettings | None = Field(

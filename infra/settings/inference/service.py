@@ -54,7 +54,7 @@ class InferenceServiceSettings(Settings):
     )
     url: ExportUrl | None = Field(
         default=None,
-        description="URL of an export in an object store, such as "
+        description="URL of an export in an object store or behind a web server, such as "
         "s3://bucket/digits-1a2b3c4d/export.",
     )
     source: SourceSettings | None = Field(

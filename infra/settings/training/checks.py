@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from infra.settings.training.torchtitan import TorchtitanSettings
 
 PROGRAMS: Final = ("hyperparameters", "torchtitan", "command")
-"""Settings that define what the pods run. A job has one of them."""
+"""Settings that define what the pods run. Every job except a notebook sets one of them."""
 
 
 def job_problems(job: TrainingJobSettings) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
 def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSettings) -> Iterator[str]:
     if job.image == "training":
         yield (
-            "sets torchtitan, but its image 'training' does not contain it: set the key of an "
+            "sets torchtitan, which the image 'training' does not contain: set the key of an "
             "image that is built with training/titan/Dockerfile"
         )
     if job.min_nodes not in (None, job.nodes):

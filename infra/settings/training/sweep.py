@@ -190,8 +190,8 @@ class SweepSettings(Settings):
     budget: BudgetSettings = Field(description="Limits for the whole sweep.")
     winner: Literal["none", "serve"] = Field(
         default="none",
-        description="serve: the export of the best finished trial is served when the sweep is over "
-        "(`inference.services.<key>.sweep`).",
+        description="none serves no trial; serve serves the export of the best finished trial when "
+        "the sweep is over (`inference.services.<key>.sweep`).",
     )
 
     @model_validator(mode="after")

@@ -74,7 +74,7 @@ async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) 
     assert str(two) == "inputs has 2.0"
     assert isinstance(four, InputError)
     assert str(four) == (
-        "the model cannot compute this input; see compute_failed in the server log"
+        "the model cannot process this input; see compute_failed in the server log"
     )
 
 

@@ -17,7 +17,7 @@ def environment(name: str, *, inherits: bool = False) -> Path:
     dependencies that the file does not list are not installed.
     """
     pins = ROOT / f"requirements/{name}.txt"
-    directory = Path(sys.prefix) / name
+    directory = Path(sys.prefix).resolve() / name
     python, stamp = directory / "bin/python", directory / "pins.txt"
     with FileLock(f"{directory}.lock"):
         if not stamp.exists() or stamp.read_text() != pins.read_text():
